@@ -12,7 +12,7 @@ from folders import SHARED
 
 import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
+from loadmaster.dimensions.form import ANY, PARTIAL, PICKED, REPLICATE
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.shapes import parse_output
 
@@ -102,7 +102,7 @@ def check_cut(form, cut) -> None:
         *zip(cut.outputs, form.outputs, strict=True),
     ]
     sharded = [factors[lay][1] for lay, factors in lays if lay >= 0]
-    assert all(lay >= 0 or lay in (REPLICATE, PARTIAL, ANY) for lay, _ in lays)
+    assert all(lay >= 0 or lay in (REPLICATE, PARTIAL, PICKED, ANY) for lay, _ in lays)
     if cut.size:
         assert cut.size >= 2
         assert min(sharded) == cut.size

@@ -13,9 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
-from labels import drawn  # noqa: E402
+from labels import by_experts, drawn  # noqa: E402
 from sharded import Sharded, alone, is_there  # noqa: E402
-from steps import Cells, Dropped, Experts, Tied, words  # noqa: E402
+from steps import Cells, Dropped, Experts, Routed, Stacked, Tied, words  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
@@ -52,6 +52,8 @@ STEPS = {
     "LSTM": (Cells, words(4, 2), words(4, 2)),
     "tied transformer": (Tied, words(4, 8), words(4, 8)),
     "experts": (Experts, words(4, 8), words(4, 8)),
+    "routed experts": (Routed, words(4, 8), words(4, 8)),
+    "stacked experts": (Stacked, words(4, 8), words(4, 8)),
     "dropout": (Dropped, words(4, 8), words(4, 8)),
     "batch norm": (Normed, torch.linspace(-1, 1, 4 * 3 * 64).sin().view(4, 3, 8, 8), words(4) % 12),
 }
@@ -95,6 +97,33 @@ def test_a_step_of_drawn_labels_has_the_numbers_of_the_whole_model(name, mesh):
         for value in sharded.updated(slot):
             there = is_there(value)
             assert not there.any() or off(value[there], expected(slot)[there]) < 1e-4, output
+
+
+@pytest.mark.parametrize("mesh", ["2", "4"])
+def test_tokens_go_to_the_devices_of_experts_and_come_back(mesh):
+    tape, expected = taped("routed experts")
+    dimensions = Dimensions.of(tape.graph)
+    labels = by_experts(dimensions, MESHES[mesh])
+    sharded = Sharded(tape, Layout(dimensions, MESHES[mesh], labels))
+    sharded.step()
+    assert off(sharded.whole(tape.outputs["loss"]), expected(tape.outputs["loss"])) < 1e-4
+    for output, slot in tape.outputs.items():
+        if output.startswith("parameter"):
+            for value in sharded.updated(slot):
+                there = is_there(value)
+                assert not there.any() or off(value[there], expected(slot)[there]) < 1e-4, output
+    graph, k = sharded.program.graph, MESHES[mesh].size
+    # Each of two layers sends tokens out and back, and so does its backward pass.
+    assert sum(kind == "all_to_all" for kind in graph.kinds) == 2 * 2 * 2 * k
+    has = {
+        (op, d): i
+        for i, (op, d) in enumerate(zip(sharded.program.serves, sharded.program.rank, strict=True))
+        if not sharded.program.own[i]
+    }
+    for op in np.flatnonzero(labels[0] == OWNER).tolist():
+        assert [d for d in range(k) if (op, d) in has] == [dimensions.experts.of_op[op] % k] or (
+            dimensions.experts.of_op[op] < 0
+        )
 
 
 def test_what_is_drawn_has_everything():

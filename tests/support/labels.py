@@ -47,6 +47,21 @@ def _keeps(cut, made: list[int | None]) -> bool:
     )
 
 
+def by_experts(dimensions: Dimensions, mesh: Mesh) -> NDArray[np.int32]:
+    """Tokens by the batch, and the ops of experts that have none of it whole on their device, but
+    for those that make gradients of routers.
+    """
+    labels = cut_along(dimensions, "batch")
+    owned = Layout(dimensions, mesh, whole(dimensions, mesh)).expert[0] >= 0
+    is_batched = [any(cut.role == "batch" for cut in form.cuts) for form in dimensions.forms]
+    kinds = dimensions.graph.kinds
+    is_routing = [kind.startswith(("aten.scatter", "aten.new_zeros")) for kind in kinds]
+    owned &= ~dimensions.graph.view & ~np.array(is_routing)
+    owned &= ~np.array([*is_batched, False])[dimensions.form_of]
+    labels[0, owned] = OWNER
+    return labels
+
+
 def with_state(layout: Layout, label: int, *, parameters: bool = False) -> NDArray[np.int32]:
     """Labels with all updates FLAT or OWNER on the first axis, and their parameters too."""
     graph, labels = layout.graph, layout.labels.copy()
@@ -63,7 +78,9 @@ def drawn(dimensions: Dimensions, mesh: Mesh, seed: int, chance: float = 0.7) ->
     """
     d, graph, random = dimensions, dimensions.graph, np.random.default_rng(seed)
     labels = whole(d, mesh)
-    set_of = Layout(d, mesh, labels).set_of
+    layout = Layout(d, mesh, labels)
+    set_of, (expert, _) = layout.set_of, layout.expert
+    unit = np.where(expert >= 0, len(set_of) + expert, set_of)
     for axis, size in enumerate(mesh.shape):
         made: dict[int, tuple[int, ...]] = {}
         for op in np.flatnonzero((d.form_of >= 0) & ~graph.view).tolist():
@@ -75,21 +92,28 @@ def drawn(dimensions: Dimensions, mesh: Mesh, seed: int, chance: float = 0.7) ->
             ]
             if set_of[op] >= 0:
                 known += [OWNER, FLAT] if may_be_flat(form) else [OWNER]
+            elif expert[op] >= 0:
+                known += [OWNER] * 3
             random.shuffle(known)
             tried = [*(known if random.random() < chance else []), 0]
-            label = next(one for one in tried if _is_allowed(d, op, one, made))
+            label = next(one for one in tried if _is_allowed(d, op, one, made, unit))
             labels[axis, op], made[op] = label, lays_of(form, label)[1]
     return labels
 
 
-def _is_allowed(d: Dimensions, op: int, label: int, made: dict[int, tuple[int, ...]]) -> bool:
+def _is_allowed(
+    d: Dimensions, op: int, label: int, made: dict[int, tuple[int, ...]], unit: NDArray[np.int64]
+) -> bool:
     needs, gives = lays_of(d.forms[d.form_of[op]], label)
     for i, argument in enumerate(range(d.first[op], d.first[op + 1])):
         root, want = int(d.root[argument]), needs[i]
         if root < 0 or d.edge[argument] < 0:
             continue
         want = d.backs[d.back[argument]][want] if want >= 0 else want
-        if conversion(made[root][d.output[argument]], want) == FORBIDDEN:
+        have = made[root][d.output[argument]]
+        if conversion(have, want) == FORBIDDEN:
+            return False
+        if have == want == OWNER and unit[root] != unit[op]:
             return False
     state = int(d.graph.alias_of[op])
     writes = state >= 0 and d.graph.placeholder[state] and d.graph.updates[op]

@@ -7,13 +7,22 @@ So a device that reads what it does not have, or a collective that is missing, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, REPLICATE, Factor, Form
+from loadmaster.dimensions.form import (
+    ANY,
+    FLAT,
+    OWNER,
+    PARTIAL,
+    PICKED,
+    REPLICATE,
+    Factor,
+    Form,
+)
 from loadmaster.fast import COLLECTIVES
 from loadmaster.running.calls import Call, Ref
 from loadmaster.running.tape import Tape
@@ -38,6 +47,11 @@ def is_there(value: torch.Tensor) -> torch.Tensor:
         return ~torch.isnan(value)
     is_index = value.dtype == torch.int64
     return value != ABSENT if is_index else torch.ones_like(value, dtype=torch.bool)
+
+
+def zero_elsewhere(value: torch.Tensor) -> torch.Tensor:
+    """A tensor with zeros for what is not there."""
+    return torch.where(is_there(value), value, torch.zeros_like(value))
 
 
 class Sharded:
@@ -87,13 +101,18 @@ class Sharded:
         lays: np.ndarray,
         device: int,
         owner: np.ndarray,
+        picks: Sequence[int] = (),
     ) -> torch.Tensor:
-        """Where a device has a tensor that lies so."""
+        """Where a device has a tensor that lies so; ``picks``: per axis, the op by whose index rows
+        are picked.
+        """
         region = np.ones(tuple(shape), dtype=bool)
         for axis, lay in enumerate(lays.tolist()):
             place = int(self.places[axis][device])
             if lay == OWNER:
                 region &= place == owner[axis]
+            elif lay == PICKED:
+                region &= self.picked(picks[axis], axis, device).numpy()
             elif lay == FLAT:
                 flat = np.zeros(region.size, dtype=bool)
                 flat[self.parts(region.size, axis)[place]] = True
@@ -106,11 +125,23 @@ class Sharded:
                 region &= mine.reshape([-1 if i == dim else 1 for i in range(len(shape))])
         return torch.from_numpy(region)
 
+    def picked(self, op: int, axis: int, device: int) -> torch.Tensor:
+        """Which elements an index picks of the entries that a device has on an axis."""
+        call, form = self.call_of[op], self.d.forms[self.d.form_of[op]]
+        slots = self.refs(call)
+        shape = self.whole(slots[0]).shape
+        lays = np.full(len(self.places), REPLICATE)
+        lays[axis] = _needs(form, int(self.layout.labels[axis, op]), 0)
+        entries = self.region(shape, form.inputs[0], lays, device, self.layout.owner[:, op])
+        dim, index = call.args[1], self.whole(slots[1])
+        return entries.index_select(dim, index)
+
     def made_region(self, op: int, which: int, device: int, shape: torch.Size) -> torch.Tensor:
         layout = self.layout
         tensor = int(layout.first_output[op]) + which
         factors = self.d.forms[self.d.form_of[op]].outputs[which]
-        return self.region(shape, factors, layout.made[:, tensor], device, layout.owner[:, op])
+        lays, owner = layout.made[:, tensor], layout.owner[:, op]
+        return self.region(shape, factors, lays, device, owner, [op] * len(lays))
 
     # -- collectives -------------------------------------------------------------------------------
 
@@ -139,29 +170,34 @@ class Sharded:
         steps = np.flatnonzero(c.steps.row == row).tolist()
         to_do = {int(c.steps.axis[s]): COLLECTIVES[c.steps.kind[s]] for s in steps}
         # What is free comes first: a part of what is whole; zeros on all devices but the first.
+        picks = [op] * len(lays)
         for axis in set(range(len(lays))) - set(to_do):
             now = self.sliced(now, int(lays[axis]), int(want[axis]), axis)
-            lays[axis] = want[axis]
-        now, there = self.kept(now, factors, lays, owners)
+            lays[axis], picks[axis] = want[axis], int(c.rows.first[row])
+        now, there = self.kept(now, factors, lays, owners, picks)
         for step in steps:
             axis = int(c.steps.axis[step])
+            if lays[axis] == PICKED and to_do[axis] in ("all_reduce", "reduce_scatter"):
+                now = list(map(zero_elsewhere, now))
             now = [self.joined(d, axis, now, there, to_do[axis]) for d in range(self.k)]
-            lays[axis] = want[axis]
-            now, there = self.kept(now, factors, lays, owners)
+            lays[axis], picks[axis] = want[axis], int(c.rows.first[row])
+            now, there = self.kept(now, factors, lays, owners, picks)
         assert (lays == want).all()
         self.converted[row] = now
         return now
 
     def sliced(self, now: list, have: int, want: int, axis: int) -> list:
+        if (have, want) == (PICKED, PARTIAL):
+            return list(map(zero_elsewhere, now))
         if have != REPLICATE or want != PARTIAL:
             return now
         return [v if self.places[axis][e] == 0 else torch.zeros_like(v) for e, v in enumerate(now)]
 
-    def kept(self, now: list, factors, lays: np.ndarray, owners: np.ndarray) -> tuple[list, list]:
+    def kept(self, now: list, factors, lays, owners, picks) -> tuple[list, list]:
         """What lays give each device, and where; all of it must be there."""
         kept, regions = [], []
         for e, value in enumerate(now):
-            region = self.region(value.shape, factors, lays, e, owners)
+            region = self.region(value.shape, factors, lays, e, owners, picks)
             assert is_there(value)[region].all()
             kept.append(torch.where(region, value, missing(value)))
             regions.append(region)
@@ -188,12 +224,17 @@ class Sharded:
             assert self.comes_by_collective(op, device)
         else:
             source = int(self.graph.src[self.d.edge[at]])
-            assert (self.copy[source, device], self.copy[op, device]) in self.edges
+            edge = self.copy.get((source, device), -1), self.copy[op, device]
+            if edge not in self.edges:
+                assert (layout.wanted[:, at] == ANY).all(), self.graph.names[op]
+                return torch.zeros_like(self.whole(slot))
             value, lays = self.values[root, device][which], layout.made[:, layout.tensor[at]]
         assert value is not None
         for axis, (have, need) in enumerate(zip(lays, layout.wanted[:, at], strict=True)):
             if have == REPLICATE and need == PARTIAL and self.places[axis][device]:
                 value = torch.zeros_like(value)
+            if have == PICKED and need == PARTIAL:
+                value = zero_elsewhere(value)
         return self.through_views(slot, root, value, device)
 
     def comes_by_collective(self, op: int, device: int) -> bool:
@@ -282,7 +323,8 @@ class Sharded:
             if (lays == ANY).all():
                 ready[slot] = torch.zeros_like(value)
                 continue
-            region = self.region(value.shape, form.inputs[i], lays, device, layout.owner[:, op])
+            owner, picks = layout.owner[:, op], [op] * len(lays)
+            region = self.region(value.shape, form.inputs[i], lays, device, owner, picks)
             assert is_there(value)[region].all(), (self.graph.names[op], i, lays)
             other = torch.zeros_like(value)
             if fill and value.dtype.is_floating_point:

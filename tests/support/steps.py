@@ -56,6 +56,57 @@ class Experts(nn.Module):
         return self.o(y + mixed).transpose(1, 2)
 
 
+class Routed(nn.Module):
+    """Layers of experts that are modules of their own, each with the words that a router picks."""
+
+    def __init__(self, width=16, words=50, experts=4, layers=2, picks=10):
+        super().__init__()
+        self.e = nn.Embedding(words, width)
+        self.picks = picks
+        self.routers = nn.ModuleList(nn.Linear(width, experts) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            nn.ModuleList(
+                nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+                for _ in range(experts)
+            )
+            for _ in range(layers)
+        )
+        self.o = nn.Linear(width, words)
+
+    def forward(self, x):
+        y = self.e(x)
+        y = y.flatten(0, 1)
+        for router, experts in zip(self.routers, self.layers, strict=True):
+            weights, chosen = router(y).softmax(-1).topk(2)
+            out = torch.zeros_like(y)
+            for i, expert in enumerate(experts):
+                gate, rows = ((chosen == i) * weights).sum(-1).topk(self.picks)
+                made = expert(y.index_select(0, rows)) * gate[:, None]
+                out = out.index_add(0, rows, made)
+            y = y + out
+        return self.o(y).unflatten(0, x.shape).transpose(1, 2)
+
+
+class Stacked(nn.Module):
+    """A mixture whose experts are one tensor: words are handed out to them by products."""
+
+    def __init__(self, width=16, words=50, experts=4):
+        super().__init__()
+        self.e = nn.Embedding(words, width)
+        self.router = nn.Linear(width, experts)
+        self.a = nn.Parameter(torch.randn(experts, width, 2 * width) / 4)
+        self.b = nn.Parameter(torch.randn(experts, 2 * width, width) / 4)
+        self.o = nn.Linear(width, words)
+
+    def forward(self, x):
+        y = self.e(x)
+        weights, chosen = self.router(y).softmax(-1).topk(2)
+        gates = torch.zeros(*y.shape[:2], len(self.a)).scatter(-1, chosen, weights)
+        given = torch.einsum("bse,bsd->ebsd", (gates > 0).to(y.dtype), y).flatten(1, 2)
+        made = torch.bmm(F.gelu(torch.bmm(given, self.a)), self.b).unflatten(1, x.shape)
+        return self.o(y + torch.einsum("bse,ebsd->bsd", gates, made)).transpose(1, 2)
+
+
 class Tied(Model):
     """Weights tied between the embedding and the head."""
 

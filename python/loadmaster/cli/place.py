@@ -42,6 +42,12 @@ def add(commands: Any) -> None:
         help="apply a recipe as it is, without a search (.toml or .json)",
     )
     command.add_argument(
+        "--expert-imbalance",
+        metavar="FACTOR",
+        help="how much more than its fair share of the experts' work the busiest device does, where "
+        "devices share the experts of a mixture; 1 if not given",
+    )
+    command.add_argument(
         "--save-recipe",
         metavar="RECIPE.toml",
         help="save what the plan splits how, if a recipe says it",
@@ -82,6 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
             constraints=inputs.constraints(arguments),
             recipe=inputs.recipe(arguments.recipe),
             objective=arguments.objective,
+            expert_imbalance=values.number("--expert-imbalance", arguments.expert_imbalance),
             progress=progress,
             **chosen,
         )

@@ -26,6 +26,14 @@ def at_least_one(flag: str, text: str) -> int:
     return found
 
 
+def number(flag: str, text: str | None) -> float | None:
+    """A number, if there is a text."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise InputError(f"{flag}: {text!r} is no number") from None
+
+
 def seconds(flag: str, text: str | None) -> float | None:
     """Seconds of a text with a unit, such as 30s."""
     return None if text is None else parse_seconds(text, flag)

@@ -81,7 +81,7 @@ def costs_of(work: Work, before: Costs, cluster: Cluster) -> Costs:
     InputError
         A part whose origin has a roofline, on a device type without one.
     """
-    own, part = is_added(work.role), work.share < 1.0
+    own, part = is_added(work.role), work.share != 1.0
     time, provenance = before.time[work.serves], before.provenance[work.serves]
     word = {name: PROVENANCES.index(name) for name in PROVENANCES}
     anew = part & (provenance == word["roofline"])

@@ -21,8 +21,9 @@ from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted
 from loadmaster.dimensions import forming
 from loadmaster.dimensions.calls import calls
+from loadmaster.dimensions.experts import Experts
 from loadmaster.dimensions.factors import Axes
-from loadmaster.dimensions.form import REPLICATE, Cut, Form, Pattern
+from loadmaster.dimensions.form import PICKED, REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
 from loadmaster.dimensions.naming import ROLES, named
 from loadmaster.dimensions.tensors import PICK, Output, Tensors
@@ -138,6 +139,12 @@ class Dimensions:
                 most = [str(size) for size, _ in sizes[role].most_common(_SHOWN)]
                 rows.append([role or "(no name)", f"{ops[role]:,}", ", ".join(most)])
         return in_lines(aligned(rows))
+
+    @cached_property
+    def experts(self) -> Experts:
+        """Experts that are modules of their own."""
+        has = [any(PICKED in (*cut.inputs, *cut.outputs) for cut in f.cuts) for f in self.forms]
+        return Experts.of(self.graph, np.array([*has, False])[self.form_of])
 
     @cached_property
     def reader(self) -> NDArray[np.int32]:

@@ -20,8 +20,11 @@ PARTIAL = -2
 ANY = -3
 #: Every device has an equal part of the storage, by flat index, of a parameter or its state.
 FLAT = -4
-#: One device has the whole tensor, another one per parameter: a parameter or its state.
+#: One device has the whole tensor, another one per parameter or expert: of a parameter, its state,
+#: or what an expert makes.
 OWNER = -5
+#: Every device has the rows that an index picks of entries which it has: as many, on average.
+PICKED = -6
 
 #: A factor of a tensor: the axis that it is a part of, and its size.
 Factor = tuple[int, int]
@@ -56,6 +59,9 @@ class Meaning:
         dimension is the place within the period. Slices and concatenations that begin and end at
         periods have it: 3 x 1024 that is split into three of 1024. 0: all axes are of one size, or
         they are one dimension only as a whole, such as what a convolution with strides makes.
+    picked : tuple of int
+        Tensors of the call, arguments then outputs, that lack the dimension and whose rows an index
+        picks of it: a part needs, or makes, the rows of its own entries.
     """
 
     exchanged: int = 0
@@ -65,6 +71,7 @@ class Meaning:
     steps: tuple[int, ...] = ()
     least: int = 1
     period: int = 0
+    picked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from loadmaster.dimensions.factors import Run
 from loadmaster.dimensions.form import (
     ANY,
     PARTIAL,
+    PICKED,
     REPLICATE,
     Cut,
     Factor,
@@ -204,13 +205,17 @@ def _lays(
     """Lays of arguments and outputs, of which those ``at`` are sharded by the factors there."""
     n_inputs = len(pattern.inputs)
     without = REPLICATE if meaning.exchanged else PARTIAL
-    outputs = [at.get(tensor, without) for tensor in range(n_inputs, n)]
+    outputs = [
+        at.get(tensor, PICKED if tensor in meaning.picked else without)
+        for tensor in range(n_inputs, n)
+    ]
     addends: set[int] = set()
     if PARTIAL in outputs:
         addends.update(*(some for some in pattern.linear if not at.keys().isdisjoint(some)))
     inputs = []
     for tensor, dimensions in enumerate(pattern.inputs):
-        lacking = PARTIAL if tensor in addends else REPLICATE
+        lacking = PICKED if tensor in meaning.picked else REPLICATE
+        lacking = PARTIAL if tensor in addends else lacking
         inputs.append(ANY if dimensions is None else at.get(tensor, lacking))
     return tuple(inputs), tuple(outputs)
 

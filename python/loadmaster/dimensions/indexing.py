@@ -1,14 +1,15 @@
 """Ops that look up or write places that an index says.
 
 Axes of the index are free. So are axes that are not indexed. Along the one axis that is indexed,
-a part looks up what falls into its own places and has zeros for the rest, which makes partial sums.
+a part looks up what falls into its own places, or adds what does: so it has, or needs, the rows
+that the index picks of its entries.
 """
 
 from __future__ import annotations
 
 from loadmaster.dimensions.call import Call
 from loadmaster.dimensions.draft import NONE, Draft
-from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.rules import Rule
 
 _ENTRY = "entry"
@@ -27,14 +28,18 @@ def index(call: Call, rule: Rule) -> Pattern | None:
     values = call.tensors("values")
     if not values:
         draft.outputs[0] = found
+        draft.means([_ENTRY], Meaning(picked=(call.n_tensors,)))
         return draft.finished([[0]])
     draft.outputs[0] = place
-    if not call.value("accumulate", False):
+    adds = bool(call.value("accumulate", False))
+    if not adds:
         found = [NONE if word.startswith("index") else word for word in found]
         for j in call.tensors("indices"):
             draft.inputs[j] = [NONE] * len(call.inputs[j])
+    else:
+        draft.means([_ENTRY], Meaning(picked=tuple(values)))
     draft.shared(found, values, [])
-    return draft.finished([[0, *values]] if call.value("accumulate", False) else ())
+    return draft.finished([[0, *values]] if adds else ())
 
 
 def _layout(call: Call) -> tuple[list[str], list[str]] | None:
@@ -67,6 +72,7 @@ def select(call: Call, rule: Rule) -> Pattern | None:
     draft.outputs[0] = [*words[:axis], *index, *words[axis + 1 :]]
     words[axis] = _ENTRY
     draft.inputs[0] = words
+    draft.means([_ENTRY], Meaning(picked=(call.n_tensors,)))
     return draft.finished([[0]])
 
 
@@ -81,6 +87,7 @@ def add(call: Call, rule: Rule) -> Pattern | None:
     draft.shared(["index"], call.tensors("index"), [])
     draft.shared(["index" if i in axes else word for i, word in enumerate(words)], source, [])
     draft.shared([_ENTRY if i in axes else word for i, word in enumerate(words)], [0], [0])
+    draft.means([_ENTRY], Meaning(picked=tuple(source)))
     return draft.finished([[0, *source]])
 
 

@@ -1,8 +1,9 @@
 """The words of recipes for labels: 0 is whole, i > 0 is the cut i - 1 of an op's form.
 
 An op has the cut of its label's name, or else the first whose dimension is that in the model: the
-line ``"**" = "batch"`` cuts every op along the batch that can be cut so. An op that a line means
-and that cannot be cut as it says is whole, if some other op of the line can.
+line ``"**" = "batch"`` cuts every op along the batch that can be cut so. Of "expert", what is of
+one of several experts, and has no such dimension, is whole on the expert's device. An op that a
+line means and that cannot be cut as it says is whole, if some other op of the line can.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from loadmaster.model.recipe import AUTO, REPLICATE, WHOLE, Line, Recipe
 
 #: The label of what a recipe leaves to a solver.
 FREE = -6
+
+#: Cuts what has a dimension of experts, and has what is of one expert on one device.
+EXPERT = "expert"
 
 #: What a dimension is in the model, where that says less than the name of the cut.
 _VAGUE = ("", "feature", "parameter")
@@ -106,9 +110,13 @@ def labels_of(dimensions: Dimensions, recipe: Recipe) -> NDArray[np.int32]:
             label_of(dimensions.forms[form] if form >= 0 else None, line.word)
             for form in distinct.tolist()
         ]
-        if all(label is None for label in found):
+        owns = line.word == EXPERT and (dimensions.experts.of_op[line.ops] >= 0).any()
+        if all(label is None for label in found) and not owns:
             raise _no_such_cut(dimensions, line)
         column = np.array([label or 0 for label in found], dtype=np.int32)[of]
+        if line.word == EXPERT:
+            is_whole = (column == 0) & (dimensions.experts.of_op[line.ops] >= 0)
+            column = np.where(is_whole, np.int32(OWNER), column)
         labels[names.index(line.axis), line.ops] = np.where(forms >= 0, column, 0)
     return labels
 

@@ -67,6 +67,7 @@ class Problem:
     objective: Objective = STEP
     source_costs: Costs | None = None
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    expert_imbalance: float = 1.0
 
     @classmethod
     def make(
@@ -78,6 +79,7 @@ class Problem:
         seed: int = 0,
         best_effort: bool = False,
         source_costs: Costs | None = None,
+        expert_imbalance: float = 1.0,
     ) -> Problem:
         """Reduces the graph that runs, a user's or a program's, and sums the times of its ops over
         the reduced ops.
@@ -104,6 +106,7 @@ class Problem:
             seed,
             best_effort,
             source_costs=None if program.is_plain else source_costs,
+            expert_imbalance=expert_imbalance,
         )
 
     def transformed(self, later: Program, costs: Costs | None = None) -> Problem:
@@ -117,6 +120,7 @@ class Problem:
             seed=self.seed,
             best_effort=self.best_effort,
             source_costs=self.user_costs,
+            expert_imbalance=self.expert_imbalance,
         )
         return replace(made, objective=self.objective)
 

@@ -61,6 +61,16 @@ _SPEC = re.compile(r"Replicate|Shard\(\d{1,3}\)(?:\.\d{1,3})?|flat|owner|auto")
 _AXIS = re.compile(r"[A-Za-z_]\w*")
 
 
+def imbalance(value: object) -> float:
+    """How much more than its fair share the busiest device has, checked: 1 or more."""
+    found = checks.positive("expert_imbalance", value)
+    if found < 1:
+        raise InputError(
+            f"expert_imbalance is {found:g}: wants 1, if tokens are spread evenly, or more"
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class MeshAxis:
     """An axis of a mesh: its ``name``, its ``size``, and the ``shares`` of the work along it.
@@ -204,9 +214,9 @@ class Recipe:
         (``"row"``, ``"column"``, ``"contraction"``, ...) or what its dimension is in the model
         (``"batch"``, ``"token"``, ``"head"``, ``"feature"``, ``"expert"``), ``"flat"`` or
         ``"owner"`` (of an update: by equal parts of its storage, or one device for each
-        parameter), ``"auto"``. A selector is a pattern of module paths, then, if wanted, a space, a
-        kind of op, and which of these ops of the module: ``"h.*.fc"``,
-        ``"h.*.fc aten.mm.default#1"``. Of lines that mean an op the last counts.
+        parameter; of an expert: all of it on one device), ``"auto"``. A selector is a pattern of
+        module paths, then, if wanted, a space, a kind of op, and which of these ops of the module:
+        ``"h.*.fc"``, ``"h.*.fc aten.mm.default#1"``. Of lines that mean an op the last counts.
     parameters : mapping of axis to mapping of pattern to spec
         How parameters, buffers and inputs lie on an axis, by their names: ``"Replicate"``,
         ``"Shard(0)"``, ``"flat"``, ``"owner"``, ``"auto"``. ``"Shard(1).2"`` is by the third factor
@@ -222,6 +232,9 @@ class Recipe:
         Whether batch norms have the statistics of their part of the batch, or of all of it.
     bucket_bytes : int
         Bytes of gradients that one collective sums.
+    expert_imbalance : float
+        How much more than its fair share of the experts' work the busiest device does, where
+        devices share experts: 1 or more.
     overrides : mapping of pattern to device
         Ops, by name, that run on this device.
     name : str
@@ -259,6 +272,7 @@ class Recipe:
     recompute: tuple[str, ...] = ()
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
+    expert_imbalance: float = 1.0
     overrides: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
 
@@ -276,6 +290,7 @@ class Recipe:
             "overrides": _texts("overrides", self.overrides),
             "recompute": _patterns("recompute", self.recompute),
             "bucket_bytes": parse_bytes(self.bucket_bytes, "bucket_bytes"),
+            "expert_imbalance": imbalance(self.expert_imbalance),
         }
         for pattern, word in checked["shard_state"].items():
             checks.one_of(f"shard_state of {pattern!r}", word, SHARD_STATES)
@@ -430,7 +445,7 @@ class Recipe:
             value = getattr(self, one.name)
             document[one.name] = list(value) if isinstance(value, tuple) else value
         document["bucket_bytes"] = SIZE.write(float(self.bucket_bytes))
-        usual = {"rest": WHOLE, "batch_norm": "local"}
+        usual = {"rest": WHOLE, "batch_norm": "local", "expert_imbalance": 1.0}
         usual["bucket_bytes"] = SIZE.write(float(BUCKET_BYTES))
         kept = {k: v for k, v in document.items() if v and usual.get(k) != v}
         # Tables come after the values of the recipe itself, which TOML wants.

@@ -273,7 +273,7 @@ class _Reader:
         self.expect(tuple(described["roles"]) == ROLES, "an unknown word in roles")
         share = np.array(columns["share"], dtype=np.float64)
         self.expect(share.shape == (n,), "share has the wrong length")
-        self.expect(bool(((share >= 0) & (share <= 1)).all()), "share is out of range")
+        self.expect(bool(((share >= 0) & np.isfinite(share)).all()), "share is out of range")
         parts = self._column("parts", columns["parts"], n, (1, most))
         ranges: dict[str, tuple[int, int | NDArray[np.int64]]] = {
             "serves": (0, source.n_ops - 1),

@@ -238,6 +238,11 @@ def _label(plan: Plan, index: int) -> tuple[str, ...]:
             word = word if is_placeholder else cut.name
             word += f" ({cut.role})" if cut.role not in ("", word) else ""
         said.append(f"on {axis.name} ({counted(axis.size, 'device')}): {word}, {what}")
+    if layout.experts_cut[:, index].any():
+        said.append(
+            f"the busiest device does {layout.expert_imbalance:g} times its fair share of the "
+            "experts' work (expert_imbalance)"
+        )
     return tuple(said)
 
 

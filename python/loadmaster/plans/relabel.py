@@ -121,6 +121,7 @@ def _others(layout: Layout, op: int) -> Iterator[tuple[int, int, NDArray[np.int6
     alike = np.array([layerless(name) == family for name in names], dtype=bool)
     alike &= (form_of == form_of[op]) & (places.ordinal == places.ordinal[op])
     state = [FLAT, OWNER] if layout.set_of[op] >= 0 else []
+    state = [OWNER] if not state and layout.expert[0][op] >= 0 else state
     for axis, size in enumerate(layout.mesh.shape):
         here = int(layout.labels[axis, op])
         tied = np.flatnonzero(alike & (layout.labels[axis] == here))

@@ -23,7 +23,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.judge.streaming import streamed
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.recipe import Recipe
+from loadmaster.model.recipe import Recipe, imbalance
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.binding import Binding, bind
@@ -63,6 +63,7 @@ def place(
     constraints: Constraints | None = None,
     recipe: Recipe | None = None,
     objective: Goal = "step",
+    expert_imbalance: float | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -105,6 +106,10 @@ def place(
         What is to be short: one step from start to end, or the time between batches when one
         follows another without a pause (:attr:`Plan.period`). A stream of steps is then simulated,
         which says how many batches are under way (:mod:`loadmaster.judge.streaming`).
+    expert_imbalance : float, optional
+        How much more than its fair share of the experts' work the busiest device does, where
+        devices share the experts of a mixture: 1 or more. If absent: what the recipe says, else 1,
+        tokens spread evenly. A plan that shares experts says which it took.
     progress : callable, optional
         Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
         bound and the gap), or None.
@@ -140,7 +145,11 @@ def place(
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    if expert_imbalance is not None:
+        expert_imbalance = imbalance(expert_imbalance)
+        recipe = recipe and replace(recipe, expert_imbalance=expert_imbalance)
     if recipe is not None:
+        expert_imbalance = recipe.expert_imbalance
         method = "recipe" if method == DEFAULT else method
         options["recipe"] = recipe
     function_of(method, options)  # Refuses the impossible before any work.
@@ -154,6 +163,7 @@ def place(
         as_costs(costs, graph, cluster),
         seed=checks.seed(seed),
         best_effort=on_oom == "best_effort",
+        expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
     )
     return plan_for(
         replace(given, objective=OBJECTIVES[objective]),

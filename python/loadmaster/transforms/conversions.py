@@ -9,7 +9,8 @@ the inside out, all-to-alls, all-reduces, and all-gathers from the outside in. S
 cross the outer axes, whose links are the slower ones.
 
 Gradients on their way to the optimizer, parameters that are gathered where they are used and
-parameters that were updated go in buckets, each of one kind on one axis.
+parameters that were updated go in buckets, each of one kind on one axis. What the same op of each
+expert of a layer reads, or makes, goes together.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
 
 #: What a conversion is of: an activation, which has collectives of its own; a gradient on its way
-#: to an update; a parameter that is gathered where it is used; one that was updated.
-ACTIVATION, GRADIENT, WEIGHT, UPDATED = range(4)
+#: to an update; a parameter that is gathered where it is used; one that was updated; an activation
+#: on its way to or from an expert that one device has whole.
+ACTIVATION, GRADIENT, WEIGHT, UPDATED, EXPERT = range(5)
 
 #: Kinds in the order in which a conversion has them, and whether the outermost axis comes first.
 STAGES = (
@@ -138,6 +140,9 @@ class Conversions:
         is_update[which[graph.updates[reader]]] = True
         is_update &= ~graph.updates[layout.maker[tensor[first]]]
         what = np.where(is_state[first], WEIGHT, np.where(is_update, GRADIENT, ACTIVATION))
+        is_owned = (want[:, first] == OWNER) | (layout.made[:, tensor[first]] == OWNER)
+        is_expert = is_owned.any(axis=0) & (self._part(tensor[first], reads) >= 0)
+        what = np.where((what == ACTIVATION) & is_expert, EXPERT, what)
         rows = Rows(tensor[first], want[:, first], owner[:, first], what, reads)
         by = _served(rows, is_backward[first])
         kept, number = np.unique(by, return_inverse=True)
@@ -150,6 +155,17 @@ class Conversions:
             what[kept],
             reads[kept],
         ), of_argument
+
+    def _part(self, tensor: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The op of an expert that makes tensors or reads them first, the same number for all
+        experts of a layer; -1: none.
+        """
+        experts, maker = self.layout.dimensions.experts, self.layout.maker[tensor]
+        of_maker = experts.part[maker] >= 0
+        op = np.where(of_maker, maker, first)
+        n = int(experts.part.max(initial=0)) + 1
+        found = (experts.layer[op].astype(np.int64) * n + experts.part[op]) * 2 + of_maker
+        return np.where(experts.part[op] >= 0, found, -1)
 
     def _updated(self) -> Rows:
         """State that lies otherwise than what the optimizer writes into it last."""
@@ -248,6 +264,7 @@ class Conversions:
         count = len(alone)
         group = (what * 8 + steps.axis) * 8 + steps.kind
         group = np.where(what == ACTIVATION, -1, group)
+        part = self._part(rows.tensor, rows.first)[steps.row]
         # What was in one bucket a step before stays together: else buckets could wait in a circle.
         before = np.full(len(rows), -1, dtype=np.int64)
         begins = np.unique(group, return_index=True)[1]
@@ -259,10 +276,14 @@ class Conversions:
             order = np.lexsort((sort[of], came, turn[of]))
             of, came = of[order], came[order]
             batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
-            number = filled(largest[of], batch, self.layout.bucket_bytes)
+            number = (
+                np.unique(np.stack([part[of], came]), axis=1, return_inverse=True)[1]
+                if one // 64 == EXPERT
+                else filled(largest[of], batch, self.layout.bucket_bytes)
+            )
             bucket[of] = count + number
             before[steps.row[of]] = bucket[of]
-            count += int(number[-1]) + 1
+            count += int(number.max()) + 1
         return bucket
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.dimensions.experts import Experts
 from loadmaster.model.graph import BUFFER, PARAMETER, OpGraph
 from loadmaster.model.roles import Roles
 
@@ -91,6 +92,27 @@ class Updates:
             owner[unit] = load.argmin()
             load[owner[unit]] += size[unit]
         return owner
+
+
+def of_experts(experts: Experts, updates: Updates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which expert each op is of, and among how many, int64 [n_ops]; -1 and 0: of none.
+
+    Updates are of the expert of their parameters. Those that several experts share are of none, and
+    neither are these parameters.
+    """
+    number, count = experts.of_op.astype(np.int64), experts.count.astype(np.int64)
+    least, most = np.full(updates.n, len(number)), np.full(updates.n, -1)
+    np.minimum.at(least, updates.of_parameter, number[updates.parameter])
+    np.maximum.at(most, updates.of_parameter, number[updates.parameter])
+    is_one = (least == most) & (most >= 0)
+    among = np.zeros(updates.n, dtype=np.int64)
+    among[updates.of_parameter] = count[updates.parameter]
+    for ops, of in (
+        (updates.parameter, updates.of_parameter),
+        (some := np.flatnonzero(updates.of_op >= 0), updates.of_op[some]),
+    ):
+        number[ops], count[ops] = np.where(is_one, most, -1)[of], np.where(is_one, among, 0)[of]
+    return number, count
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class LabelTables:
     _work: NDArray[np.int64]
     _exchanged: NDArray[np.int64]
     _is_batch: NDArray[np.bool_]
+    _experts: NDArray[np.int64]
     _size_class: NDArray[np.int64]
 
     @classmethod
@@ -62,6 +63,7 @@ class LabelTables:
         work = np.full((len(all_of_them), width), ALL, dtype=np.int64)
         exchanged = np.zeros((len(all_of_them), width), dtype=np.int64)
         is_batch = np.zeros((len(all_of_them), width), dtype=bool)
+        experts = np.zeros((len(all_of_them), width), dtype=np.int64)
         first_input, first_output = (
             np.concatenate([[0], np.cumsum(counts)]) for counts in (n_inputs, n_outputs)
         )
@@ -78,6 +80,7 @@ class LabelTables:
                     work[f, at] = number[cut.size] if cut.works and cut.size else ALL
                     exchanged[f, at] = cut.exchanged
                     is_batch[f, at] = cut.role == "batch"
+                    experts[f, at] = cut.size if cut.role == "expert" and cut.works else 0
         return cls(
             np.array([len(form.cuts) for form in all_of_them]),
             np.array(n_outputs),
@@ -89,6 +92,7 @@ class LabelTables:
             work,
             exchanged,
             is_batch,
+            experts,
             _classes(outputs, number),
         )
 
@@ -122,6 +126,11 @@ class LabelTables:
     def is_batch(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether an op under a label is cut by the batch."""
         found: NDArray[np.bool_] = self._is_batch[form, _column(label)]
+        return found
+
+    def experts(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.int64]:
+        """How many experts an op under a label shares out; 0: it is not cut by experts."""
+        found: NDArray[np.int64] = self._experts[form, _column(label)]
         return found
 
     def size_class(

@@ -16,19 +16,28 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, REPLICATE, Form
+from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Form
 from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_norm import is_batch_norm
-from loadmaster.transforms.gradients import Updates
+from loadmaster.transforms.gradients import Updates, of_experts
 from loadmaster.transforms.label_tables import LabelTables
-from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat
-from loadmaster.transforms.mesh_ways import ALL, EVEN, MeshWays
+from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat, part_weights
+from loadmaster.transforms.mesh_ways import ALL, EVEN, Load, MeshWays
+
+#: What a layout has of a recipe beside its mesh and labels.
+_SETTINGS = ("batch_norm", "bucket_bytes", "expert_imbalance")
 
 #: Words for lays that are no cuts.
-_LAYS = {REPLICATE: "whole", PARTIAL: "in parts of a sum", FLAT: "flat", OWNER: "on one device"}
+_LAYS = {
+    REPLICATE: "whole",
+    PARTIAL: "in parts of a sum",
+    FLAT: "flat",
+    OWNER: "on one device",
+    PICKED: "by what an index picks",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +55,16 @@ class Layout:
         Whether batch norms have the statistics of their part of the batch, or of all of it.
     bucket_bytes : int
         Bytes of gradients or of parameters that one collective takes.
+    expert_imbalance : float
+        How much more than its fair share of the experts' work the busiest device does, where
+        experts are shared out: that at the first place of the outermost such axis. It counts in
+        thousandths.
 
     Raises
     ------
     InputError
-        A label that an op's form lacks; an op that is OWNER and belongs to no parameter's update;
-        lays that nothing turns into each other.
+        A label that an op's form lacks; an op that is OWNER and belongs to no parameter's update
+        and to no expert; lays that nothing turns into each other.
 
     Examples
     --------
@@ -68,6 +81,7 @@ class Layout:
     labels: NDArray[np.int32]
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
+    expert_imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         wanted = (len(self.mesh.axes), self.graph.n_ops)
@@ -75,12 +89,14 @@ class Layout:
             raise InputError(f"labels have shape {self.labels.shape}: want {wanted}")
         is_bad = (self.labels > self.tables.n_cuts[self.form_of]) & ~self.graph.view
         is_bad |= (self.labels < 0) & ~np.isin(self.labels, (FLAT, OWNER))
-        is_bad |= (self.labels == OWNER) & (self.set_of < 0) & ~self.graph.view
+        may_own = (self.set_of >= 0) | (self.expert[0] >= 0)
+        is_bad |= (self.labels == OWNER) & ~may_own & ~self.graph.view
         if is_bad.any():
             axis, op = np.argwhere(is_bad)[0].tolist()
             label, kind = int(self.labels[axis, op]), self.graph.kinds[op]
             has = int(self.tables.n_cuts[self.form_of[op]])
-            why = "it is of no parameter's update" if label == OWNER else f"it has {has} cuts"
+            why = f"it has {has} cuts"
+            why = "it is of no parameter's update and of no expert" if label == OWNER else why
             raise InputError(
                 f"axis {self.mesh.names[axis]!r}, op {self.graph.names[op]!r} ({kind}): "
                 f"it cannot have label {label}: {why}"
@@ -108,7 +124,8 @@ class Layout:
                 f'recipe: it leaves {op!r} to a solver: label all that is "auto", or write '
                 'rest = "whole"'
             )
-        layout = cls(dimensions, recipe.mesh, labels, recipe.batch_norm, recipe.bucket_bytes)
+        of = {name: getattr(recipe, name) for name in _SETTINGS}
+        layout = cls(dimensions, recipe.mesh, labels, **of)
         if recipe.shard_state:
             state = recipe.sharded_state(graph)
             layout = replace(layout, labels=layout._with_sharded_state(state))
@@ -120,21 +137,16 @@ class Layout:
         """
         words = words_of(self.dimensions, self.mesh.names, self.labels)
         there = {axis: [column[op] for op in ops] for axis, column in words.items()}
-        recipe = Recipe.of_labels(
-            graph, self.mesh, there, batch_norm=self.batch_norm, bucket_bytes=self.bucket_bytes
-        )
-        return Layout.of(graph, recipe)
+        return Layout.of(graph, Recipe.of_labels(graph, self.mesh, there, **self._settings))
 
     def recipe(self) -> Recipe:
         """The recipe that describes the layout."""
         words = words_of(self.dimensions, self.mesh.names, self.labels)
-        return Recipe.of_labels(
-            self.graph,
-            self.mesh,
-            words,
-            batch_norm=self.batch_norm,
-            bucket_bytes=self.bucket_bytes,
-        )
+        return Recipe.of_labels(self.graph, self.mesh, words, **self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     def _with_sharded_state(self, words: Sequence[str]) -> NDArray[np.int32]:
         """Labels with updates FLAT on the axes that cut the batch, as ``shard_state`` says of them.
@@ -216,11 +228,12 @@ class Layout:
     def owner(self) -> NDArray[np.int64]:
         """Per axis and op, the place on the axis of what is OWNER: int64 [n_axes, n_ops].
 
-        The set with most to do comes first, and goes where the devices have least to do so far, of
-        what is owned.
+        Expert i of a layer is at place i, modulo the size of the axis; where several axes have
+        experts, the last of these counts fastest. Of other updates, the set with most to do comes
+        first, and goes where the devices have least to do so far, of what is owned.
         """
-        n, shape = self.updates.n, self.mesh.shape
-        in_set = np.flatnonzero(self.set_of >= 0)
+        n, shape, number = self.updates.n, self.mesh.shape, self.expert[0]
+        in_set = np.flatnonzero((self.set_of >= 0) & (number < 0))
         is_owned = np.zeros((len(shape), n + 1), dtype=bool)
         for axis, labels in enumerate(self.labels):
             is_owned[axis, self.set_of[in_set[labels[in_set] == OWNER]]] = True
@@ -237,7 +250,59 @@ class Layout:
             for axis, place in zip(own.tolist(), at, strict=True):
                 places[axis, unit] = slab[axis] = int(place)
             load[tuple(slab)] += work[unit]
-        return places[:, self.set_of]
+        of_sets = places[:, self.set_of]
+        of_experts = number // self.expert_stride[:, None] % np.array(shape)[:, None]
+        return np.where(number >= 0, of_experts, of_sets)
+
+    @cached_property
+    def expert(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which expert of its layer each op is of, -1: none; and how many the layer has."""
+        return of_experts(self.dimensions.experts, self.updates)
+
+    @cached_property
+    def expert_stride(self) -> NDArray[np.int64]:
+        """Per axis, how many experts in a row are at one place of it, if they are whole there."""
+        has = ((self.labels == OWNER) & (self.expert[0] >= 0)).any(axis=1)
+        sizes = np.where(has, self.mesh.shape, 1)
+        return np.cumprod(np.append(1, sizes[:0:-1]))[::-1]
+
+    @cached_property
+    def experts_cut(self) -> NDArray[np.int64]:
+        """How many experts each op shares out on each axis: int64 [n_axes, n_ops]; 0: none.
+
+        Of an op that one expert has whole, it is those of its layer.
+        """
+        graph, (number, count) = self.graph, self.expert
+        is_whole = (self.labels == OWNER) & (number >= 0)
+        found = np.where(is_whole, count, self.tables.experts(self.form_of, self.labels))
+        return np.where(graph.view | graph.placeholder | graph.updates, 0, found)
+
+    def loaded(self, way: NDArray[np.int64], ops: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ways [n] in which ops share something, with the load of experts as it is."""
+        thousandths = round(1000 * self.expert_imbalance)
+        cut = self.experts_cut[:, ops]
+        if thousandths == 1000 or not cut.any():
+            return way
+        axis = (cut > 0).argmax(axis=0)
+        of_axis = cut[axis, np.arange(len(ops))]
+        is_whole = self.labels[axis, ops] == OWNER
+        code = np.stack([way, axis, of_axis, is_whole])
+        some, which = np.unique(code, axis=1, return_inverse=True)
+        found = [
+            self.ways.loaded(one, at, Load(thousandths, self._first(at, n, bool(whole)), n))
+            if n
+            else one
+            for one, at, n, whole in some.T.tolist()
+        ]
+        return np.array(found, dtype=np.int64)[which.ravel()]
+
+    def _first(self, axis: int, n: int, is_whole: bool) -> int:
+        """How many of so many experts are at the first place of an axis."""
+        size = self.mesh.shape[axis]
+        if is_whole:
+            place = np.arange(n) // self.expert_stride[axis] % size
+            return int((place == 0).sum())
+        return int(part_weights(n, self.mesh.axes[axis].shares or (1.0,) * size)[0])
 
     # -- lays --------------------------------------------------------------------------------------
 
@@ -265,7 +330,13 @@ class Layout:
     @cached_property
     def conversion(self) -> NDArray[np.int8]:
         """Per axis and argument, the collective that it needs, as :func:`.lays.conversion` says."""
-        kinds = conversion(self.made[:, self.tensor], self.wanted)
+        made = self.made[:, self.tensor]
+        kinds = conversion(made, self.wanted)
+        is_elsewhere = (
+            self.owner[:, self.maker[self.tensor]] != self.owner[:, self.dimensions.reader]
+        )
+        is_elsewhere &= (made == OWNER) & (self.wanted == OWNER)
+        kinds = np.where(is_elsewhere, np.int8(FORBIDDEN), kinds)
         is_bad = (kinds == FORBIDDEN) & self.is_read
         if is_bad.any():
             axis, at = np.argwhere(is_bad)[0].tolist()
@@ -305,7 +376,7 @@ class Layout:
         maker = self.maker[tensor]
         which = tensor - self.first_output[maker]
         size = self.tables.size_class(self.form_of[maker], which, np.maximum(lays, 0))
-        classes = np.where(lays >= 0, size, np.where(lays == FLAT, EVEN, ALL))
+        classes = np.where(lays >= 0, size, np.where(np.isin(lays, (FLAT, PICKED)), EVEN, ALL))
         return self.ways.of(np.where(lays == OWNER, self.ways.owned + owner, classes))
 
     @cached_property
@@ -315,7 +386,7 @@ class Layout:
         is_owned = (self.labels == OWNER) & ~self.graph.view
         classes = np.where(is_owned, self.ways.owned + self.owner, classes)
         classes[:, self.graph.view] = ALL
-        return self.ways.of(classes)
+        return self.loaded(self.ways.of(classes), np.arange(self.graph.n_ops))
 
     @cached_property
     def homes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -349,7 +420,8 @@ class Layout:
     @cached_property
     def share(self) -> NDArray[np.float64]:
         """Part of each op's work that each device does, float64 [n_ops, k]."""
-        return self.ways.fractions[self.work_way]
+        way = self.work_way  # Before fractions are asked for: these are of all ways that are known.
+        return self.ways.fractions[way]
 
     @cached_property
     def exchanged(self) -> NDArray[np.int64]:

@@ -19,7 +19,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import loadmaster.fast as fast
-from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, REPLICATE, Cut, Factor, Form
+from loadmaster.dimensions.form import (
+    ANY,
+    FLAT,
+    OWNER,
+    PARTIAL,
+    PICKED,
+    REPLICATE,
+    Cut,
+    Factor,
+    Form,
+)
 
 #: What :func:`conversion` has beside indices into :data:`loadmaster.fast.COLLECTIVES`.
 FREE, FORBIDDEN = -1, -2
@@ -27,19 +37,25 @@ FREE, FORBIDDEN = -1, -2
 #: Kinds of collectives by what they turn into what. One factor into another is an all-to-all.
 _SHARD = 0
 _KINDS = {
-    "all_gather": [(_SHARD, REPLICATE), (FLAT, REPLICATE), (OWNER, REPLICATE)],
-    "all_reduce": [(PARTIAL, REPLICATE)],
-    "reduce_scatter": [(PARTIAL, _SHARD), (PARTIAL, FLAT), (PARTIAL, OWNER)],
-    "all_to_all": [(_SHARD, _SHARD), (_SHARD, FLAT), (FLAT, _SHARD)],
+    "all_gather": [(_SHARD, REPLICATE), (FLAT, REPLICATE), (OWNER, REPLICATE), (_SHARD, PICKED)],
+    "all_reduce": [(have, want) for have in (PARTIAL, PICKED) for want in (REPLICATE, PICKED)],
+    "reduce_scatter": [
+        *[(have, want) for have in (PARTIAL, PICKED) for want in (_SHARD, FLAT)],
+        (PARTIAL, OWNER),
+    ],
+    "all_to_all": [
+        *[(_SHARD, _SHARD), (_SHARD, FLAT), (FLAT, _SHARD)],
+        *[(PICKED, OWNER), (OWNER, PICKED)],
+    ],
 }
-_FREE = [(REPLICATE, lay) for lay in (_SHARD, FLAT, OWNER, PARTIAL)]
+_FREE = [(REPLICATE, lay) for lay in (_SHARD, FLAT, OWNER, PARTIAL, PICKED)] + [(PICKED, PARTIAL)]
 
 
 def _table() -> NDArray[np.int8]:
     """The conversion by what there is and what is wanted; factors are one, negative words count
     from the end.
     """
-    table = np.full((6, 6), FORBIDDEN, dtype=np.int8)
+    table = np.full((7, 7), FORBIDDEN, dtype=np.int8)
     for kind, pairs in _KINDS.items():
         for have, want in pairs:
             table[have, want] = fast.COLLECTIVES.index(kind)
@@ -59,7 +75,8 @@ def conversion(have: ArrayLike, want: ArrayLike) -> NDArray[np.int8]:
 
     A collective of a tensor of n bytes on its axis is one of n bytes, whatever its kind. Free is
     what needs no other device: a part of what is whole, or a whole tensor as a sum, which one
-    device has while the others have zeros.
+    device has while the others have zeros. Rows that an index picks go from the device that has
+    them to an owner, and back; for all others they are summed up, with zeros elsewhere.
 
     Parameters
     ----------
@@ -103,7 +120,8 @@ def part_weights(size: int, shares: Sequence[float]) -> NDArray[np.int64]:
 def fraction(lay: int, factors: Sequence[Factor], shares: Sequence[float]) -> NDArray[np.float64]:
     """Part of a tensor's bytes on each device of an axis, float64 [k].
 
-    FLAT parts are equal. Of OWNER each device has as much on average: another one per parameter.
+    FLAT parts are equal. Of OWNER each device has as much on average, another one per parameter or
+    expert; of PICKED too.
 
     >>> fraction(0, [(0, 10), (1, 3)], [1, 1]).tolist(), fraction(PARTIAL, [], [1, 1]).tolist()
     ([0.5, 0.5], [1.0, 1.0])
@@ -111,7 +129,7 @@ def fraction(lay: int, factors: Sequence[Factor], shares: Sequence[float]) -> ND
     if lay >= 0:
         size = factors[lay][1]
         return part_weights(size, shares) / size
-    return np.full(len(shares), 1.0 / len(shares) if lay in (FLAT, OWNER) else 1.0)
+    return np.full(len(shares), 1.0 / len(shares) if lay in (FLAT, OWNER, PICKED) else 1.0)
 
 
 def lays_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -122,15 +140,18 @@ def lays_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if label > 0:
         cut = form.cuts[label - 1]
         return cut.inputs, cut.outputs
+    # No cut looks at the values of such an argument, so no other label does either.
+    unread = [
+        bool(form.cuts) and all(cut.inputs[i] == ANY for cut in form.cuts)
+        for i in range(len(form.inputs))
+    ]
     if label == 0:
-        # No cut looks at the values of such an argument, so the whole op does not either.
-        unread = [
-            bool(form.cuts) and all(cut.inputs[i] == ANY for cut in form.cuts)
-            for i in range(len(form.inputs))
-        ]
         whole = tuple(ANY if any_value else REPLICATE for any_value in unread)
         return whole, (REPLICATE,) * len(form.outputs)
-    needs = tuple(_state_lay(label, factors) for factors in form.inputs)
+    needs = tuple(
+        ANY if any_value else _state_lay(label, factors)
+        for any_value, factors in zip(unread, form.inputs, strict=True)
+    )
     return needs, tuple(_state_lay(label, factors) for factors in form.outputs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,27 @@ from loadmaster.transforms.ways import Ways
 #: Classes of how something is shared along one axis: every device has all of it; equal parts; from
 #: here on a size that is cut. After the sizes come the places of what one device of an axis has.
 ALL, EVEN, FIRST_SIZE = range(3)
+
+
+class Load(NamedTuple):
+    """How experts are loaded: ``thousandths`` of its fair share that the first place of an axis
+    gets, which has ``first`` of ``all`` experts. The others get as much less.
+    """
+
+    thousandths: int
+    first: int
+    all: int
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], int]:
+        """What the first place does of its share, and every other one, in parts of a number.
+
+        >>> Load(1250, 2, 8).parts, Load(9000, 1, 4).parts
+        (((7500, 5500), 6000), ((12000, 0), 3000))
+        """
+        most = min(self.thousandths, 1000 * self.all // self.first)
+        others = self.all - self.first
+        return (most * others, 1000 * self.all - most * self.first), 1000 * others
 
 
 class MeshWays:
@@ -47,6 +68,17 @@ class MeshWays:
         some, which = np.unique(code, return_inverse=True)
         found = [self._way(one) for one in some.tolist()]
         return np.array(found, dtype=np.int64)[which]
+
+    def loaded(self, way: int, axis: int, load: Load) -> int:
+        """A way in which the first place of an axis has more of its share, the others less."""
+        size, start, end = self.ways.bounds(way)
+        parts, of = load.parts
+        of_place = np.where(self.places[axis] == 0, *parts)
+        length = [(b - a) * int(part) for a, b, part in zip(start, end, of_place, strict=True)]
+        begin = [a * of for a in start]
+        return self.ways.of_bounds(
+            size * of, begin, [a + n for a, n in zip(begin, length, strict=True)]
+        )
 
     def _way(self, code: int) -> int:
         known = self._known.get(code)

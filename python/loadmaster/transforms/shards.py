@@ -23,12 +23,19 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
-from loadmaster.dimensions.form import REPLICATE
+from loadmaster.dimensions.form import ANY, OWNER, REPLICATE
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import COLLECTIVE, SLICE, Program, user_roles
 from loadmaster.model.recipe import Recipe
 from loadmaster.transforms.base import build
-from loadmaster.transforms.conversions import ACTIVATION, GRADIENT, UPDATED, WEIGHT, Conversions
+from loadmaster.transforms.conversions import (
+    ACTIVATION,
+    EXPERT,
+    GRADIENT,
+    UPDATED,
+    WEIGHT,
+    Conversions,
+)
 from loadmaster.transforms.copy_texts import CopyTexts
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lays import halo
@@ -37,7 +44,7 @@ from loadmaster.transforms.shares import own_weights
 from loadmaster.transforms.ways import WHOLE, Links
 
 #: Names of the collectives of conversions, by what these are of.
-_WORDS = ("tensors", "gradients", "parameters", "updated")
+_WORDS = ("tensors", "gradients", "parameters", "updated", "experts")
 
 
 def shard(graph: OpGraph, how: Recipe | Layout, modules: Sequence[str] = ()) -> Program:
@@ -200,7 +207,7 @@ class Shards:
         earliest, latest = np.full(n, self.graph.n_ops), np.zeros(n, dtype=np.int64)
         np.minimum.at(earliest, bucket, rows.first[row])
         np.maximum.at(latest, bucket, np.where(what == UPDATED, rows.first[row], maker[row]))
-        is_after = np.isin(what[lead], (GRADIENT, UPDATED))
+        is_after = np.isin(what[lead], (GRADIENT, UPDATED, EXPERT))
         self.place = np.where(is_after, latest, earliest)
         groups = self._groups(steps.axis[lead])
         counts = np.zeros(len(_WORDS), dtype=int)
@@ -460,7 +467,7 @@ class Shards:
         role[~is_copy] = np.where(kind[~is_copy] >= 0, COLLECTIVE, SLICE)
         share = np.where(is_copy, layout.share[serves, device], 1.0)
         replica, part, parts = self._parts(serves, device, is_copy)
-        return build(
+        made = build(
             graph,
             core,
             columns,
@@ -472,6 +479,24 @@ class Shards:
             role=role,
             rank=device,
         )
+        return replace(made, notes=(*made.notes, *self._notes()))
+
+    def _notes(self) -> list[str]:
+        """What is assumed of experts, where devices share them."""
+        layout = self.layout
+        axes = [
+            name
+            for name, cut in zip(layout.mesh.names, layout.experts_cut, strict=True)
+            if cut.any()
+        ]
+        if not axes:
+            return []
+        said = "" if layout.expert_imbalance != 1.0 else ": tokens are taken to be spread evenly"
+        return [
+            f"experts are shared on {' and '.join(axes)}; the busiest device does "
+            f"{layout.expert_imbalance:g} times its fair share of their work "
+            f"(expert_imbalance){said}"
+        ]
 
     def _added(self) -> tuple[fast._Added, NDArray[np.int64]]:
         """Columns of added ops, and the stem of each."""
@@ -502,7 +527,11 @@ class Shards:
         edge_way = np.where(is_made, edge_way, WHOLE)
         known = (d.edge >= 0) & (d.root >= 0) & (d.form_of[d.root] >= 0)
         edge_way[d.edge[known]] = layout.made_way[layout.tensor[known]]
-        converted = self.conversions.of_argument >= 0
+        # What one device owns is not sent to those that want no more than its shape.
+        owned = (layout.made[:, layout.tensor] == OWNER).any(axis=0)
+        unread = layout.is_read & owned & (layout.wanted == ANY).all(axis=0)
+        unread &= (self.homes[self.home[d.root]] != self.homes[self.home[d.reader]]).any(axis=1)
+        converted = (self.conversions.of_argument >= 0) | unread
         reads = np.bincount(d.edge[d.edge >= 0], minlength=graph.n_edges)
         gone = np.bincount(d.edge[converted], minlength=graph.n_edges)
         placeholder = np.where(np.diff(layout.first_output) > 0, layout.first_output[:-1], -1)
@@ -544,13 +573,18 @@ class Shards:
             scale = np.where(is_all, accessed / (all_read + all_made), accessed / all_made)
         rest = ~is_all & ~by_output
         some = np.flatnonzero(is_all[d.reader] & (read > 0))
+        # Weights are read as often as they were, whoever has more tokens.
+        is_state = graph.placeholder[d.root[some]]
+        read_way = layout.loaded(layout.wanted_way[some], d.reader[some].astype(np.int64))
+        read_way = np.where(is_state, layout.wanted_way[some], read_way)
+        made_way = layout.loaded(layout.made_way, layout.maker)
         kept = np.flatnonzero((is_all | by_output)[layout.maker] & (made > 0))
         held = np.flatnonzero(is_all & (own > 0))
         alone = np.flatnonzero(rest)
         return _terms(
             n,
-            (d.reader[some], layout.wanted_way[some], read[some] * scale[d.reader[some]]),
-            (layout.maker[kept], layout.made_way[kept], made[kept] * scale[layout.maker[kept]]),
+            (d.reader[some], read_way, read[some] * scale[d.reader[some]]),
+            (layout.maker[kept], made_way[kept], made[kept] * scale[layout.maker[kept]]),
             (held, np.full(len(held), WHOLE), own[held].astype(np.float64) * scale[held]),
             (alone, layout.work_way[alone], accessed[alone]),
         )

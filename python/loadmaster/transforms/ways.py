@@ -38,6 +38,10 @@ class Ways:
         ends = np.cumsum(rows).tolist()
         return self.of_bounds(ends[-1], [0, *ends[:-1]], ends)
 
+    def bounds(self, way: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """The size of a way, and where the part of each device begins and ends."""
+        return list(self._index)[way]
+
     def __len__(self) -> int:
         return len(self._index)
 

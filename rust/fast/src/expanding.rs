@@ -180,7 +180,8 @@ type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 ///     Number of devices.
 /// copies : mapping of columns
 ///     Ways to share an amount: ``way_size`` [w], ``way_start``, ``way_end`` [w * k]: device d has of
-///     way i what lies between ``way_start[i * k + d]`` and ``way_end[i * k + d]`` of ``way_size[i]``.
+///     way i what lies between ``way_start[i * k + d]`` and ``way_end[i * k + d]`` of ``way_size[i]``;
+///     an end past that is more than all of it.
 ///     ``homes`` [h * k]: per home and device, the device whose copies its ops read; one that reads its
 ///     own has copies. Per op: ``home`` (-1: there is one copy, on no device), ``work`` and
 ///     ``resident`` (the ways of its FLOPs and workspace, and of what it keeps). What its copies access
@@ -281,8 +282,8 @@ fn ways_of(given: &GivenColumns<'_, '_>, k: usize) -> PyResult<Vec<Way>> {
     let (start, end) = (bound("way_start")?, bound("way_end")?);
     let parts = start.chunks(k).zip(end.chunks(k));
     let way = |(&size, (start, end)): (&u64, (&[u64], &[u64]))| {
-        if size == 0 || start.iter().zip(end).any(|(start, end)| start > end || *end > size) {
-            return Err(PyValueError::new_err("way_start, way_end: want bounds that ascend up to way_size"));
+        if size == 0 || start.iter().zip(end).any(|(start, end)| start > end) {
+            return Err(PyValueError::new_err("way_start, way_end: want bounds that ascend"));
         }
         Ok(Way::new(size, start.to_vec(), end.to_vec()))
     };

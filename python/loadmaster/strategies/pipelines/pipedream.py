@@ -85,7 +85,9 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
     load = []
     for r in range(1, n + 1):
         summed = 2 * (r - 1) / r * (costs.gradients * per_byte + latency * r) if r > 1 else 0.0
-        load.append(np.maximum(np.maximum(costs.load(kind), summed) / r, costs.leaves.sum(axis=0) / r))
+        load.append(
+            np.maximum(np.maximum(costs.load(kind), summed) / r, costs.leaves.sum(axis=0) / r)
+        )
     size = costs.n_cuts**2
     none = np.zeros(n * size, dtype=np.uint64)
     memory = np.full(n, min(problem.cluster.memory), dtype=np.uint64)

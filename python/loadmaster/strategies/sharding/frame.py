@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.dimensions.form import ANY, REPLICATE
+from loadmaster.dimensions.form import ANY, OWNER, REPLICATE
 from loadmaster.model.graph import PARAMETER
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.parts import Parts
@@ -30,6 +31,10 @@ ROLES = READ, WRITTEN, UPDATED, ENDS, MAY = range(5)
 #: Where the bytes of an edge are: those of an argument, the most of a hub's arguments, those of a
 #: placeholder, none.
 OF_ARGUMENT, OF_HUB, OF_NODE, OF_NOTHING = range(4)
+
+
+#: The columns of edges, in the order of :func:`_edges`.
+_COLUMNS = ("src", "dst", "left", "right", "traffic", "role", "where", "row", "together", "apart")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,10 @@ class Frame:
     traffic, role : int64 [n_edges]
     where, row : int64 [n_edges]
         Whose the bytes are, and of which one.
+    together : int64 [n_edges]
+        How many experts have such an edge, whose tensors are sent together; 1: none has.
+    apart : int64 [n_edges]
+        1: the ends are not on one device, if one device has each of them; else 0.
     code : int64 [n_edges]
         Equal for edges that are alike where no other axis is.
     """
@@ -69,6 +78,8 @@ class Frame:
     role: Ints
     where: Ints
     row: Ints
+    together: Ints
+    apart: Ints
     code: Ints
 
     @classmethod
@@ -84,24 +95,25 @@ class Frame:
         counts = np.concatenate([ways.n_labels[structure.way], of_hubs])
         lays = [*ways.outputs, *structure.lays_wanted, *hubs.lays]
         columns = _edges(structure, hubs, len(lays) - len(hubs.lays))
-        src, dst, left, right, traffic, role, where, row = columns
+        src, dst, left, right, traffic, role, where, row, together, apart = columns
         size = np.zeros(len(src))
         of_argument = where == OF_ARGUMENT
         size[of_argument] = parts.tensor[row[of_argument]]
         size[where == OF_HUB] = hubs.largest(structure, parts.tensor)[row[where == OF_HUB]]
         size[where == OF_NODE] = structure.resident[row[where == OF_NODE]]
-        code = joint(left, right, size, traffic, role, counts[src], counts[dst])
+        alike = left, right, size, traffic, role, together, apart, counts[src], counts[dst]
+        code = joint(*alike)
         # Edges that forbid nothing say nothing.
         says = role[firsts(code)] != MAY
         for i, e in enumerate(firsts(code).tolist()):
             if not says[i]:
                 pairs = lays[left[e]][: counts[src[e]]], lays[right[e]][: counts[dst[e]]]
-                says[i] = (kinds(pairs[0].tobytes(), pairs[1].tobytes(), MAY) == FORBIDDEN).any()
+                what = role_of(MAY, 0, int(apart[e]))
+                says[i] = (kinds(pairs[0].tobytes(), pairs[1].tobytes(), what) == FORBIDDEN).any()
         kept = says[code]
         both = np.concatenate([tied, tied.max(initial=-1) + 1 + hubs.tied])
-        src, dst, left, right, traffic, role, where, row = (column[kept] for column in columns)
-        ends, code = (src, dst, left, right), joint(code[kept])
-        return cls(hubs, at, both, counts, lays, *ends, traffic, role, where, row, code)
+        of_edges = {name: column[kept] for name, column in zip(_COLUMNS, columns, strict=True)}
+        return cls(hubs, at, both, counts, lays, **of_edges, code=joint(code[kept]))
 
     @property
     def n(self) -> int:
@@ -119,7 +131,9 @@ class Frame:
 
 
 def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np.int64], ...]:
-    """Columns of edges: ends, lays, traffic, role, whose bytes, and of which one."""
+    """Columns of edges: ends, lays, traffic, role, whose bytes, of which one, how many experts have
+    such an edge, and whether what owns the ends may differ.
+    """
     a, n = structure.arguments, structure.n
     wanted = len(structure.ways.outputs) + structure.wanted
     is_parameter = structure.stands_for[a.root] == PARAMETER
@@ -137,14 +151,28 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
     first = shared[hubs.first]
     at = np.arange(hubs.n)
     made = structure.made
-    read = a.traffic[alone], role[alone], OF_ARGUMENT, alone
-    found = a.traffic[shared], role[shared], OF_ARGUMENT, shared
+    n_together = structure.together
+    apart = (structure.unit[a.root] != structure.unit[a.reader]).astype(np.int64)
+    read = a.traffic[alone], role[alone], OF_ARGUMENT, alone, n_together[alone], apart[alone]
+    found = a.traffic[shared], role[shared], OF_ARGUMENT, shared, n_together[shared], 0
+    nothing = 0, MAY, OF_NOTHING, 0, 1, apart[shared]
     rows = [
         row(a.root[alone], a.reader[alone], made[alone], wanted[alone], *read),
-        row(hubs.root, n + at, made[first], lays, hubs.traffic, READ, OF_HUB, at),
+        row(
+            hubs.root,
+            n + at,
+            made[first],
+            lays,
+            hubs.traffic,
+            READ,
+            OF_HUB,
+            at,
+            n_together[first],
+            0,
+        ),
         row(n + hub[shared], a.reader[shared], lays[hub[shared]], wanted[shared], *found),
-        row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder),
-        row(a.root[shared], a.reader[shared], made[shared], wanted[shared], 0, MAY, OF_NOTHING, 0),
+        row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder, 1, 0),
+        row(a.root[shared], a.reader[shared], made[shared], wanted[shared], *nothing),
     ]
     return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
@@ -210,6 +238,11 @@ class Hubs:
         return cls(a.root[of], first, traffic, tie, tie, lists)
 
 
+def role_of(role: Any, traffic: Any, apart: Any) -> Any:
+    """What :func:`kinds` is told of edges: numbers, or columns of them."""
+    return role + len(ROLES) * ((np.asarray(traffic) > 0) + 2 * np.asarray(apart))
+
+
 @lru_cache(maxsize=1 << 16)
 def kinds(lays: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
     """The conversions of pairs of lays, int32 as bytes, on an edge of a role: row by row."""
@@ -221,13 +254,16 @@ def kinds(lays: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
 
 def _of_pairs(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:
     """The conversion of each pair."""
-    role, is_parameter = role % len(ROLES), role >= len(ROLES)
+    role, flags = role % len(ROLES), role // len(ROLES)
+    is_parameter, is_apart = bool(flags & 1), bool(flags & 2)
     if role == ENDS:
         # What is written at the end goes where the parameter is.
         kind = np.where(have == want, np.int8(FREE), np.int8(FORBIDDEN))
         may = (have == REPLICATE) & (want != REPLICATE) & is_parameter
         return np.where(may, conversion(want, have), kind)
     kind = conversion(have, want)
+    if is_apart:
+        kind = np.where((have == OWNER) & (want == OWNER), np.int8(FORBIDDEN), kind)
     if role == READ:
         return kind
     if role == MAY:

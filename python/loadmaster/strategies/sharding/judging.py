@@ -42,7 +42,9 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
 def layout(space: Space, found: Ranked) -> Layout:
     """Ranked labels as a layout of the graph in which nothing is recomputed yet."""
     labels = space.labels(found.labels.columns)
-    made = Layout(Dimensions.of(space.problem.model), found.mesh, labels)
+    problem = space.problem
+    imbalance = problem.expert_imbalance
+    made = Layout(Dimensions.of(problem.model), found.mesh, labels, expert_imbalance=imbalance)
     return (
         made
         if space.again is None

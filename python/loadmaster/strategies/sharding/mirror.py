@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.dimensions.form import REPLICATE
+from loadmaster.dimensions.form import OWNER, REPLICATE
 from loadmaster.judge.problem import by_start, ranks
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.model.recipe import BUCKET_BYTES
@@ -35,6 +35,9 @@ Ints = NDArray[np.int64]
 
 #: Bytes per second to and from a network: what an op hands over is there at once.
 _AT_ONCE = 1e18
+
+#: Traffic of tensors that go to or from an expert, beside that of :mod:`.structure`.
+_EXPERT = 3
 
 #: How many buckets of gathered parameters may be there before the first of them is used.
 _AHEAD = 2
@@ -120,6 +123,8 @@ class _Step:
         Bytes on the axis of what is converted.
     left : float64 [n]
         Bytes that a device then has.
+    is_owned : bool [n]
+        Whether one device has it before or after.
     """
 
     axis: int
@@ -128,6 +133,7 @@ class _Step:
     want: NDArray[np.int32]
     size: Floats
     left: Floats
+    is_owned: NDArray[np.bool_]
 
 
 class _Mirrored:
@@ -277,12 +283,13 @@ class _Mirrored:
         """
         structure, a = self.structure, self.structure.arguments
         out, into = self.setting.fractions(self.columns)
-        kinds, wants = [], []
+        kinds, wants, owned = [], [], []
         for column in self.columns:
             have = structure.ways.outputs[structure.made, column[a.root]]
             want = structure.lays_wanted[structure.wanted, column[a.reader]]
             kinds.append(conversion(have, want))
             wants.append(want)
+            owned.append((have == OWNER) | (want == OWNER))
         now = np.where(np.array(kinds) == FREE, into, out)
         for code, axis in stages(len(self.columns)):
             rows = np.flatnonzero(kinds[axis] == code)
@@ -292,7 +299,7 @@ class _Mirrored:
             on_axis = whole * np.prod(np.delete(now[:, rows], axis, axis=0), axis=0)
             now[axis, rows] = into[axis, rows]
             left = whole * np.prod(now[:, rows], axis=0)
-            step = _Step(axis, rows, code, wants[axis][rows], on_axis, left)
+            step = _Step(axis, rows, code, wants[axis][rows], on_axis, left, owned[axis][rows])
             src[rows], tensor[rows] = self._converted(step, src[rows], tensor[rows])
 
     def _converted(self, step: _Step, src: Ints, tensor: Ints) -> tuple[Ints, Ints]:
@@ -301,7 +308,9 @@ class _Mirrored:
         One conversion serves all readers that want the same; in a bucket, one serves several.
         """
         structure, a, axis, rows = self.structure, self.structure.arguments, step.axis, step.rows
-        root, traffic = a.root[rows], a.traffic[rows]
+        root, part = a.root[rows], structure.sent_with[rows]
+        is_sent = step.is_owned & (part >= 0) & (a.traffic[rows] == ACTIVATION)
+        traffic = np.where(is_sent, _EXPERT, a.traffic[rows])
         phase = np.where(traffic == WEIGHT, structure.phase[a.reader[rows]], -1)
         same = joint(root, a.output[rows], phase, src, tensor)
         # What wants a part takes it from the whole, where something wants that.
@@ -316,7 +325,11 @@ class _Mirrored:
         np.minimum.at(first_use, code, structure.op[a.reader[rows]].astype(np.float64))
         place = np.where(traffic[some] == WEIGHT, first_use, structure.op[root[some]])
         # Parts of one earlier bucket may share another.
-        batch = joint(phase[some], np.where(src[some] < self.mirror.n_reduced, -1, src[some]))
+        batch = joint(
+            phase[some],
+            np.where(src[some] < self.mirror.n_reduced, -1, src[some]),
+            np.where(is_sent, part, -1)[some],
+        )
         bucket = _buckets(traffic[some], batch, place, size)
         first = firsts(bucket)
         times = self.setting.traffic[axis]
@@ -397,14 +410,15 @@ def _buckets(
     traffic: NDArray[np.integer], batch: NDArray[np.integer], place: Floats, size: Floats
 ) -> Ints:
     """A bucket per conversion, from 0: of gradients and parameters several of a batch share one, up
-    to 25 MB, by place; else each has its own.
+    to 25 MB, by place; of experts all of a batch do; else each has its own.
     """
     found = np.empty(len(traffic), dtype=np.int64)
     number, current, filled = -1, None, 0.0
     order = np.lexsort((place, batch, traffic))
     columns = (column[order].tolist() for column in (traffic, batch, size))
     for i, (*group, bytes_) in zip(order.tolist(), zip(*columns, strict=True), strict=True):
-        joins = group == current and group[0] != ACTIVATION and filled + bytes_ <= BUCKET_BYTES
+        fits = filled + bytes_ <= BUCKET_BYTES or group[0] == _EXPERT
+        joins = group == current and group[0] != ACTIVATION and fits
         if not joins:
             number, current, filled = number + 1, group, 0.0
         filled += bytes_

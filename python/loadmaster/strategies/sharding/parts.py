@@ -152,6 +152,7 @@ class Parts:
             self.problem.costs.provenance[op],
             _mixed(self.read, structure.n),
             _mixed(self.made, structure.n),
+            structure.expert[1],
         ]
         return joint(structure.way, structure.phase, *columns)
 
@@ -194,6 +195,7 @@ class Parts:
         in_row = ways.first_input[way][reader] + self.read.position[reads]
         out_row = ways.first_output[way][maker] + self.made.position[makes]
         share, owners, spent = np.ones(n), np.ones(n), np.zeros(n, dtype=bool)
+        sharers = np.ones(n)
         inputs, outputs = np.ones(len(reads)), np.ones(len(makes))
         is_any = np.zeros(len(reads), dtype=bool)
         exchanged, halos = np.zeros((len(columns), n)), np.zeros((len(columns), len(reads)))
@@ -220,6 +222,7 @@ class Parts:
             is_any |= ways.inputs[in_row, column[reader]] == ANY
             is_owner = ways.label[way, column] == OWNER
             owners[is_owner] *= len(shares[axis])
+            sharers[ways.shares_experts[way, column]] *= len(shares[axis])
             exchanged[axis] = np.where(self.exchanges[nodes], ways.exchanged[way, column], 0.0)
         exchanged *= share
         exchanged *= np.array([len(s) for s in shares])[:, None] ** (exchanged > 0)
@@ -231,10 +234,22 @@ class Parts:
         halo = np.bincount(reader, read * extra, n) / np.maximum(self.accessed[nodes], 1.0)
         work = share * owners, (scale + halo) * owners
         seconds = self._seconds(nodes, *work, place.type) / owners
+        seconds *= self._load(nodes, owners, sharers)
         near = np.array(
             [np.bincount(reader, read * of_axis, n) for of_axis in halos], dtype=np.float64
         )
         return Part(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
+
+    def _load(self, nodes: Ints, owners: Floats, sharers: Floats) -> Floats:
+        """How much longer than an even share the busiest device takes, where so many have whole
+        experts, and so many share experts: it may have more of them, and more tokens for each.
+        """
+        count = self.structure.expert[1][nodes]
+        has_whole = (count > 0) & (owners > 1)
+        count = np.where(has_whole, count, 1)
+        uneven = np.where(has_whole, np.ceil(count / owners) * owners / count, 1.0)
+        load = np.minimum(uneven * self.problem.expert_imbalance, sharers)
+        return np.where(sharers > 1, load, 1.0)
 
     def _seconds(self, nodes: Ints, share: Floats, scale: Floats, type_: int) -> Floats:
         """Seconds on a device type of parts that do a share of the FLOPs and access a share of the

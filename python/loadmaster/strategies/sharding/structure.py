@@ -17,7 +17,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.ways import Ways
-from loadmaster.transforms.gradients import Updates
+from loadmaster.transforms.gradients import Updates, of_experts
 
 #: What a tensor is, as far as its traffic is concerned: part of the model's work; a gradient on its
 #: way to an update; a parameter on its way to where it is used.
@@ -92,9 +92,12 @@ class Structure:
         in_update = updates.of_op[op] >= 0
         in_update[node[updates.parameter[node[updates.parameter] >= 0]]] = True
         form = dimensions.form_of[op].astype(np.int64)
-        way = joint(form, in_update)
-        first = firsts(way)
-        forms = [(dimensions.forms[form[i]], bool(in_update[i])) for i in first.tolist()]
+        of_expert = of_experts(dimensions.experts, updates)[0][op] >= 0
+        way = joint(form, in_update, of_expert)
+        forms = [
+            (dimensions.forms[form[i]], bool(in_update[i]), bool(of_expert[i]))
+            for i in firsts(way).tolist()
+        ]
         arguments = _arguments(dimensions, node)
         return cls(dimensions, updates, op, node, way, Ways.of(forms), in_update, arguments)
 
@@ -112,6 +115,43 @@ class Structure:
     def stands_for(self) -> NDArray[np.int8]:
         """What placeholder each node is; -1: it runs."""
         return self.graph.stands_for[self.op]
+
+    @cached_property
+    def expert(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which expert of its layer each node is of, -1: none; and how many there are."""
+        number, count = of_experts(self.dimensions.experts, self.updates)
+        return number[self.op], count[self.op]
+
+    @cached_property
+    def unit(self) -> NDArray[np.int64]:
+        """What is on one device, if that has it whole: a number per expert and per update that is
+        of none; -1: the node is of neither.
+        """
+        number, count = self.expert
+        of_set = self.updates.of_op.copy()
+        of_set[self.updates.parameter] = self.updates.of_parameter
+        # Experts of one number are on one device, whatever the layer.
+        return np.where(count > 0, self.updates.n + number, of_set[self.op])
+
+    @cached_property
+    def together(self) -> NDArray[np.int64]:
+        """Per argument, how many experts read or make such a one: their tensors are sent together;
+        1: it is no expert's.
+        """
+        a, (_, count) = self.arguments, self.expert
+        return np.maximum(np.maximum(count[a.root], count[a.reader]), 1)
+
+    @cached_property
+    def sent_with(self) -> NDArray[np.int64]:
+        """Per argument, a number for the op of a layer's experts that makes it, or else reads it.
+
+        -1: it is no expert's.
+        """
+        a, experts = self.arguments, self.dimensions.experts
+        layer, part = experts.layer[self.op], experts.part[self.op]
+        of_root = part[a.root] >= 0
+        op = np.where(of_root, a.root, a.reader)
+        return np.where(part[op] >= 0, joint(layer[op], part[op], of_root), -1)
 
     @cached_property
     def wanted(self) -> NDArray[np.int64]:

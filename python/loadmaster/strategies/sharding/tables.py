@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.dimensions.form import OWNER
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh
-from loadmaster.strategies.sharding.frame import ENDS, ROLES, Frame, kinds
+from loadmaster.strategies.sharding.frame import ENDS, Frame, kinds, role_of
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
@@ -281,7 +282,7 @@ class _Building:
         """Of tables, each of one of some edges: where its pairs start, its columns, and costs."""
         frame = self.setting.frame
         traffic, role = frame.traffic[some], frame.role[some]
-        of = role + len(ROLES) * (traffic > 0)
+        of = role_of(role, traffic, frame.apart[some])
         ends = (frame.left[some], frame.right[some], of, *shape)
         tables = [
             kinds(frame.lays[left][:n].tobytes(), frame.lays[right][:m].tobytes(), what)
@@ -290,18 +291,37 @@ class _Building:
         starts = np.cumsum([0, *map(len, tables)], dtype=np.int64)
         kind = np.concatenate([np.empty(0, dtype=np.int8), *tables]).astype(np.int64)
         table = np.repeat(np.arange(len(tables)), np.diff(starts))
-        seconds = np.zeros((len(tables), _KINDS))
+        owned = np.concatenate(
+            [
+                np.empty(0, dtype=bool),
+                *(_owned(frame, *row) for row in zip(*ends[:2], *shape, strict=True)),
+            ]
+        )
+        # Of a table, what goes in the tables' own way, and what goes with other experts'.
+        seconds = np.zeros((2, len(tables), _KINDS))
+        together = frame.together[some]
         for code in np.unique(kind).tolist():
             for t in np.unique(table[kind == code]).tolist():
-                bytes_ = float(size[t, code])
-                seconds[t, code] = (
+                bytes_, n = float(size[t, code]), int(together[t])
+                seconds[0, t, code] = (
                     self.traffic.bucketed(code, bytes_, self.setting.bucket)
                     if traffic[t] != ACTIVATION
                     else self.traffic.seconds(code, bytes_)
+                )
+                is_sent = n > 1 and traffic[t] == ACTIVATION
+                seconds[1, t, code] = (
+                    self.traffic.seconds(code, bytes_ * n) / n if is_sent else seconds[0, t, code]
                 )
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)
         found = np.zeros((len(kind), 4))
         where = np.where(overlaps, OVERLAPPED, SECONDS)[table]
-        found[np.arange(len(kind)), where] = seconds[table, kind]
+        found[np.arange(len(kind)), where] = seconds[owned.astype(np.int64), table, kind]
         return starts, shape[1], found
+
+
+def _owned(frame: Frame, left: int, right: int, n: int, m: int) -> NDArray[np.bool_]:
+    """Which pairs of lays have one device own a tensor before or after, row by row."""
+    have, want = frame.lays[left][:n], frame.lays[right][:m]
+    found: NDArray[np.bool_] = ((have == OWNER)[:, None] | (want == OWNER)[None, :]).reshape(-1)
+    return found

@@ -36,7 +36,8 @@ def part_played(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.i
     alike = joint(where, nature)
     is_crowded = np.bincount(alike)[alike] > CROWD
     which = np.where(is_crowded, -1 - _around(structure, nature), _ordinals(where))
-    return joint(nature, path, kind, which)
+    part = structure.dimensions.experts.part[structure.op]
+    return joint(nature, path, kind, part, np.where(part >= 0, 0, which))
 
 
 def _around(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,19 +2,21 @@
 
 Besides the cuts of its form, an op of an update (a parameter, a slot of the optimizer, an op that
 updates) may have two labels: FLAT, an equal part of the storage on each device, and OWNER, all of
-it on one device. An op may be FLAT if all its tensors have as many elements, or one.
+it on one device. OWNER may also be an op of an expert that is a module of its own. An op may be
+FLAT if all its tensors have as many elements, or one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, REPLICATE, Factor, Form
+from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Factor, Form
 from loadmaster.transforms.lays import halo, lays_of, part_weights
 
 #: The label of an op that every device of an axis does whole.
@@ -22,6 +24,9 @@ WHOLE = 0
 
 #: Sizes that stand for no factor: a tensor, or work, is whole; each device has as much of it.
 _ALL, _EVEN = 0, -1
+
+#: Lays of which every device has as much, on average.
+_SPREAD = (FLAT, OWNER, PICKED)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Ways:
         as a fraction of the argument.
     role : tuple of tuple of str
         What each label cuts is in the model: the cut's role; "whole", "flat", "owner"; "partial":
-        nothing, and all the work is done on partial sums.
+        nothing, and all the work is done on partial sums. "expert" is also what is whole on the
+        device of its expert.
     """
 
     n_labels: NDArray[np.int64]
@@ -69,18 +75,18 @@ class Ways:
     role: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, forms: Sequence[tuple[Form, bool]]) -> Ways:
-        """The labels of forms, each with whether it is one of ops that update.
+    def of(cls, forms: Sequence[tuple[Form, bool, bool]]) -> Ways:
+        """The labels of forms, each with whether it is one of ops that update, and of an expert.
 
         >>> from loadmaster.dimensions.form import Cut
         >>> one = Form((Cut("row", "batch", 8, (0,), (0,)),), (((0, 8),),), (((0, 8),),))
-        >>> Ways.of([(one, False), (one, True)]).n_labels.tolist()
-        [2, 4]
+        >>> Ways.of([(one, False, False), (one, True, False), (one, False, True)]).n_labels.tolist()
+        [2, 4, 3]
         """
-        labels = [labels_of(form, may_update) for form, may_update in forms]
+        labels = [labels_of(*one) for one in forms]
         most = max((len(row) for row in labels), default=1)
-        n_inputs = [len(form.inputs) for form, _ in forms]
-        n_outputs = [len(form.outputs) for form, _ in forms]
+        n_inputs = [len(form.inputs) for form, *_ in forms]
+        n_outputs = [len(form.outputs) for form, *_ in forms]
         of_op, of_inputs, of_outputs = (
             (n, most) for n in (len(forms), sum(n_inputs), sum(n_outputs))
         )
@@ -99,11 +105,14 @@ class Ways:
             np.zeros(of_inputs),
             np.zeros(of_inputs),
             tuple(
-                tuple(_role(form, label) for label in row)
-                for (form, _), row in zip(forms, labels, strict=True)
+                tuple(
+                    "expert" if of_expert and label == OWNER else _role(form, label)
+                    for label in row
+                )
+                for (form, _, of_expert), row in zip(forms, labels, strict=True)
             ),
         )
-        for row, (form, _) in enumerate(forms):
+        for row, (form, *_) in enumerate(forms):
             for column, label in enumerate(labels[row]):
                 made._fill(row, column, form, label)
         return made
@@ -128,7 +137,16 @@ class Ways:
         ):
             for at, (lay, factors) in enumerate(zip(lay_of, tensors, strict=True), int(first[row])):
                 lays[at, column] = lay
-                sizes[at, column] = factors[lay][1] if lay >= 0 else _EVEN * (lay in (FLAT, OWNER))
+                sizes[at, column] = factors[lay][1] if lay >= 0 else _EVEN * (lay in _SPREAD)
+
+    @cached_property
+    def shares_experts(self) -> NDArray[np.bool_]:
+        """Whether each label has devices share experts and their work: bool [n, most]."""
+        found = np.zeros(self.label.shape, dtype=bool)
+        for row, roles in enumerate(self.role):
+            found[row, : len(roles)] = [role == "expert" for role in roles]
+        found &= self.size != _ALL
+        return found
 
 
 def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> NDArray[np.float64]:
@@ -143,12 +161,11 @@ def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> N
     return np.array(part, dtype=np.float64)[which.reshape(size.shape)]
 
 
-def labels_of(form: Form, may_update: bool) -> list[int]:
+def labels_of(form: Form, may_update: bool, of_expert: bool) -> list[int]:
     """The labels that an op may have: whole first."""
     found = list(range(len(form.cuts) + 1))
-    if may_update:
-        found += [FLAT, OWNER] if _may_be_flat(form) else [OWNER]
-    return found
+    found += [FLAT] if may_update and _may_be_flat(form) else []
+    return found + [OWNER] * (may_update or of_expert)
 
 
 def _role(form: Form, label: int) -> str:

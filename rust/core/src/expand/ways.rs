@@ -1,7 +1,7 @@
 //! Ways to share an amount among devices: whole numbers that add up to it.
 
 /// A way to share: device `d` has what lies between `start[d]` and `end[d]` of `size`. Devices may have the
-/// same, and a device nothing.
+/// same, a device nothing, and a device more than all there is: `end[d]` may be past `size`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     size: u64,
@@ -13,10 +13,10 @@ impl Way {
     /// From the bounds of each device's part.
     ///
     /// # Panics
-    /// Columns of two lengths; bounds that are not ascending or past `size`; a size of 0.
+    /// Columns of two lengths; bounds that are not ascending; a size of 0.
     pub fn new(size: u64, start: Vec<u64>, end: Vec<u64>) -> Self {
         assert!(size > 0 && start.len() == end.len(), "a way has a size, and two bounds per device");
-        assert!(start.iter().zip(&end).all(|(start, end)| start <= end && *end <= size), "bounds ascend");
+        assert!(start.iter().zip(&end).all(|(start, end)| start <= end), "bounds ascend");
         Self { size, start, end }
     }
 
@@ -40,7 +40,7 @@ impl Way {
             Some(product) => product / self.size,
             None => ((u128::from(rest) * u128::from(bound)).div_ceil(u128::from(self.size))) as u64,
         };
-        whole * bound + more
+        whole.saturating_mul(bound).saturating_add(more)
     }
 
     /// What a device has of `total`.
