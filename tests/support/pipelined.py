@@ -88,8 +88,8 @@ def staged(m: int, times, *, chunks=1, memory="1GiB", latency=0.0, **bytes_) -> 
     n = len(times[0])
     p = n // chunks
     devices = cluster(p, memory, latency)
-    costs = lm.costs.estimate(made.graph, devices)
-    return Staged.of(Problem.make(made, devices, costs), stage, np.arange(n) % p)
+    whole = Problem.make(made.source, devices, lm.costs.estimate(made.source, devices))
+    return Staged.of(whole.transformed(made), stage, np.arange(n) % p)
 
 
 def uniform(p: int, m: int, *passes, chunks: int = 1, **more) -> Staged:

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(
             "nothing to learn from: give --profile FILE, --links FILE.csv or --measure-device"
         )
-    check_targets(arguments.output, arguments.cluster_output, picture=arguments.picture)
+    check_targets(arguments.output, arguments.cluster_output, pictures=(arguments.picture,))
     written: list[tuple[str, str]] = []
     with ProgressLine() as progress:
         transfers = _transfers(arguments, progress, written)

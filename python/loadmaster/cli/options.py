@@ -108,6 +108,11 @@ def add_pictures(command: argparse.ArgumentParser, of: str) -> None:
     command.add_argument(
         "--timeline", metavar="FILE.png", help=f"draw the {of} as a timeline (.png or .svg)"
     )
+    command.add_argument(
+        "--pipeline",
+        metavar="FILE.png",
+        help=f"draw the {of} by micro-batches, if there are any (.png or .svg)",
+    )
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.tasks.place import place
 
     targets = arguments.output, arguments.save_recipe, arguments.trace
-    check_targets(*targets, picture=arguments.timeline)
+    check_targets(*targets, pictures=(arguments.timeline, arguments.pipeline))
     cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
     if arguments.split is not None:
         chosen["split"] = arguments.split

@@ -120,7 +120,7 @@ def say_where(written: Sequence[tuple[str, str]], unsaved: str = "") -> None:
 
 
 def write_pictures(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """Writes the trace and the timeline that were asked for; what was written, and where."""
+    """Writes the trace and the pictures that were asked for; what was written, and where."""
     written = []
     if arguments.trace:
         from loadmaster.writers.pictures.trace import write_trace
@@ -132,7 +132,19 @@ def write_pictures(plan: Plan, arguments: argparse.Namespace) -> list[tuple[str,
 
         draw(plan, arguments.timeline)
         written.append(("timeline", arguments.timeline))
-    return written
+    return written + _draw_pipeline(plan, arguments.pipeline)
+
+
+def _draw_pipeline(plan: Plan, path: str | None) -> list[tuple[str, str]]:
+    from loadmaster.writers.pictures import pipeline
+
+    if path is None:
+        return []
+    if not pipeline.is_pipeline(plan):
+        note(f"the plan has no micro-batches, so {path} is not drawn: there is no pipeline")
+        return []
+    pipeline.draw(plan, path)
+    return [("pipeline", path)]
 
 
 def save_recipe(plan: Plan, path: str) -> list[tuple[str, str]]:
@@ -144,14 +156,16 @@ def save_recipe(plan: Plan, path: str) -> list[tuple[str, str]]:
     return [("recipe", path)]
 
 
-def check_targets(*paths: str | None, picture: str | None = None) -> None:
+def check_targets(*paths: str | None, pictures: Sequence[str | None] = ()) -> None:
     """Refuses what cannot be written to, before the work whose result it is for."""
     from loadmaster.base.files import check_target
 
-    if picture:
+    drawn = [path for path in pictures if path is not None]
+    if drawn:
         from loadmaster.base.drawing import check_suffix
 
-        check_suffix(picture)
-    for path in (*paths, picture):
+        for picture in drawn:
+            check_suffix(picture)
+    for path in (*paths, *drawn):
         if path is not None:
             check_target(path)

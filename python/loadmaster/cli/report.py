@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from loadmaster.cli import inputs, options
-from loadmaster.cli.printing import check_targets, say_where, show_json
+from loadmaster.cli.printing import check_targets, say_where, show_json, write_pictures
 
 
 def add(commands: Any) -> None:
@@ -19,6 +19,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--compare", metavar="METHODS", help="also place by these methods, comma-separated"
     )
+    options.add_pictures(command, "step")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -30,7 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.writers.report import check_plotly
 
     check_plotly()
-    check_targets(arguments.output)
+    drawn = arguments.timeline, arguments.pipeline
+    check_targets(arguments.output, arguments.trace, pictures=drawn)
     methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
     found = inputs.saved(arguments.plan)
     plan = found.plan if isinstance(found, Measured) else found
@@ -46,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
         progress("drawing", Incumbent(plan.makespan, plan.lower_bound))
         found.report(arguments.output, comparison=comparison)
+    seen = found.seen if isinstance(found, Measured) else found
+    written = [("report", arguments.output), *write_pictures(seen, arguments)]
     if arguments.json:
-        show_json({"report": arguments.output, "failures": comparison.failures})
-    say_where([("report", arguments.output)])
+        show_json({**dict(written), "failures": comparison.failures})
+    say_where(written)

@@ -73,7 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.running.adapt import adapt
     from loadmaster.running.summary import summary_document
 
-    check_targets(arguments.output, arguments.trace, picture=arguments.timeline)
+    drawn = arguments.timeline, arguments.pipeline
+    check_targets(arguments.output, arguments.trace, pictures=drawn)
     steps = values.at_least_one("--steps", arguments.steps)
     rounds = None if arguments.adapt is None else values.at_least_one("--adapt", arguments.adapt)
     plan = inputs.plan(arguments.plan)

@@ -12,7 +12,14 @@ import numpy as np
 
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.pipelines.estimates import most_at_once
-from loadmaster.strategies.pipelines.phases import ONCE, PASSES, passes, passes_of_places
+from loadmaster.strategies.pipelines.phases import (
+    BACKWARD,
+    ONCE,
+    PASSES,
+    WEIGHT,
+    passes,
+    passes_of_places,
+)
 from loadmaster.writers.pictures.bars import Floats, Ints, of_ops
 
 #: What blocks are, in words; those of ops that are there once come last.
@@ -67,6 +74,7 @@ class Blocks:
         part, micro, device = part[order], micro[order], device[order]
         start, finish = start[order], finish[order]
 
+        part = _whole_backward(part, device, micro)
         same = (np.diff(device) == 0) & (np.diff(part) == 0) & (np.diff(micro) == 0)
         same &= start[1:] - finish[:-1] <= _UNSEEN * plan.makespan
         first = np.flatnonzero(np.concatenate([[True][: len(start)], ~same]))
@@ -82,6 +90,20 @@ class Blocks:
             1 - busy / span,
             _alive(start, finish, device, micro, n),
         )
+
+
+def _whole_backward(part: Ints, device: Ints, micro: Ints) -> Ints:
+    """Parts of ops in turn. A backward pass with gradients of weights among its ops is one part.
+
+    These are apart where they come after it.
+    """
+    backward = (part == BACKWARD) | (part == WEIGHT)
+    same = (np.diff(device) == 0) & (np.diff(micro) == 0) & backward[1:] & backward[:-1]
+    run = np.cumsum(np.concatenate([[0][: len(part)], ~same]))
+    follows = np.flatnonzero(same & (part[:-1] == WEIGHT) & (part[1:] == BACKWARD))
+    is_mixed = np.zeros(int(run.max(initial=0)) + 1, dtype=bool)
+    is_mixed[run[follows]] = True
+    return np.where(is_mixed[run] & (part == WEIGHT), BACKWARD, part)
 
 
 def _alive(start: Floats, finish: Floats, device: Ints, micro: Ints, n: int) -> Ints:

@@ -1,7 +1,7 @@
 """A pipeline's step as the papers draw it: a row per device, a numbered box per micro-batch.
 
-In a row is what the device computes, with grey where it waits. The thin line below is what it sends,
-and the collectives that it takes part in.
+In a row is what the device computes, with grey where it waits. The thin line below is what it
+sends, and the collectives that it takes part in.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.summary import title
 from loadmaster.running.measured import Measured
 from loadmaster.running.summary import lead
+from loadmaster.writers.pictures.pipeline import is_pipeline
 from loadmaster.writers.report.beside import (
     CAUSES,
     DEVICES,
@@ -108,6 +109,7 @@ def _page(plan: Plan, comparison: Comparison | None, measured: Measured | None, 
         recipe=_recipe(plan),
         methods=_failures(comparison),
         beside=_beside(measured),
+        pipeline=_pipeline(plan),
         css=parts["css"],
         plotly=script,
         data=_packed(contents(plan, comparison, measured)),
@@ -152,6 +154,17 @@ def _beside(measured: Measured | None) -> str:
     body = "".join(f"<h3>{name}</h3>{_table(head, some)}" for name, head, some in tables)
     return (
         f'<section><h2>Predicted and measured</h2>{headline}<div id="beside"></div>{body}</section>'
+    )
+
+
+def _pipeline(plan: Plan) -> str:
+    """The section on micro-batches; empty where there are none."""
+    if not is_pipeline(plan):
+        return ""
+    return (
+        "<section><h2>The pipeline</h2><p>What each device does to which micro-batch, by number. "
+        "Grey is where it waits. Drag over a part of the time to see it larger, double-click to "
+        'see all.</p><div id="pipeline"></div></section>'
     )
 
 

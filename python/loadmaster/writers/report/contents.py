@@ -19,8 +19,10 @@ from loadmaster.writers.pictures.bars import shades
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages
+from loadmaster.writers.pictures.pipeline import is_pipeline
 from loadmaster.writers.report import figures
 from loadmaster.writers.report.beside import beside
+from loadmaster.writers.report.pipeline import pipeline
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64
@@ -127,6 +129,7 @@ def _document(
         "memory": _memory_columns(columns, plan, view),
         "figures": {
             **({} if measured is None else {"beside": beside(measured)}),
+            **({"pipeline": pipeline(plan)} if is_pipeline(plan) else {}),
             **figures.figures(plan, comparison),
         },
     }
