@@ -113,7 +113,8 @@ class Shape:
         """The pipeline, judged on all its ops."""
         problem = self.space.micro(self.m, self.modules)
         found = scheduled(Staged.of(problem, self.stage, self.chain.devices), self.schedule)
-        return replace(found, assignment=replace(found.assignment, estimate=self.seconds))
+        assignment = replace(found.assignment, estimate=self.seconds)
+        return replace(found, assignment=assignment, notes=(self.words,))
 
 
 def ranked(
