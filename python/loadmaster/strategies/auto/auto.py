@@ -3,7 +3,8 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`).
+1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`),
+   and pipelines where they could be shorter (:mod:`.pipelines`).
    The best of them is searched from (:mod:`.inside`). Where that is far from the bound, ops of
    replicas are placed one by one (:mod:`.loose`). The plan is the best of them and of whole ops,
    which all other stages place, unless none of whole ops can be as short.
@@ -51,6 +52,7 @@ from loadmaster.strategies.auto.course import search_from
 from loadmaster.strategies.auto.inside import searched_inside
 from loadmaster.strategies.auto.loose import loose_replicas
 from loadmaster.strategies.auto.passes import MOST_DEVICES
+from loadmaster.strategies.auto.pipelines import pipelines
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.replicas import can_be_replicated, other_replicas, replicas
 from loadmaster.strategies.auto.run import Run
@@ -201,6 +203,18 @@ def _one_device(problem: Problem) -> list[Best]:
 
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """Plans with replicas and shards, and pipelines where these could be shorter, each with what it
+    offers.
+    """
+    known: list[Candidate] = []
+    for found in _of_replicas_and_shards(run):
+        known.append(found[0])
+        yield found
+    if not (known and run.budget.lacks(0.0)):
+        yield from pipelines(run, known)
+
+
+def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     """Plans with replicas and shards, each with what it offers: one of the same words is a better
     one. The search goes on from the best of either that is near the best of all.
     """

@@ -22,14 +22,95 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import format_bytes
+from loadmaster.judge.problem import Problem
 from loadmaster.model.orders import frugal_order, program_order
 from loadmaster.readers.max_load import MaxLoad
 from loadmaster.rules.stages import knots
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.baselines import advised, in_stages
+from loadmaster.strategies.pipelines.phases import FORWARD, passes
+from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.registry import strategy
 
 #: The costliest output of a group, in the whole numbers in which orders count what is sent.
 _WHOLE = 2.0**40
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@strategy("max-load", "stages with the smallest largest load, by 1F1B")
+def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
+    """The stages of :func:`split` on a model's own costs, over all devices.
+
+    Parameters
+    ----------
+    problem : Problem
+    micro_batches : int, optional
+        Parts of the batch. Absent: as many as the batch has samples, up to four per device.
+
+    Raises
+    ------
+    InputError
+        One device, or one sample.
+    InfeasibleError
+        No stages fit.
+    """
+    space, n = Space.of(problem), problem.cluster.n_devices
+    m = advised(space, micro_batches, n)
+    stage = split(of_space(space, m)).stage[space.groups]
+    return in_stages(space, stage, m, "1f1b", problem.fastest_first.tolist())
+
+
+def of_space(space: Space, m: int) -> MaxLoad:
+    """The max-load problem of one of m micro-batches, a node per part of the model that no cut
+    divides, in the order of the space's first line.
+
+    All devices count as the slowest one with the least memory. A node holds what its ops keep: for
+    the whole step, and for as many micro-batches as there may be in flight.
+    """
+    problem = space.problem
+    probe = space.probe(m)
+    group = space.groups[probe.program.serves[probe.reduced.op_of]]
+    n, kind = int(space.groups.max()) + 1, passes(probe.program)[probe.reduced.op_of]
+    last = probe.program.micro[probe.reduced.op_of] == 1
+    slowest = max(problem.cluster.device_types, key=lambda k: float(problem.time[:, k].sum()))
+    busy = np.bincount(group[last], weights=probe.compute_time[last, slowest], minlength=n)
+    src, dst, tensor, size, is_home = fast.edges(probe.graph)
+    data = (tensor >= 0) & ~is_home
+    kept = data & last[src] & last[dst] & (kind[src] == FORWARD) & (kind[dst] != FORWARD)
+    stays = np.bincount(group, weights=probe.graph.resident.astype(np.float64), minlength=n)
+    alive = min(m, problem.cluster.n_devices)
+    held = stays + alive * _once(tensor[kept], group[src[kept]], size[kept], n)
+    moved = data & last[src] & last[dst] & (group[src] < group[dst])
+    latency, per_byte = problem.links.mean_link
+    seconds = latency + size[moved].astype(np.float64) * per_byte
+    # Gradients go back along the order.
+    ends = np.sort(np.stack([group[src], group[dst]])[:, data], axis=0)
+    ends = np.unique(ends[:, ends[0] < ends[1]], axis=1)
+    return MaxLoad(
+        ids=tuple(range(n)),
+        times=np.stack([busy, busy], axis=1),
+        bytes=np.ceil(held).astype(np.int64),
+        backward=np.zeros(n, dtype=bool),
+        colour=np.arange(n),
+        src=ends[0],
+        dst=ends[1],
+        # Gradients come back as large as activations went.
+        cost=2 * _once(tensor[moved], group[src[moved]], seconds, n),
+        accelerators=problem.cluster.n_devices,
+        cpus=0,
+        memory=min(problem.cluster.memory),
+    )
+
+
+def _once(
+    tensor: NDArray[np.integer], group: NDArray[np.integer], value: NDArray[np.generic], n: int
+) -> NDArray[np.float64]:
+    """Sums of a value per group, each tensor once."""
+    first = np.unique(tensor, return_index=True)[1]
+    sums = np.zeros(n)
+    np.add.at(sums, group[first], value[first].astype(np.float64))
+    return sums
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """PipeDream: stages with replicas, for the shortest period of an asynchronous pipeline.
 
-Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019), section
-3.1. Its dynamic program over layers minimises the slowest stage's time per micro-batch. A stage of
-r replicas does r micro-batches in the time of one, and all-reduces its gradients, which overlaps its
-work. A stage sends its activations on meanwhile. Here micro-batch j is on replica j mod r of its
-stage (1F1B-RR), and the step ends with an update, as its flushing variant does: the objective stays
-the paper's, and the judge sees the step.
+Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019),
+section 3.1. Its dynamic program over layers minimises the slowest stage's time per micro-batch. A
+stage of r replicas does r micro-batches in the time of one. It all-reduces its gradients and sends
+its activations meanwhile. Here micro-batch j is on replica j mod r of its stage (1F1B-RR). The step
+ends with an update, as that of the flushing variant does: the objective stays the paper's, and the
+judge sees the step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
@@ -79,30 +78,22 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
     gradients' all-reduces, and transfers between stages. All devices count as the slowest type.
     """
     problem, n = space.problem, space.problem.cluster.n_devices
-    kind = int(np.argmax(costs.work[list(problem.cluster.device_types)]))
-    kind = problem.cluster.device_types[kind]
+    slowest = max(problem.cluster.device_types, key=lambda kind: float(costs.work[kind]))
     latency, per_byte = problem.links.mean_link
     load = []
     for r in range(1, n + 1):
-        summed = 2 * (r - 1) / r * (costs.gradients * per_byte + latency * r) if r > 1 else 0.0
-        load.append(
-            np.maximum(np.maximum(costs.load(kind), summed) / r, costs.leaves.sum(axis=0) / r)
-        )
-    size = costs.n_cuts**2
-    none = np.zeros(n * size, dtype=np.uint64)
-    memory = np.full(n, min(problem.cluster.memory), dtype=np.uint64)
-    fixed = np.tile(costs.fixed.ravel(), n)
-    held = np.tile(costs.held.ravel(), n)
-    in_flight = [max(-(-(n - before) // r), 1) for r in range(1, n + 1) for before in range(n)]
+        ring = 2 * (r - 1) * (latency + costs.gradients / r * per_byte)
+        load.append(np.maximum(costs.load(slowest), ring) / r)
+    in_flight = [-(-(n - before) // r) for r in range(1, n + 1) for before in range(n)]
     found = fast.best_stages(
         np.concatenate(load),
         np.zeros((n * costs.n_cuts, costs.n_cuts)),
-        fixed if problem.best_effort is False else none,
-        held,
+        np.tile(costs.fixed.ravel(), n),
+        np.tile(costs.held.ravel(), n),
         (
             np.zeros(n, dtype=np.int64),
             np.arange(1, n + 1),
-            memory,
+            np.full(n, min(problem.cluster.memory), dtype=np.uint64),
             np.array(in_flight, dtype=np.uint64),
         ),
         ([n], n),

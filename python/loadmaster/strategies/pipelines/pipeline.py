@@ -9,7 +9,7 @@ each is judged on all its ops. From the best, cuts are moved on by the judge.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loadmaster.base import checks
@@ -34,6 +34,12 @@ WITHIN = 0.1
 
 #: Ops that are simulated to move cuts by the judge, in all.
 MOVED_OPS = 2_000_000
+
+#: The same where a pipeline is one of many plans.
+FEW_MOVED_OPS = 500_000
+
+#: Cuts are moved where the step is within this share of what there is already.
+NEAR = 0.05
 
 #: How often stages are found for less of the memory, and the share of it that is left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
@@ -77,9 +83,10 @@ def place(
     checks.one_of("schedule", schedule, ("auto", *NAMED))
     space = Space.of(problem)
     counts, numbers = space.checked(micro_batches, stages)
+    asked = _Asked(counts, numbers, NAMED if schedule == "auto" else (schedule,))
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     best: tuple[Candidate, Shape] | None = None
-    for found in pipelines(space, counts, numbers, schedule, budget):
+    for found in _pipelines(space, asked, budget):
         if best is None or problem.objective.better(best[0], found[0]) is found[0]:
             best = found
             if progress is not None:
@@ -93,36 +100,56 @@ def place(
     return accepted(best[0].problem, Outcome(best[0], 1.0))
 
 
-def pipelines(
-    space: Space,
-    counts: Sequence[int],
-    numbers: Sequence[int],
-    schedule: Schedule,
-    budget: Budget,
+@dataclass(frozen=True)
+class _Asked:
+    """What is tried: numbers of micro-batches and of stages, schedules, and how much is judged.
+
+    Where the stages of a pipeline tell of no shorter step than ``least`` seconds, it is not judged.
+    """
+
+    counts: Sequence[int]
+    numbers: Sequence[int]
+    schedules: Sequence[Named]
+    judged: int = JUDGED
+    moved_ops: int = MOVED_OPS
+    least: float = float("inf")
+
+
+def pipelines_below(
+    space: Space, counts: Sequence[int], least: float, budget: Budget
 ) -> Iterator[tuple[Candidate, Shape]]:
+    """Pipelines over all devices that were judged, since their stages tell of a step of less than
+    ``least`` seconds: few, and with few moves.
+    """
+    n = space.problem.cluster.n_devices
+    asked = _Asked(counts, [n], NAMED[1:], judged=1, moved_ops=FEW_MOVED_OPS, least=least)
+    yield from _pipelines(space, asked, budget)
+
+
+def _pipelines(space: Space, asked: _Asked, budget: Budget) -> Iterator[tuple[Candidate, Shape]]:
     """Pipelines that were judged, each with its shape.
 
     Where the judge finds the best over the memory that its stages are within, there are others for
     less of it.
     """
-    schedules = NAMED if schedule == "auto" else (schedule,)
-    share = 1.0
+    objective, share = space.problem.objective, 1.0
     for _ in range(_ATTEMPTS):
-        rows = ranked(space, counts, numbers, schedules, share)[:JUDGED]
+        rows = ranked(space, asked.counts, asked.numbers, asked.schedules, share)
+        rows = [shape for shape in rows[: asked.judged] if shape.seconds < asked.least]
         best: tuple[Candidate, Shape] | None = None
         for shape in rows:
-            if best is not None and shape.seconds > (1 + WITHIN) * rows[0].seconds:
+            is_far = shape.seconds > (1 + WITHIN) * rows[0].seconds
+            if best is not None and (is_far or budget.lacks(0.0)):
                 break
-            if best is not None and budget.lacks(0.0):
-                break
-            for found in _judged(shape, share, is_free=schedule == "auto"):
+            for found in _judged(shape, share, is_free=len(asked.schedules) > 1):
                 yield found
-                if best is None or space.problem.objective.better(best[0], found[0]) is found[0]:
+                if best is None or objective.better(best[0], found[0]) is found[0]:
                     best = found
         if best is None:
             return
         if best[0].fits:
-            yield from _moved_by_judge(*best, budget)
+            if best[0].verdict.step_time < asked.least * (1 + NEAR):
+                yield from _moved_by_judge(*best, asked.moved_ops, budget)
             return
         share *= _SPARE / best[0].overfull
 
@@ -140,10 +167,12 @@ def _judged(shape: Shape, share: float, *, is_free: bool) -> Iterator[tuple[Cand
 
 
 def _moved_by_judge(
-    found: Candidate, shape: Shape, budget: Budget
+    found: Candidate, shape: Shape, left: int, budget: Budget
 ) -> Iterator[tuple[Candidate, Shape]]:
-    """Better ones with one cut moved after another, by the judge."""
-    objective, left = found.problem.objective, MOVED_OPS
+    """Better ones with one cut moved after another, by the judge, as long as ops to simulate are
+    left.
+    """
+    objective = found.problem.objective
     for step in (2, 1):
         better = True
         while better:

@@ -20,7 +20,7 @@ from loadmaster.strategies.pipelines.chains import (
     times,
 )
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
-from loadmaster.strategies.pipelines.schedules import NAMED, Named, Windows, windows
+from loadmaster.strategies.pipelines.schedules import Named, Windows, windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.pipelines.staged import Staged
@@ -113,7 +113,8 @@ class Shape:
         """The pipeline, judged on all its ops."""
         problem = self.space.micro(self.m, self.modules)
         found = scheduled(Staged.of(problem, self.stage, self.chain.devices), self.schedule)
-        return replace(found, assignment=replace(found.assignment, estimate=self.seconds))
+        assignment = replace(found.assignment, estimate=self.seconds)
+        return replace(found, assignment=assignment, notes=(self.words,))
 
 
 def ranked(
@@ -123,7 +124,7 @@ def ranked(
     schedules: Sequence[Named],
     share: float = 1.0,
 ) -> list[Shape]:
-    """The best pipeline of each number of micro-batches, of stages, and schedule, by what its stages
+    """The best pipeline of each number of micro-batches, of stages, and schedule, by what stages
     tell of the step; the best first.
 
     Where a line has no stages that fit within ``share`` of the memory, stages may make activations
@@ -201,10 +202,11 @@ def holds(shape: Shape, share: float) -> bool:
     """Whether the memory holds what the schedule keeps alive, and devices may run all ops."""
     p = len(shape.chain) // shape.chunks
     given = shape.schedule
-    alive = (windows(given, p, shape.m, shape.chunks) if given in NAMED else given).alive
+    if isinstance(given, str):
+        given = windows(given, p, shape.m, shape.chunks)
     for s, ((i, j), w) in enumerate(zip(shape.chain.ranges, shape.chain.ways, strict=True)):
         way, pool = shape.ways[w], shape.pools[shape.ways[w].pool]
-        count = -(-alive[s % p] // shape.chunks)
+        count = -(-given.alive[s % p] // shape.chunks)
         need = int(way.costs.fixed[i, j]) + count * int(way.costs.held[i, j])
         if need > share * pool.memory or not np.isfinite(way.costs.load(pool.device_type)[i, j]):
             return False

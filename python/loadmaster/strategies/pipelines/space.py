@@ -97,15 +97,25 @@ class Space:
             problem = problem.transformed(recompute(problem.model, modules))
         return problem.transformed(micro_batches(problem.model, m, rows))
 
-    def costs(self, m: int, *, again: bool = False) -> list[StageCosts]:
-        """What stages cost on each line with m micro-batches, and with layers recomputed.
-
-        Two micro-batches are made: the second one of the size that each of m has, which also adds
-        its gradients.
+    def probe(self, m: int, *, again: bool = False) -> Problem:
+        """The problem with two micro-batches, of which the second is of the size that each of m
+        has: it also adds its gradients, and so costs what each costs.
         """
+        each = self.batch // m
+        return self.micro(2, self.layers if again else (), (self.batch - each, each))
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64]:
+        """The part of the first line, between two places at which it may be cut, that each op is
+        in: int64 [n_ops].
+        """
+        line, _ = self.lines[0]
+        return np.cumsum(line.is_open)[line.place] - 1
+
+    def costs(self, m: int, *, again: bool = False) -> list[StageCosts]:
+        """What stages cost on each line with m micro-batches, and with layers recomputed."""
         if (m, again) not in self._costs:
-            each = self.batch // m
-            probe = self.micro(2, self.layers if again else (), (self.batch - each, each))
+            probe = self.probe(m, again=again)
             self._costs[m, again] = [
                 StageCosts.of(probe, line.place, at) for line, at in self.lines
             ]

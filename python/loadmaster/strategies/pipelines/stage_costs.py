@@ -34,6 +34,8 @@ class StageCosts:
         Bytes that are held for the whole step, and the largest op's own.
     held : uint64 [n_cuts, n_cuts]
         Bytes that are kept per micro-batch from its forward pass to its backward pass.
+    gradients : float64 [n_cuts, n_cuts]
+        Bytes of gradients of parameters.
     barred : int64 [n_cuts, n_types]
         Ops before each cut that a device type may not run.
     """
@@ -43,6 +45,7 @@ class StageCosts:
     leaves: NDArray[np.float64]
     fixed: NDArray[np.uint64]
     held: NDArray[np.uint64]
+    gradients: NDArray[np.float64]
     barred: NDArray[np.int64]
 
     @classmethod
@@ -66,7 +69,7 @@ class StageCosts:
     @property
     def n_cuts(self) -> int:
         """Number of cuts."""
-        return self.until.shape[1]
+        return len(self.fixed)
 
     def compute(self, device_type: int) -> NDArray[np.float64]:
         """Seconds per micro-batch that a stage computes on a device type, [n_cuts, n_cuts]."""
@@ -79,7 +82,8 @@ class StageCosts:
         ends = np.maximum(self.enters.sum(axis=0), self.leaves.sum(axis=0))
         barred = self.barred[:, device_type]
         is_barred = barred[None, :] > barred[:, None]
-        return np.where(is_barred, np.inf, np.maximum(self.compute(device_type), ends))
+        seconds = np.maximum(self.compute(device_type), ends)
+        return np.asarray(np.where(is_barred, np.inf, seconds), dtype=np.float64)
 
     def path(self, device_type: int) -> NDArray[np.float64]:
         """Seconds that a micro-batch takes through a stage and on to the next one, and back."""
@@ -117,6 +121,7 @@ class _Looked:
             np.stack([up[1], down[1]]),
             self._fixed(),
             self._held(),
+            _between(self._gradients),
             self._barred(),
         )
 
@@ -139,17 +144,17 @@ class _Looked:
         """The part that makes each tensor, a part that reads it, each once, its number, and its
         bytes, by number and part that reads.
         """
-        src, dst, tensor, bytes_, _ = self._edges
+        src, dst, tensor, size = self._edges
         rows = np.stack([tensor[reads], self.part[dst[reads]], self.part[src[reads]]])
         rows, first = np.unique(rows, axis=1, return_index=True)
-        return rows[2], rows[1], rows[0], bytes_[reads][first].astype(np.int64)
+        return rows[2], rows[1], rows[0], size[reads][first]
 
     @cached_property
     def _edges(self) -> tuple[NDArray[np.int64], ...]:
-        """Edges with data that is made in the step."""
-        columns = fast.edges(self.problem.graph)
-        data = (columns[2] >= 0) & ~columns[4]
-        return tuple(column[data] for column in columns)
+        """Source, destination, tensor and bytes of edges with data that is made in the step."""
+        src, dst, tensor, size, is_home = fast.edges(self.problem.graph)
+        data = (tensor >= 0) & ~is_home
+        return tuple(column[data].astype(np.int64) for column in (src, dst, tensor, size))
 
     def _moved(self, *, is_up: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Seconds of transfers into stages and out of them, of the last micro-batch."""
@@ -160,12 +165,12 @@ class _Looked:
         away = read > made if is_up else read < made
         made, read, tensor, size = made[away], read[away], tensor[away], size[away]
         latency, per_byte = self.problem.links.mean_link
-        seconds = latency + size * per_byte
+        seconds = latency + size.astype(np.float64) * per_byte
         if not is_up:
             # Mirrored, gradients go up: part q is part n - 2 - q.
             made, read = n - 2 - made, n - 2 - read
             order = np.lexsort((read, tensor))
-            made, read, tensor, seconds = (x[order] for x in (made, read, tensor, seconds))
+            made, read, tensor, seconds = made[order], read[order], tensor[order], seconds[order]
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
         before = np.where(is_new, made, np.append(0, read[:-1])[: len(read)])
         enters = _rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), seconds)
@@ -186,29 +191,36 @@ class _Looked:
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
         before = np.where(is_new, -1, np.append(0, read[:-1])[: len(read)])
         n = self.n
-        held = _rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), size * 1.0)
+        held = _rectangles(
+            n, before + 1, read, read + 1, np.full_like(read, n - 1), size.astype(float)
+        )
         return np.rint(held).astype(np.uint64)
+
+    @cached_property
+    def _gradients(self) -> NDArray[np.float64]:
+        """Bytes of gradients of parameters before each cut. They are read by what is done once, or
+        by the accumulation with the next ones.
+        """
+        src, dst = self._edges[:2]
+        first = (self.micro == 0) & (self.kind >= 0) & self.is_first
+        made, _, tensor, size = self._tensors(first[src] & (self.micro[dst] != 0))
+        is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
+        until = np.zeros(self.n)
+        np.add.at(until, made[is_new] + 1, size[is_new].astype(np.float64))
+        return np.asarray(np.cumsum(until))
 
     def _fixed(self) -> NDArray[np.uint64]:
         """What stays, gradients of parameters among it, and the most that one op has for itself."""
-        graph = self.problem.graph
-        src, dst = self._edges[:2]
+        graph, some = self.problem.graph, self.is_first
         stays = np.zeros(self.n)
-        some = self.is_first
         np.add.at(stays, self.part[some] + 1, graph.resident[some].astype(np.float64))
-        # Gradients are read by what is done once, or by the accumulation with the next ones.
-        first = (self.micro == 0) & (self.kind >= 0) & some
-        summed = first[src] & (self.micro[dst] != 0)
-        made, _, tensor, size = self._tensors(summed)
-        is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
-        np.add.at(stays, made[is_new] + 1, size[is_new].astype(np.float64))
         own = (graph.static_bytes - graph.resident + graph.workspace).astype(np.float64)
         most = np.zeros(self.n - 1)
         np.maximum.at(most, self.part[some], own[some])
         largest = np.zeros((self.n, self.n))
         for i in range(self.n - 1):
             largest[i, i + 1 :] = np.maximum.accumulate(most[i:])
-        return np.rint(_between(np.cumsum(stays)) + largest).astype(np.uint64)
+        return np.rint(_between(np.cumsum(stays) + self._gradients) + largest).astype(np.uint64)
 
 
 def _rectangles(

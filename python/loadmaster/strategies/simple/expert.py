@@ -53,14 +53,28 @@ class Layers:
 
 
 @strategy("expert", "contiguous balanced layers by module path, the human's way")
-def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
+def place(
+    problem: Problem, *, memory: MemoryModel = "dynamic", micro_batches: int = 1
+) -> Candidate:
     """Ranges of layers that balance time as well as memory lets them, then ordered.
+
+    Parameters
+    ----------
+    problem : Problem
+    memory : "dynamic" (default) or "static"
+        What counts as within memory where there are no micro-batches.
+    micro_batches : int
+        Parts of the batch, which go through the ranges one after another, by 1F1B.
 
     Raises
     ------
+    InputError
+        More micro-batches than samples.
     InfeasibleError
         No cut into ranges fits.
     """
+    if micro_batches != 1:
+        return _piped(problem, micro_batches)
     found = layers(problem)
     tried: list[NDArray[np.int32]] = []
 
@@ -78,6 +92,18 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic") -> Candidate:
     if any(found.names):
         return candidate
     return candidate.noted(_NO_PATHS_NOTE)
+
+
+def _piped(problem: Problem, micro_batches: int) -> Candidate:
+    """The ranges with micro-batches."""
+    # Pipelines read layers off with this file.
+    from loadmaster.strategies.pipelines.baselines import in_stages, layered
+    from loadmaster.strategies.pipelines.space import Space
+
+    space = Space.of(problem)
+    (m,), _ = space.checked(micro_batches, None)
+    devices = list(range(problem.cluster.n_devices))
+    return in_stages(space, layered(problem, by_time=True), m, "1f1b", devices)
 
 
 def layers(problem: Problem) -> Layers:
