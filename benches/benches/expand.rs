@@ -56,6 +56,7 @@ fn copies(model: &OpGraph) -> Copies {
         output: terms(&model.columns().output_bytes),
         stays: vec![true; edges],
         edge: vec![1; edges],
+        together: vec![-1; OPS],
     }
 }
 
@@ -70,6 +71,7 @@ fn nothing() -> (Added, Links) {
         flops: vec![],
         accessed: vec![],
         output: vec![],
+        alias: vec![],
     };
     (added, Links { place: vec![], src: vec![], dst: vec![], tensor: vec![], bytes: vec![] })
 }
