@@ -20,6 +20,7 @@ from loadmaster.base.checks import integer, is_integer, not_negative
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.text import shown
+from loadmaster.readers.planner_json import ends, positions, rows
 
 #: The most devices of a kind.
 MOST_DEVICES = 1024
@@ -89,9 +90,9 @@ class MaxLoad:
         """From parsed JSON; errors as those of :meth:`read`."""
         if not isinstance(document, dict) or "maxFPGAs" not in document:
             raise InputError("no input of the max-load problem: it has no maxFPGAs")
-        nodes, edges = _rows(document, "nodes"), _rows(document, "edges")
-        index = _index(nodes)
-        src, dst = _ends(edges, index)
+        nodes, edges = rows(document, "nodes"), rows(document, "edges")
+        index = positions(nodes, "node")
+        src, dst = np.array(ends(edges, index, "node"), dtype=np.int64).reshape(-1, 2).T
         return cls(
             ids=tuple(index),
             times=np.array([_times(node) for node in nodes]).reshape(-1, 2),
@@ -105,40 +106,6 @@ class MaxLoad:
             cpus=integer("maxCPUs", document.get("maxCPUs", 0), 0, MOST_DEVICES),
             memory=_bytes(document, "maxSizePerFPGA", "the file"),
         )
-
-
-def _rows(document: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
-    rows = document.get(part)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{part} is no list of objects")
-    return rows
-
-
-def _index(nodes: list[Mapping[str, Any]]) -> dict[int, int]:
-    """Position of each id."""
-    index: dict[int, int] = {}
-    for at, node in enumerate(nodes):
-        key = node.get("id")
-        if not is_integer(key):
-            raise InputError(f"node {at} has the id {shown(key)}: wants an integer")
-        if index.setdefault(key, at) != at:
-            raise InputError(f"two nodes have the id {key}")
-    if not nodes:
-        raise InputError("the file has no nodes")
-    return index
-
-
-def _ends(
-    edges: list[Mapping[str, Any]], index: Mapping[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    ends = np.empty((2, len(edges)), dtype=np.int64)
-    for at, edge in enumerate(edges):
-        for row, key in enumerate(("sourceId", "destId")):
-            end = edge.get(key)
-            if not is_integer(end) or end not in index:
-                raise InputError(f"edge {at} has the {key} {shown(end)}: no node has that id")
-            ends[row, at] = index[end]
-    return ends[0], ends[1]
 
 
 def _costs(

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.checks import integer, is_integer, not_negative
+from loadmaster.base.checks import integer, not_negative
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.text import shown
+from loadmaster.readers.planner_json import Row, ends, positions, rows
 
 #: The most devices, samples of a batch and degrees of tensor parallelism.
 MOST = 2**20
@@ -99,24 +100,24 @@ class Piper:
         if not is_piper(document):
             raise InputError("no input of Piper: it has no nodes with TMPCs")
         nodes = document["nodes"]
-        index = _index(nodes)
-        bytes_of = _edges(document.get("edges"), index)
-        ends = np.array(list(bytes_of), dtype=np.int64).reshape(-1, 2)
-        rows = list(_choices(nodes))
+        index = positions(nodes, "layer")
+        bytes_of = _edges(rows(document, "edges"), index)
+        src, dst = np.array(list(bytes_of), dtype=np.int64).reshape(-1, 2).T
+        ways = list(_choices(nodes))
         exchanges = [
             (at, other, 2.0 * (bytes_ + sync))
-            for at, row in enumerate(rows)
+            for at, row in enumerate(ways)
             for other, bytes_, sync in _exchanges(row, index, bytes_of)
         ]
         choice, other, exchanged = zip(*exchanges, strict=True) if exchanges else ((), (), ())
         return cls(
             ids=tuple(index),
-            src=ends[:, 0],
-            dst=ends[:, 1],
-            layer=np.array([index[row.node] for row in rows], dtype=np.int64),
-            degree=np.array([row.degree for row in rows], dtype=np.int64),
-            names=tuple(str(row.fields.get("id", "")) for row in rows),
-            numbers=np.array([[row.number(key) for key in _NUMBERS] for row in rows]).reshape(
+            src=src,
+            dst=dst,
+            layer=np.array([index[row.node] for row in ways], dtype=np.int64),
+            degree=np.array([row.degree for row in ways], dtype=np.int64),
+            names=tuple(str(row.fields.get("id", "")) for row in ways),
+            numbers=np.array([[row.number(key) for key in _NUMBERS] for row in ways]).reshape(
                 -1, 4
             ),
             choice=np.array(choice, dtype=np.int64),
@@ -173,36 +174,17 @@ def _number(what: str, text: str) -> int:
     return int(text)
 
 
-def _index(nodes: list[Mapping[str, Any]]) -> dict[int, int]:
-    """Position of each id."""
-    index: dict[int, int] = {}
-    for at, node in enumerate(nodes):
-        key = node.get("id")
-        if not is_integer(key):
-            raise InputError(f"layer {at} has the id {shown(key)}: wants an integer")
-        if index.setdefault(key, at) != at:
-            raise InputError(f"two layers have the id {key}")
-    return index
-
-
-def _edges(rows: Any, index: Mapping[int, int]) -> dict[tuple[int, int], float]:
+def _edges(edges: list[Row], index: Mapping[int, int]) -> dict[tuple[int, int], float]:
     """Bytes per edge, by the positions of its ends."""
     found: dict[tuple[int, int], float] = {}
-    for at, edge in enumerate(rows if isinstance(rows, list) else []):
-        ends = []
-        for key in ("sourceId", "destId"):
-            end = edge.get(key) if isinstance(edge, dict) else None
-            if not is_integer(end) or end not in index:
-                raise InputError(f"edge {at} has the {key} {shown(end)}: no layer has that id")
-            ends.append(index[end])
-        pair = (ends[0], ends[1])
+    for at, (edge, pair) in enumerate(zip(edges, ends(edges, index, "layer"), strict=True)):
         if pair in found:
             raise InputError(f"edge {at} joins the same layers as another one")
         found[pair] = not_negative(f"edge {at}: communicationCost", edge.get("communicationCost"))
     return found
 
 
-def _choices(nodes: list[Mapping[str, Any]]) -> Iterator[_Row]:
+def _choices(nodes: list[Row]) -> Iterator[_Row]:
     for node in nodes:
         for name, some in node["TMPCs"].items():
             what = f"layer {node['id']}: TMPCs"
