@@ -156,7 +156,7 @@ class _Copies(TypedDict):
     output_bytes: _Sizes
     stays: NDArray[np.bool_]
     edge: _Ids
-    together: NotRequired[_Ids]
+    together: _Ids
 
 class _Added(TypedDict):
     place: _Ids

@@ -71,13 +71,14 @@ def linears(widths: Sequence[int], batch: int, *, train: bool = True, **meta) ->
 def step(
     program: Program, x: Sequence[np.ndarray], weights: Sequence[np.ndarray]
 ) -> dict[tuple[str, int], np.ndarray]:
-    """A step of a program of :func:`linears`, replica or micro-batch r on ``x[r]``: weights by name
-    and replica.
+    """A step of a program of :func:`linears`: weights by name and copy.
+
+    Copy ``replica * m + micro`` works on the part of ``x`` with this number.
 
     Collectives sum, or hand out, whole tensors; which tensor an edge carries is told by its bytes.
     """
     graph = program.graph
-    replica = np.maximum(np.maximum(program.replica, program.micro), 0).tolist()
+    replica = _copies(program)
     data = graph.tensor >= 0
     into = [np.flatnonzero((graph.dst == op) & data).tolist() for op in range(graph.n_ops)]
     carried: dict[int, np.ndarray] = {}  # By tensor.
@@ -95,9 +96,8 @@ def step(
                 _together(graph, label, members, into, carried, replica, state)
                 done.update(members)
                 continue
-            _alone(
-                program, op, [carried.get(int(graph.tensor[e])) for e in reads], x, weights, state
-            )
+            given = [carried.get(int(graph.tensor[e])) for e in reads]
+            _alone(program, (op, replica[op]), given, x, weights, state)
             for e in np.flatnonzero((graph.src == op) & data).tolist():
                 key = program.source.names[program.serves[op]], replica[op]
                 carried[int(graph.tensor[e])] = state[key]
@@ -106,9 +106,15 @@ def step(
     return {key: value for key, value in state.items() if key[0].startswith("w")}
 
 
-def _alone(program, op, reads, x, weights, state) -> None:
+def _copies(program: Program) -> list[int]:
+    """The number of each op's copy."""
+    m = int(program.micro.max()) + 1 or 1
+    return (np.maximum(program.replica, 0) * m + np.maximum(program.micro, 0)).tolist()
+
+
+def _alone(program, at, reads, x, weights, state) -> None:
+    op, r = at
     name = program.source.names[program.serves[op]]
-    r = max(int(program.replica[op]), int(program.micro[op]), 0)
     number = int("".join(filter(str.isdigit, name)) or 0)
     if program.graph.kinds[op] == "aggregate":
         found = reads[0] + reads[1]

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from as_given import check_as_if_given
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import op_graphs, v100_mesh
@@ -78,21 +79,6 @@ def normed(batch: int = 8, channels: int = 6) -> lm.OpGraph:
         "bytes": [big, small, big, small, small, big, big, small, small, small],
     }
     return lm.OpGraph(ops, edges, meta={"batch": batch})
-
-
-def check_as_if_given(graph: lm.OpGraph) -> None:
-    """A graph that a transform made is the one that a user gives by the same columns."""
-    given = lm.OpGraph.from_document(graph.to_document())
-    assert given.digest == graph.digest
-    assert (given.n_ops, given.n_edges) == (graph.n_ops, graph.n_edges)
-    for column in ("placeholder", "is_member", "stands_for", "updates", "resident"):
-        assert (getattr(given, column) == getattr(graph, column)).all(), column
-    assert given.is_restricted == graph.is_restricted
-    for column in ("map", "op_of", "shows"):
-        assert (getattr(given.reduced, column) == getattr(graph.reduced, column)).all(), column
-    for column in ("tensor_bytes", "static_bytes", "resident", "workspace", "lead", "colocation"):
-        one, other = (getattr(g.reduced.graph, column) for g in (given, graph))
-        assert (one == other).all(), column
 
 
 # -- what is computed ------------------------------------------------------------------------

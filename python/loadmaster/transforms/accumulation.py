@@ -64,11 +64,15 @@ class Accumulation:
         edge = np.flatnonzero(leaving & carries)[first]
         number = np.full(int(tensor.max(initial=-1)) + 2, -1)
         number[ids] = np.arange(len(ids))
-        # A view may pass the tensor on that it reads.
+        passes = _passes(graph, tensor)
         reads = np.flatnonzero(~many[dst] & (number[tensor] >= 0))
-        is_read = np.zeros(len(number), dtype=bool)
-        is_read[tensor[many[dst] & carries]] = True
-        owns = ~graph.view[src[edge]] & (graph.alias_of[src[edge]] < 0)
+        is_shared = np.zeros(len(number), dtype=bool)
+        is_shared[tensor[many[dst] & carries & ~passes]] = True
+        # What makes a tensor may not write it where something else was.
+        is_shared[tensor[carries & ~graph.view[src] & (graph.alias_of[src] >= 0)]] = True
+        takes = np.zeros(graph.n_ops, dtype=bool)
+        takes[dst[passes]] = True
+        is_own = ~graph.view[src[edge]] | takes[src[edge]]
         gradient = many[src] & (before.gradient | (number[tensor] >= 0))
         return cls(
             Roles(many, tensor, gradient),
@@ -76,13 +80,15 @@ class Accumulation:
             number[tensor[reads]],
             np.flatnonzero(leaving & ~carries),
             edge,
-            owns & ~is_read[ids],
+            is_own & ~is_shared[ids],
         )
 
 
 def _waits(graph: OpGraph, roles: Roles, modules: Sequence[str]) -> NDArray[np.bool_]:
     """Which of the ops that depend on the batch are done once, after the accumulation."""
     waits = only_gradients(graph, roles)
+    # One of several results is taken where they are made.
+    waits[graph.dst[_passes(graph, roles.tensor) & ~waits[graph.src]]] = False
     group, members = _groups(graph)
     together = np.zeros(int(group.max(initial=-1)) + 1, dtype=bool)
     together[group[waits[members]]] = True
@@ -100,6 +106,19 @@ def _waits(graph: OpGraph, roles: Roles, modules: Sequence[str]) -> NDArray[np.b
             break
         waits &= ~early
     return waits & ~_sums_first(graph, roles, waits, modules)
+
+
+def _passes(graph: OpGraph, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which edges lead to a view that gives the tensor that it reads on, such as one of several
+    results of a call.
+    """
+    stride = np.int64(int(tensor.max(initial=-1)) + 1)
+    out = np.flatnonzero(graph.view[graph.src] & (tensor >= 0))
+    given = np.unique(graph.src[out] * stride + tensor[out])
+    found = np.flatnonzero(graph.view[graph.dst] & (tensor >= 0))
+    passes = np.zeros(len(tensor), dtype=bool)
+    passes[found] = np.isin(graph.dst[found] * stride + tensor[found], given)
+    return passes
 
 
 def _groups(graph: OpGraph) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

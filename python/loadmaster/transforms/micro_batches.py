@@ -17,7 +17,7 @@ import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
-from loadmaster.model.graph import OpGraph, Texts
+from loadmaster.model.graph import INPUT, OpGraph, Texts
 from loadmaster.model.program import JOIN, Program, user_roles
 from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.accumulation import Accumulation
@@ -77,35 +77,72 @@ def micro_batches(graph: OpGraph | Program, m: int, rows: Sequence[int] | None =
     """
     checks.integer("m", m)
     before = Program.of(graph) if isinstance(graph, OpGraph) else graph
-    samples = _rows(before.source, int(m), rows)
+    samples = _rows(before, int(m), rows)
     if m == 1:
         return before
     made = _MicroBatches(before, samples).build()
     return made if before.is_plain else before.then(made)
 
 
-def _rows(graph: OpGraph, m: int, rows: Sequence[int] | None) -> tuple[int, ...]:
-    """Samples of each micro-batch."""
-    batch = batch_size(graph)
+def _rows(before: Program, m: int, rows: Sequence[int] | None) -> NDArray[np.int64]:
+    """Samples of each micro-batch in each replica, and in the last row in all of them: [r + 1, m].
+
+    A program that does not cut whole samples among replicas counts as one replica.
+    """
+    batch = batch_size(before.source)
     if batch is None:
         raise InputError(
             "nobody says how many samples the batch has: no input of the graph has a shape, and "
             'its meta has no "batch"'
         )
+    if rows is not None:
+        _check(rows, m, batch)
+    replicas = _samples_of_replicas(before, batch)
+    least = min(replicas)
+    if least < m:
+        samples = counted(least, "sample")
+        where = f"a batch of {samples}" if len(replicas) == 1 else f"a replica with {samples}"
+        raise InputError(
+            f"{m} micro-batches of {where}{_shape(before.source)}: each needs one. Use at most "
+            f"{least}, or a larger batch"
+        )
     if rows is None:
-        if batch < m:
+        parts = np.array([share_out(n, np.zeros(m), np.ones(m)) for n in replicas])
+    else:
+        parts, rest = np.divmod(np.outer(replicas, rows), batch)
+        if rest.any():
             raise InputError(
-                f"{m} micro-batches of a batch of {counted(batch, 'sample')}: each needs one. Use "
-                f"at most {batch}, or a larger batch"
+                f"rows {list(rows)} would cut samples: replicas have {replicas} of {batch}. Leave "
+                "rows out, or give some that replicas share in whole samples"
             )
-        return share_out(batch, np.zeros(m), np.ones(m))
+    return np.vstack([parts, parts.sum(axis=0)])
+
+
+def _check(rows: Sequence[int], m: int, batch: int) -> None:
     if len(rows) != m:
         raise InputError(f"rows has {counted(len(rows), 'value')} for {m} micro-batches")
     for j, samples in enumerate(rows):
         checks.integer(f"rows[{j}]", samples)
     if sum(rows) != batch:
         raise InputError(f"rows add up to {sum(rows)}, and the batch is {batch}")
-    return tuple(int(samples) for samples in rows)
+
+
+def _samples_of_replicas(before: Program, batch: int) -> list[int]:
+    """What each replica reads of the batch; all of it, where that is not known to be whole."""
+    is_input = before.source.stands_for[before.serves] == INPUT
+    at = np.flatnonzero(is_input & (before.replica >= 0))
+    share = np.ones(int(before.replica.max(initial=0)) + 1)
+    np.minimum.at(share, before.replica[at], before.share[at])
+    samples = np.rint(batch * share).astype(np.int64)
+    is_whole = np.allclose(samples, batch * share) and samples.sum() == batch
+    return samples.tolist() if is_whole else [batch]
+
+
+def _shape(graph: OpGraph) -> str:
+    """Which input says so, if one does."""
+    inputs = np.flatnonzero(graph.stands_for == INPUT).tolist()
+    named = (f" (input {graph.names[op]!r}, {graph.outputs[op]})" for op in inputs)
+    return next(named, "")
 
 
 class _MicroBatches:
@@ -114,8 +151,10 @@ class _MicroBatches:
     Additions are numbered by sum, then by micro-batch, from the second on.
     """
 
-    def __init__(self, before: Program, rows: tuple[int, ...]) -> None:
-        self.before, self.graph, self.rows, self.m = before, before.graph, rows, len(rows)
+    def __init__(self, before: Program, rows: NDArray[np.int64]) -> None:
+        self.before, self.graph, self.rows, self.m = before, before.graph, rows, rows.shape[1]
+        #: Per op, which of the rows it has.
+        self.replica = np.where(before.replica < len(rows) - 1, before.replica, -1)
         source = before.source
         modules = [source.modules[op] for op in before.serves.tolist()]
         self.sums = Accumulation.of(self.graph, modules)
@@ -136,7 +175,8 @@ class _MicroBatches:
         texts.fill(serves, micro, np.where(added >= 0, added // max(m - 1, 1), -1))
         share = np.ones(len(serves))
         parted = (added < 0) & (self.many & ~only_gradients(graph, self.sums.roles))[serves]
-        share[parted] = (np.array(self.rows) / sum(self.rows))[micro[parted]]
+        part = self.rows / self.rows.sum(axis=1, keepdims=True)
+        share[parted] = part[self.replica[serves[parted]], micro[parted]]
         role = user_roles(graph)[serves]
         role[added >= 0] = JOIN
         return build(
@@ -151,18 +191,22 @@ class _MicroBatches:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        graph = self.graph
-        phases = self.before.source.phases
-        if "b" not in phases and not graph.updates.any():
+        graph, source = self.graph, self.before.source
+        notes: list[str] = []
+        if "b" not in source.phases and not graph.updates.any():
             return ()
-        n = int((is_batch_norm(self.before.source)[self.before.serves] & self.many).sum())
-        if not n:
-            return ()
-        rows = "/".join(map(str, sorted(set(self.rows), reverse=True)))
-        return (
-            f"batch norms have the statistics of a micro-batch of {rows} samples, not of the "
-            f"batch of {sum(self.rows)}: the step is not quite the one without micro-batches",
-        )
+        if not self.n:
+            notes.append(
+                "nothing reads the gradients, so those of micro-batches are not accumulated: trace "
+                "the step with its optimizer"
+            )
+        if (is_batch_norm(source)[self.before.serves] & self.many).any():
+            sizes = "/".join(map(str, sorted({*self.rows[:-1].ravel().tolist()})))
+            notes.append(
+                f"batch norms have the statistics of a micro-batch, of {sizes} samples: gradients "
+                "are not quite those of the whole batch"
+            )
+        return tuple(notes)
 
     # -- columns ---------------------------------------------------------------------------------
 
@@ -170,7 +214,7 @@ class _MicroBatches:
         """Columns of :func:`loadmaster.fast.expand` per op and edge."""
         graph, many, roles, m = self.graph, self.many, self.sums.roles, self.m
         ways = Ways(m)
-        by_rows = ways.of_rows(self.rows)
+        by_rows = np.array([ways.of_rows(row) for row in self.rows.tolist()])[self.replica]
         first = ways.of_bounds(1, [0] + [1] * (m - 1), [1] * m)
         of_op = np.where(many, by_rows, WHOLE)
         stays = np.ones(graph.n_edges, dtype=bool)
@@ -184,7 +228,7 @@ class _MicroBatches:
             **homes_of_copies(np.where(many, -1, -2), m),
             **shared,
             "stays": stays,
-            "edge": np.where(many[graph.src] & ~roles.gradient, by_rows, WHOLE),
+            "edge": np.where(many[graph.src] & ~roles.gradient, by_rows[graph.src], WHOLE),
             "together": np.where(self.is_tied & (sets < 0), alone, sets),
         }
 
@@ -199,7 +243,9 @@ class _MicroBatches:
         flops = [elements(b, d) for b, d in zip(self.bytes.tolist(), dtypes, strict=True)]
         in_place = self.sums.is_in_place[of]
         makes = is_first & ~in_place
-        onto = np.where(in_place, makers * m, self._end(of, 1))
+        shown = self.graph.alias_of[self.maker]
+        owner = np.where(self.graph.view[self.maker] & (shown >= 0), shown, self.maker)
+        onto = np.where(in_place, owner[of] * m, self._end(of, 1))
         nowhere = np.full(len(of), -1)
         return {
             "place": makers,
@@ -216,7 +262,8 @@ class _MicroBatches:
 
     def _end(self, of: NDArray[np.intp], j: int) -> NDArray[np.int64]:
         """The ends of links at the additions of micro-batch ``j``."""
-        return self.graph.n_ops * self.m + of * (self.m - 1) + j - 1
+        ends: NDArray[np.int64] = self.graph.n_ops * self.m + of * (self.m - 1) + j - 1
+        return ends
 
     def _links(self) -> fast._Links:
         """Edges of sums, and those by which an op waits for every micro-batch."""

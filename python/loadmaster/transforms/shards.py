@@ -543,6 +543,7 @@ class Shards:
             **self.ways.columns(),
             "homes": self.homes.ravel(),
             "home": self.home,
+            "together": np.full(graph.n_ops, -1),
             "work": layout.work_way,
             "resident": resident,
             "accessed_first": accessed[0],

@@ -80,13 +80,17 @@ class HomeColumns(TypedDict):
 
     homes: NDArray[np.int64]
     home: NDArray[np.int64]
+    together: NDArray[np.int64]
 
 
 def homes_of_copies(only: NDArray[np.int64], k: int) -> HomeColumns:
-    """Where ops are that one device has, or each: -1; or that are on no device: -2."""
+    """Where ops are that one device has, or each: -1; or that are on no device: -2. Colocation sets
+    are of each device.
+    """
     device = np.arange(k)
     homes = np.concatenate([device, np.repeat(device, k)])
-    return {"homes": homes, "home": np.where(only == -2, -1, only + 1)}
+    home = np.where(only == -2, -1, only + 1)
+    return {"homes": homes, "home": home, "together": np.full(len(only), -1)}
 
 
 class Links:

@@ -183,14 +183,23 @@ impl<'a> Gradients<'a> {
     /// Whether all that an op makes are weight gradients, and something is.
     fn makes_gradients(&self, op: u32) -> bool {
         let made = self.made.row(op as usize);
-        !made.is_empty() && made.iter().all(|&root| self.is_gradient[root as usize])
+        self.is_end(op) || (!made.is_empty() && made.iter().all(|&root| self.is_gradient[root as usize]))
+    }
+
+    fn is_member(&self, op: u32) -> bool {
+        self.model.columns().collective.get(op as usize).is_some_and(|&group| group >= 0)
+    }
+
+    /// Whether an op is a member of a collective that others get the results of.
+    fn is_end(&self, op: u32) -> bool {
+        self.is_member(op) && self.made.row(op as usize).is_empty()
     }
 
     fn per_edge(mut self) -> Vec<bool> {
         let columns = self.model.columns();
         let is_handed_on = |root: &u32| {
             let readers = self.readers.row(*root as usize);
-            readers.iter().any(|&op| !self.many[op as usize])
+            readers.iter().any(|&op| !self.many[op as usize] || self.is_end(op))
         };
         let mut stack: Vec<u32> = self.read.iter().copied().filter(is_handed_on).collect();
         while let Some(root) = stack.pop() {
@@ -202,7 +211,7 @@ impl<'a> Gradients<'a> {
                 continue;
             }
             let size = self.bytes[root as usize];
-            let is_member = columns.collective.get(op as usize).is_some_and(|&group| group >= 0);
+            let is_member = self.is_member(op);
             let before = self.into.row(op as usize).iter().filter(|&&e| {
                 let (storage, source) = (self.storage[e as usize] as usize, columns.src[e as usize]);
                 self.many[source as usize]

@@ -52,7 +52,7 @@ fn copies(model: &OpGraph, rows: &[u64], how: &[u8]) -> Copies {
         output: two(&c.output_bytes),
         stays: (0..c.src.len()).map(|e| e % 5 > 0).collect(),
         edge: (0..c.src.len()).map(|e| u32::from(how[c.src[e] as usize].is_multiple_of(4))).collect(),
-        together: vec![],
+        together: vec![-1; n],
     }
 }
 
@@ -154,6 +154,50 @@ proptest! {
         prop_assert_eq!((&c.src, &c.dst), (&source.src, &source.dst));
         prop_assert_eq!((&c.alias_of, &c.near), (&source.alias_of, &source.near));
         prop_assert_eq!((&c.output_bytes, &c.resident), (&source.output_bytes, &source.resident));
+    }
+
+    /// Copies of a graph that has been expanded once: its collectives are of each device, what is together
+    /// is one set on all of them, and an op that is added writes where it is told.
+    #[test]
+    fn what_was_expanded_can_be_again(model in models(16), (rows, how) in ways(16), k in 1usize..4) {
+        let Some((_, once)) = expanded(&model, &rows, &how) else { return Ok(()) };
+        let (source, n) = (once.graph.columns(), once.graph.n_ops());
+        let own = (0..n).find(|&u| !source.view[u] && source.alias_of[u] < 0 && !source.placeholder[u]);
+        let mut copies = copies(&once.graph, &vec![1; k], &vec![2; n]);
+        copies.stays.fill(true);
+        copies.home.fill(0);
+        copies.together = (0..n).map(|u| if u % 3 == 0 { u as i64 } else { -1 }).collect();
+        let a = usize::from(own.is_some());
+        let added = Added {
+            place: own.iter().map(|&u| u as u32).collect(),
+            is_before: vec![false; a],
+            serves: own.iter().map(|&u| u as u32).collect(),
+            device: vec![0; a],
+            collective: vec![-1; a],
+            kind: vec![0; a],
+            flops: vec![1; a],
+            accessed: vec![1; a],
+            output: vec![0; a],
+            alias: own.iter().map(|&u| (u * k + k - 1) as i64).collect(),
+        };
+        let links = Links { place: vec![], src: vec![], dst: vec![], tensor: vec![], bytes: vec![] };
+        let made = expand(&once.graph, &copies, &added, &links).expect("no cycle");
+        made.graph.validated().expect("as if a user had given it");
+        let c = made.graph.columns();
+        for v in 0..made.graph.n_ops() {
+            let (u, d) = (made.serves[v] as usize, made.device[v] as i64);
+            if made.added[v] >= 0 {
+                let onto = c.alias_of[v] as usize;
+                prop_assert_eq!((made.serves[onto], made.device[onto]), (u as i32, k as i32 - 1));
+                continue;
+            }
+            let group = source.collective.get(u).copied().unwrap_or(-1);
+            let wanted = if group < 0 { -1 } else { group * k as i64 + d };
+            prop_assert_eq!(c.collective.get(v).copied().unwrap_or(-1), wanted);
+            let own_set = if source.colocation[u] < 0 { -1 } else { source.colocation[u] * k as i64 + d };
+            let set = if u % 3 == 0 { u as i64 * k as i64 } else { own_set };
+            prop_assert_eq!(c.colocation[v], set);
+        }
     }
 
     #[test]

@@ -183,12 +183,12 @@ type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 ///     way i what lies between ``way_start[i * k + d]`` and ``way_end[i * k + d]`` of ``way_size[i]``;
 ///     an end past that is more than all of it.
 ///     ``homes`` [h * k]: per home and device, the device whose copies its ops read; one that reads its
-///     own has copies. Per op: ``home`` (-1: there is one copy, on no device), ``work`` and
+///     own has copies. Per op: ``home`` (-1: there is one copy, on no device), ``together`` (the one
+///     colocation set of its copies; -1: each device has its own of the sets of ``graph``), ``work`` and
 ///     ``resident`` (the ways of its FLOPs and workspace, and of what it keeps). What its copies access
 ///     and output are sums of terms: ``accessed_first`` [n_ops + 1], ``accessed_way`` and
 ///     ``accessed_bytes`` per term, and the same of ``output``. Per edge: ``stays`` (bool: is copied),
-///     ``edge`` (the way of its bytes). Optional, per op: ``together`` (the one colocation set of its
-///     copies; -1: each device has its own).
+///     ``edge`` (the way of its bytes).
 /// added : mapping of columns
 ///     Per added op: ``place`` (the op that it stands next to), ``is_before`` (bool), ``serves``,
 ///     ``device`` (-1: none), ``collective`` (-1: none), ``kind``, ``flops``, ``accessed``, ``output``.
@@ -212,7 +212,8 @@ type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 /// >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1], "bytes": [8]})
 /// >>> zeros, none, stays = np.zeros(2, dtype=np.int64), np.empty(0, dtype=np.int64), np.array([True])
 /// >>> copies = {"way_size": zeros[:1] + 2, "way_start": np.array([0, 1]), "way_end": np.array([1, 2])}
-/// >>> copies |= {"homes": np.array([0, 1]), "home": zeros, "work": zeros, "resident": zeros}
+/// >>> copies |= {"homes": np.array([0, 1]), "home": zeros, "together": zeros - 1}
+/// >>> copies |= {"work": zeros, "resident": zeros}
 /// >>> for amount in ("accessed", "output"):
 /// ...     copies |= {f"{amount}_first": np.zeros(3, dtype=np.int64)}
 /// ...     copies |= {f"{amount}_way": none, f"{amount}_bytes": none}
@@ -270,7 +271,7 @@ fn copies_of(columns: &Bound<'_, PyDict>, k: usize, n: usize, m: usize) -> PyRes
         output: terms_of(&given, "output", n, ways.len())?,
         stays: sized("stays", given.required("stays", convert::flags)?, m)?,
         edge: way("edge", m)?,
-        together: optional(&given, "together", n, MAX_ITEMS)?,
+        together: ranged("together", numbers("together")?, n, -1, MAX_ITEMS)?,
         ways,
     })
 }

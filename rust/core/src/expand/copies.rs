@@ -85,7 +85,7 @@ pub struct Copies {
     /// Per edge, how its bytes are shared.
     pub edge: Vec<u32>,
     /// Per op, the one colocation set of its copies on all devices; -1: each device has its own of the sets
-    /// of the source. Empty: all are so.
+    /// of the source.
     pub together: Vec<i64>,
 }
 
@@ -99,9 +99,9 @@ impl Copies {
     /// The colocation set of the copy of an op on a device, of those of the source; -1: none.
     fn set_of(&self, sets: &[i64], op: usize, device: usize) -> i64 {
         let of_device = |set: i64| if set < 0 { -1 } else { set * self.k as i64 + device as i64 };
-        match self.together.get(op) {
-            Some(&set) if set >= 0 => set * self.k as i64,
-            _ => of_device(sets[op]),
+        match self.together[op] {
+            -1 => of_device(sets[op]),
+            set => set * self.k as i64,
         }
     }
 }
