@@ -1,6 +1,7 @@
-"""What replicas, shards and split ops take to expand, in CPU milliseconds by stage.
+"""What replicas, micro-batches, shards and split ops take to expand, in CPU milliseconds by stage.
 
     python benches/transforms.py replicas [--repeat 5]
+    python benches/transforms.py micro-batches [--repeat 5]
     python benches/transforms.py shards [--repeat 5]
     python benches/transforms.py splits [--repeat 5]
     python benches/transforms.py os-dpos
@@ -9,7 +10,8 @@
 ``../shared/data/graphs``, by every aggregation. "first": a whole ``replicate`` of a graph that was
 just read, roles of its ops among it. The other columns are the least of some runs: "again" a whole
 ``replicate``, "costs" the times of the ops, "reduced" the graph that strategies place, "texts" the
-names, kinds and all other texts, which planning does not ask for. ``shards``: the traced graphs on
+names, kinds and all other texts, which planning does not ask for. ``micro-batches``: the same of
+8 micro-batches. ``shards``: the traced graphs on
 a mesh of 8, and of 2 x 4, every op cut along the first dimension that it has, on each axis.
 "dimensions": what can be cut, found once per graph; "shard": the layout and the graph that runs.
 ``splits``: the op with the most FLOPs of a graph in two. "planned": what comes in its place, and
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,7 +36,15 @@ import loadmaster as lm
 from loadmaster.costs.program import costs_of, program_costs
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.recipe import Mesh, Recipe
-from loadmaster.transforms import Layout, dimensions, replicate, shard, split_op
+from loadmaster.transforms import (
+    Layout,
+    Program,
+    dimensions,
+    micro_batches,
+    replicate,
+    shard,
+    split_op,
+)
 from loadmaster.transforms.split import planned_split
 
 T = TypeVar("T")
@@ -76,7 +87,7 @@ def drawn() -> lm.OpGraph:
 
 def batched(graph: lm.OpGraph, k: int) -> lm.OpGraph:
     """The graph with a batch that ``k`` replicas can share."""
-    if (graph.meta.get("batch") or k) < k:
+    if (graph.meta.get("batch") or 0) < k:
         graph.meta["batch"] = k
     return graph
 
@@ -100,14 +111,14 @@ def cluster_of(graph: lm.OpGraph, k: int) -> lm.Cluster:
     return lm.Cluster.mesh(k, memory="80GiB", bandwidth=1e11, type=next(iter(graph.time)))
 
 
-def stages(graph: lm.OpGraph, k: int, options: dict[str, Any], repeat: int) -> tuple[int, str]:
-    """Ops of the replicas of a graph that was just read, and milliseconds by stage."""
+def stages(graph: lm.OpGraph, k: int, make: Callable[..., Program], repeat: int) -> tuple[int, str]:
+    """Ops that are made of a graph that was just read, and milliseconds by stage."""
     cluster = cluster_of(graph, k)
     before = lm.costs.estimate(graph, cluster)
-    first, program = timed(replicate, graph, k, **options)
+    first, program = timed(make, graph, k)
     rows = []
     for _ in range(repeat):
-        again, program = timed(replicate, graph, k, **options)
+        again, program = timed(make, graph, k)
         costs = timed(program_costs, program, before, cluster)[0]
         reduced = timed(getattr, program.graph, "reduced")[0]
         rows.append((again, costs, reduced, timed(getattr, program.graph, "texts")[0]))
@@ -116,14 +127,26 @@ def stages(graph: lm.OpGraph, k: int, options: dict[str, Any], repeat: int) -> t
 
 def replicas(repeat: int) -> None:
     """Prints a row per graph and aggregation."""
-    replicate(lm.read("example:lenet"), 2)  # What is imported then is not counted.
+    ways = {way: partial(replicate, **options) for way, options in WAYS.items()}
+    expanded(ways, {"drawn": REPLICAS, **TRACED}, repeat)
+
+
+def in_micro_batches(repeat: int) -> None:
+    """Prints a row per graph."""
+    expanded({"micro-batches": micro_batches}, dict.fromkeys(("drawn", *TRACED), REPLICAS), repeat)
+
+
+def expanded(ways: dict[str, Callable[..., Program]], counts: dict[str, int], repeat: int) -> None:
+    """Prints a row per graph and way."""
+    for make in ways.values():
+        make(lm.read("example:lenet"), 2)  # What is imported then is not counted.
     heads = "".join(f"{head:>9}" for head in ("first", "again", "costs", "reduced", "texts"))
-    print(f"{'graph':<26}{'aggregation':<14}{'k':>2}{'ops':>9}{heads}")
-    for name, k in {"drawn": REPLICAS, **TRACED}.items():
-        for way, options in WAYS.items():
-            graph = drawn() if name == "drawn" else batched(traced(name), k)
-            n_ops, cells = stages(graph, k, options, repeat)
-            print(f"{name:<26}{way:<14}{k:>2}{n_ops:>9,}{cells}", flush=True)
+    print(f"{'graph':<26}{'way':<14}{'k':>2}{'ops':>10}{heads}")
+    for name, k in counts.items():
+        for way, make in ways.items():
+            graph = batched(drawn() if name == "drawn" else traced(name), k)
+            n_ops, cells = stages(graph, k, make, repeat)
+            print(f"{name:<26}{way:<14}{k:>2}{n_ops:>10,}{cells}", flush=True)
 
 
 def shards(repeat: int) -> None:
@@ -202,13 +225,20 @@ def searches() -> None:
 def main() -> None:
     """Parses arguments and prints one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("replicas", "shards", "splits", "os-dpos"))
+    parser.add_argument(
+        "what", choices=("replicas", "micro-batches", "shards", "splits", "os-dpos")
+    )
     parser.add_argument("--repeat", type=int, default=5, help="runs of which the least is shown")
     arguments = parser.parse_args()
     if arguments.what == "os-dpos":
         searches()
     else:
-        measure = {"replicas": replicas, "shards": shards, "splits": splits}[arguments.what]
+        measure = {
+            "replicas": replicas,
+            "micro-batches": in_micro_batches,
+            "shards": shards,
+            "splits": splits,
+        }[arguments.what]
         measure(arguments.repeat)
 
 

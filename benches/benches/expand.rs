@@ -56,7 +56,7 @@ fn copies(model: &OpGraph) -> Copies {
         output: terms(&model.columns().output_bytes),
         stays: vec![true; edges],
         edge: vec![1; edges],
-        together: vec![],
+        together: vec![-1; OPS],
     }
 }
 
