@@ -6,7 +6,7 @@ ahead: it keeps more micro-batches alive than a schedule would. Control edges ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from loadmaster.strategies.pipelines.schedules import (
     Named,
     Windows,
     in_windows,
+    named_for,
     waits,
     windows,
 )
@@ -54,15 +55,11 @@ def scheduled(staged: Staged, schedule: Schedule | Windows) -> Candidate:
     """
     if schedule != "searched":
         return _judged(staged, _windows(staged, schedule))
-    names: list[Named] = ["1f1b", "gpipe", "zero-bubble"]
-    found = [scheduled(staged, name) for name in (names if staged.chunks == 1 else _INTERLEAVED)]
-    times = stage_times(staged)
+    found = [scheduled(staged, name) for name in named_for(staged.chunks)]
     most = most_alive(staged, found[0])
-    found.append(_judged(staged, searched(times, staged.m, staged.chunks, most_alive=most)))
-    return staged.problem.objective.best(found)
-
-
-_INTERLEAVED: list[Named] = ["interleaved-1f1b"]
+    given = searched(stage_times(staged), staged.m, staged.chunks, most_alive=most)
+    tried = dict.fromkeys([given, replace(given, in_order=False)])
+    return staged.problem.objective.best([*found, *(_judged(staged, some) for some in tried)])
 
 
 def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
