@@ -12,12 +12,14 @@ from pipelined import staged, uniform
 from strategies import in_ms
 
 import loadmaster as lm
+from loadmaster.judge.timeline import Timeline
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
 from loadmaster.strategies.pipelines.phases import PASSES
 from loadmaster.strategies.pipelines.schedules import NAMED, Windows, actions, in_windows, windows
 from loadmaster.strategies.pipelines.scheduling import scheduled, unheld
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.staged import (
+    Staged,
     in_flight,
     kept_bytes,
     most_alive,
@@ -155,14 +157,14 @@ def test_ops_are_forward_backward_or_gradients_of_weights():
 def test_stages_that_cannot_be_are_refused(stage, devices, message):
     problem = uniform(2, 2, 1, 1, (), 1).problem
     with pytest.raises(lm.InputError, match=message):
-        type(uniform(2, 2, 1, 1)).of(problem, np.array(stage), np.array(devices))
+        Staged.of(problem, np.array(stage), np.array(devices))
 
 
 def test_a_program_without_micro_batches_is_refused():
     problem = uniform(2, 2, 1, 1).problem
     plain = lm.simulate(problem.model, problem.cluster, [0] * problem.model.n_ops)._problem
     with pytest.raises(lm.InputError, match="the program has no micro-batches"):
-        type(uniform(2, 2, 1, 1)).of(plain, np.zeros(plain.model.n_ops), [0])
+        Staged.of(plain, np.zeros(plain.model.n_ops), [0])
 
 
 # -- the estimate ------------------------------------------------------------------------------
@@ -259,3 +261,20 @@ def test_windows_by_which_stages_would_wait_for_each_other_are_refused():
 
 def test_a_schedule_as_windows_is_the_named_one():
     assert in_windows(Windows((3, 2, 1)), 6) == actions("1f1b", 3, 6)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_gradients_of_tied_weights_cross_after_those_of_micro_batches(schedule):
+    graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("4xV100-PCIe")
+    first = lm.place(graph, cluster, "expert")
+    problem = first.problem.transformed(lm.transforms.micro_batches(graph, 4))
+    given = Staged.of(problem, first.devices, range(4))
+    found = scheduled(given, schedule)
+    sent = Timeline.simulated(found.problem, found.schedule, found.assignment.devices).transfers
+    back = np.flatnonzero(sent.src == 3)
+    tied = back[np.argmax(sent.bytes[back])]
+    assert sent.dst[tied] == 0
+    assert sent.bytes[tied] == 30522 * 1024 * 4
+    passed = (given.placed == 3) & (given.passes == PASSES.index("B"))
+    assert sent.queued[tied] >= found.schedule.finish[passed].max()
+    assert sent.start[tied] >= sent.start[back].max()

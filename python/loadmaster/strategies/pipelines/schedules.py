@@ -31,6 +31,15 @@ NAMED: tuple[Named, ...] = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
 Kind = Literal["F", "B", "W"]
 
 
+def named_for(chunks: int) -> tuple[Named, ...]:
+    """The named schedules of so many stages per device.
+
+    >>> named_for(1), named_for(2)
+    (('gpipe', '1f1b', 'zero-bubble'), ('interleaved-1f1b',))
+    """
+    return tuple(name for name in NAMED if (name == "interleaved-1f1b") == (chunks > 1))
+
+
 class Action(NamedTuple):
     """Something that a device does: its ``kind``, for which ``chunk`` of its stages, and which
     micro-batch.
@@ -61,12 +70,27 @@ class Windows:
     delay: tuple[int, ...] | None = None
     in_order: bool = True
 
+    def __str__(self) -> str:
+        """In words; of devices that are alike once.
+
+        >>> print(Windows((3, 2, 1), (1, 1, 1), in_order=False))
+        3, 2, 1 ahead, gradients of weights 1 later, out of order
+        """
+        said = [f"{_each(self.ahead)} ahead"]
+        if self.delay is not None:
+            said.append(f"gradients of weights {_each(self.delay)} later")
+        return ", ".join(said + ["out of order"] * (not self.in_order))
+
     @property
     def alive(self) -> tuple[int, ...]:
         """Micro-batches, of each chunk, whose activations a device holds at most."""
         if self.delay is None:
             return self.ahead
         return tuple(a + d for a, d in zip(self.ahead, self.delay, strict=True))
+
+
+def _each(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1]))
 
 
 def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Action]]:
@@ -110,7 +134,7 @@ def windows(schedule: Named, p: int, m: int, chunks: int = 1) -> Windows:
     checks.one_of("schedule", schedule, NAMED)
     for name, value in (("p", p), ("m", m), ("chunks", chunks)):
         checks.integer(name, value)
-    if (schedule == "interleaved-1f1b") != (chunks > 1):
+    if schedule not in named_for(chunks):
         raise InputError(
             f"schedule {schedule!r} with {chunks} stages per device: interleaved-1f1b needs at "
             "least 2, and the other schedules need 1"

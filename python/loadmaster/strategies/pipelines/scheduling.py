@@ -6,7 +6,7 @@ ahead: it keeps more micro-batches alive than a schedule would. Control edges ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,12 +16,13 @@ from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import ranks
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.pipelines.phases import BACKWARD, ONCE, PASSES, WEIGHT
+from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, PASSES, WEIGHT
 from loadmaster.strategies.pipelines.schedules import (
     Action,
     Named,
     Windows,
     in_windows,
+    named_for,
     waits,
     windows,
 )
@@ -54,15 +55,11 @@ def scheduled(staged: Staged, schedule: Schedule | Windows) -> Candidate:
     """
     if schedule != "searched":
         return _judged(staged, _windows(staged, schedule))
-    names: list[Named] = ["1f1b", "gpipe", "zero-bubble"]
-    found = [scheduled(staged, name) for name in (names if staged.chunks == 1 else _INTERLEAVED)]
-    times = stage_times(staged)
+    found = [scheduled(staged, name) for name in named_for(staged.chunks)]
     most = most_alive(staged, found[0])
-    found.append(_judged(staged, searched(times, staged.m, staged.chunks, most_alive=most)))
-    return staged.problem.objective.best(found)
-
-
-_INTERLEAVED: list[Named] = ["interleaved-1f1b"]
+    given = searched(stage_times(staged), staged.m, staged.chunks, most_alive=most)
+    tried = dict.fromkeys([given, replace(given, in_order=False)])
+    return staged.problem.objective.best([*found, *(_judged(staged, some) for some in tried)])
 
 
 def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
@@ -97,6 +94,10 @@ class _Turns:
     action : int64 [n_reduced]
         Which action each op is a part of, by stage, pass, micro-batch and rank; -1: none.
     priority : int32 [n_reduced]
+    sent_last : int64 column
+        Ops that make gradients for updates on other devices, such as those of tied weights. They
+        wait for the last backward pass: a large tensor would keep those of micro-batches from
+        their channel.
     """
 
     staged: Staged
@@ -104,6 +105,7 @@ class _Turns:
     lists: list[list[Action]]
     action: NDArray[np.int64]
     priority: NDArray[np.int32]
+    sent_last: NDArray[np.int64]
 
     @classmethod
     def of(cls, staged: Staged, given: Windows) -> _Turns:
@@ -112,7 +114,9 @@ class _Turns:
         part = staged.passes.astype(np.int64)
         if given.delay is None:
             part = np.where(part == WEIGHT, BACKWARD, part)
+        sent_last = _sent_last(staged)
         many = part != ONCE
+        many[sent_last] = False
         where = staged.of_op, part, staged.micro, staged.rank
         action = np.where(many, np.ravel_multi_index(where, _shape(staged), mode="wrap"), -1)
         turn = np.zeros(_shape(staged), dtype=np.int64)
@@ -120,13 +124,15 @@ class _Turns:
             stage = np.array([a.chunk * staged.p + s for a in device])
             kind = np.array([PASSES.index(a.kind) for a in device])
             micro = np.array([a.micro for a in device])
-            turn[stage, kind, micro] = np.arange(len(device))[:, None]
+            turn[stage, kind, micro] = 2 * np.arange(len(device))[:, None]
         # What is done once comes first in the forward pass, and last otherwise.
         phases, op_of = staged.problem.model.phases, staged.problem.reduced.op_of
         is_late = np.array([phases[op] in ("b", "o") for op in op_of.tolist()])
-        once = np.where(is_late, turn.size, -1)
-        order = np.lexsort((staged.program_rank, np.where(many, turn[where], once)))
-        return cls(staged, given, lists, action, ranks(order.astype(np.int32)))
+        turns = np.where(many, turn[where], np.where(is_late, 2 * turn.size, -1))
+        last = np.array([max(i for i, a in enumerate(some) if a.kind == "B") for some in lists])
+        turns[sent_last] = 2 * last[staged.of_op[sent_last] % staged.p] + 1
+        order = np.lexsort((staged.program_rank, turns))
+        return cls(staged, given, lists, action, ranks(order.astype(np.int32)), sent_last)
 
     def control(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The reduced ops at the ends of control edges: from the last op of an action to the ops
@@ -143,7 +149,17 @@ class _Turns:
                     at = number[after]
                     to.append(heads[first[at] : first[at + 1]])
                     from_.append(np.full(len(to[-1]), tail[number[before]]))
+                passed = [number[a] for a in some if a.kind == "B"]
+                if passed:
+                    to.append(self._sent_last_of(s, r))
+                    from_.append(np.full(len(to[-1]), tail[passed[-1]]))
         return np.concatenate(from_), np.concatenate(to)
+
+    def _sent_last_of(self, s: int, rank: int) -> NDArray[np.int64]:
+        """Those of the s-th set of devices, and one of its ranks."""
+        some, staged = self.sent_last, self.staged
+        here = (staged.of_op[some] % staged.p == s) & (staged.rank[some] == rank)
+        return some[here]
 
     def _number(self, s: int, action: Action, rank: int) -> int:
         """The number of an action of the s-th set of devices."""
@@ -167,6 +183,17 @@ class _Turns:
         heads = np.flatnonzero(is_head)
         heads = heads[np.argsort(self.action[heads], kind="stable")]
         return heads, np.searchsorted(self.action[heads], np.arange(n + 1))
+
+
+def _sent_last(staged: Staged) -> NDArray[np.int64]:
+    """Ops of micro-batches that others read once, on another device, and nobody else does."""
+    src, dst, _, _ = staged.problem.graph.flows()
+    many = staged.passes != ONCE
+    leaves = many[src] & ~many[dst] & (staged.placed[src] != staged.placed[dst])
+    found = np.zeros(len(many), dtype=bool)
+    found[src[leaves]] = True
+    found[src[many[src] & many[dst]]] = False
+    return np.flatnonzero(found & (staged.passes > FORWARD))
 
 
 def _shape(staged: Staged) -> tuple[int, int, int, int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
-from loadmaster.strategies.pipelines.schedules import NAMED, Windows, windows
+from loadmaster.strategies.pipelines.schedules import Windows, named_for, windows
 
 #: Estimates that a search may ask for.
 BUDGET = 1000
@@ -116,9 +116,7 @@ class _Descent:
         gradients of weights apart, and with twice as many ahead, which hides transfers.
         """
         p = len(self.limit)
-        for name in NAMED:
-            if (name == "interleaved-1f1b") != (self.chunks > 1):
-                continue
+        for name in named_for(self.chunks):
             named = windows(name, p, self.m, self.chunks)
             ahead = np.array(named.ahead)
             for delay in dict.fromkeys([named.delay, named.delay or (0,) * p]):
