@@ -30,7 +30,7 @@ from loadmaster.base.files import (
 from loadmaster.base.text import shown
 from loadmaster.base.units import SIZE, counted, parse_bytes
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.compression import compressed
+from loadmaster.model.compression import compressed, nested
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.micro import Micro
 from loadmaster.model.module_paths import module_path
@@ -455,14 +455,13 @@ class Recipe:
         --------
         >>> import loadmaster as lm
         >>> graph = lm.read("example:gpt3-330m")
-        >>> late = np.array([module.endswith("ln_f") for module in graph.modules])
+        >>> late = np.array(["ln_f" in module for module in graph.modules])
         >>> Recipe.of_stages(graph, Mesh.of({"pp": 2}), late * 1, Micro(2)).stages
-        {'**.ln_f': 1}
+        {'ln_f.**': 1}
         """
-        ops, places = _sides(graph)["labels"]
-        wanted = np.where(graph.reduced.runs, stage, -1)[ops]
+        wanted = np.where(graph.reduced.runs, stage, -1).astype(np.int64)
         table: dict[str, int] = {}
-        for selector, number in compressed(places, wanted.astype(np.int64), 0):
+        for selector, number in nested(_modules(graph), wanted, 0):
             # A line that is written again takes effect at its new place.
             table.pop(str(selector), None)
             table[str(selector)] = number
@@ -471,20 +470,22 @@ class Recipe:
     def stage_of(self, graph: OpGraph) -> NDArray[np.int32]:
         """The stage of each op of a graph: int32 [n_ops].
 
+        The ops of an optimizer count as those of their parameter, in its module.
+
         Raises
         ------
         InputError
             A line means nothing in the graph; it is named, with what may have been meant.
         """
         found = np.zeros(graph.n_ops, dtype=np.int32)
-        ops, places = _sides(graph)["labels"]
+        places = _modules(graph)
         for text, stage in self.stages.items():
             selector = Selector.parse(text)
             meant = places.matching(selector)
             if not len(meant):
                 near = places.near(selector)
                 raise InputError(f"recipe: stages: no op is {text!r}{near}")
-            found[ops[meant]] = stage
+            found[meant] = stage
         return found
 
     def sharded_state(self, graph: OpGraph) -> list[str]:
@@ -618,6 +619,11 @@ def _sides(graph: OpGraph) -> dict[str, tuple[NDArray[np.intp], Places]]:
             Places((names[op] for op in tensors.tolist()), [""] * len(tensors)),
         ),
     }
+
+
+def _modules(graph: OpGraph) -> Places:
+    """Where ops stand, those of an optimizer with their parameters."""
+    return Places((".".join(module_path(module)) for module in graph.modules), graph.kinds)
 
 
 def _start(table: str, rest: str) -> str:
