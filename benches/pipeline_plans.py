@@ -80,7 +80,7 @@ def main() -> None:
     def shown(value: Any) -> str:
         return "-" if value is None else value if isinstance(value, str) else f"{value:.3f}"
 
-    print(aligned([head, *([shown(one.get(key)) for key in head] for one in rows)]))
+    print("\n".join(aligned([head, *([shown(one.get(key)) for key in head] for one in rows)])))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
