@@ -42,6 +42,41 @@ def compressed(places: Places, wanted: NDArray[np.int64], start: int) -> list[Li
     return lines
 
 
+def nested(places: Places, wanted: NDArray[np.int64], start: int) -> list[Line]:
+    """The same in terms of modules with all that is in them, from the outermost to the innermost:
+    for words that change from one part of a model to the next.
+
+    Examples
+    --------
+    >>> places = Places(["h.0.fc", "h.0.act", "h.1.fc", "h.1.act", "h.1.act"], list("abcde"))
+    >>> for selector, word in nested(places, np.array([0, 0, 1, 1, 0]), 0):
+    ...     print(selector, word)
+    h.1.** 1
+    h.1.act e 0
+    """
+    now = np.where(wanted < 0, wanted, start)
+    lines: list[Line] = []
+    paths = [key.split(".")[1:] for key in places.keys]
+    for depth in range(max(map(len, paths), default=0) + 1):
+        inside: dict[str, int] = {}
+        of = [
+            inside.setdefault("".join(f".{word}" for word in path[:depth]), len(inside))
+            if len(path) >= depth
+            else -1
+            for path in paths
+        ]
+        outer = np.array(of, dtype=np.int64)[places.key]
+        names = list(inside)
+        for first, word in _gains((outer,), wanted, now):
+            path = written(escaped_pattern(names[outer[first]]))
+            line = Selector(f"{path}.**" if depth else "**"), word
+            _apply([line], places, now)
+            lines.append(line)
+    exact = [escaped_pattern(key) for key in places.keys]
+    lines += _level(places, exact, places.key, wanted, now)
+    return lines
+
+
 def _apply(lines: Iterable[Line], places: Places, now: NDArray[np.int64]) -> None:
     for selector, word in lines:
         meant = places.matching(selector)

@@ -30,8 +30,9 @@ from loadmaster.base.files import (
 from loadmaster.base.text import shown
 from loadmaster.base.units import SIZE, counted, parse_bytes
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.compression import compressed
+from loadmaster.model.compression import compressed, nested
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.micro import Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import Places, Selector
 
@@ -235,6 +236,12 @@ class Recipe:
     expert_imbalance : float
         How much more than its fair share of the experts' work the busiest device does, where
         devices share experts: 1 or more.
+    stages : mapping of selector to int
+        The stage of a pipeline that ops are in, from 0. Of lines that mean an op the last counts;
+        what no line means is in stage 0. The mesh then has one axis, of the devices in the order of
+        the samples, and stage k is on device k, or k mod their number.
+    micro : Micro or mapping, optional
+        How many micro-batches go through the stages, and by which schedule.
     overrides : mapping of pattern to device
         Ops, by name, that run on this device.
     name : str
@@ -273,6 +280,8 @@ class Recipe:
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
     expert_imbalance: float = 1.0
+    stages: Mapping[str, int] = field(default_factory=dict)
+    micro: Micro | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
 
@@ -296,6 +305,29 @@ class Recipe:
             checks.one_of(f"shard_state of {pattern!r}", word, SHARD_STATES)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.micro is not None and not isinstance(self.micro, Micro):
+            object.__setattr__(self, "micro", Micro.from_document(self.micro))
+        object.__setattr__(self, "stages", self._checked_stages())
+
+    def _checked_stages(self) -> dict[str, int]:
+        """The stages, if they go with the rest."""
+        if not isinstance(self.stages, Mapping):
+            raise InputError(f"stages is {shown(self.stages)}: wants a table")
+        if self.micro is None:
+            if self.stages:
+                raise InputError("the recipe has stages and no micro: say how many micro-batches")
+            return {}
+        if len(self.mesh.axes) > 1 or self.labels or self.parameters or self.shard_state:
+            raise InputError(
+                "the recipe has micro-batches: its mesh has one axis, of the stages' devices, and "
+                "what shares ops of a stage among devices is not supported"
+            )
+        most = self.mesh.size * self.micro.chunks - 1
+        for selector, stage in self.stages.items():
+            with naming(f"stages, {shown(selector)}"):
+                Selector.parse(selector)
+                checks.integer("stage", stage, 0, most)
+        return dict(self.stages)
 
     def _checked(self, tables: Any, words: _Words) -> dict[str, dict[str, str]]:
         """A table per axis, each selector and word of the form that it must have."""
@@ -402,6 +434,60 @@ class Recipe:
                         raise InputError(f"recipe: {table}.{axis}: no {what} is {text!r}{near}")
                     yield Line(table, axis, text, word, ops[meant])
 
+    @classmethod
+    def of_stages(
+        cls, graph: OpGraph, mesh: Mesh, stage: NDArray[np.integer], micro: Micro, **rest: Any
+    ) -> Recipe:
+        """The recipe of a stage per op, in few lines.
+
+        Parameters
+        ----------
+        graph : OpGraph
+        mesh : Mesh
+            The devices of the stages.
+        stage : int [n_ops]
+            What is read of ops that run.
+        micro : Micro
+        rest
+            Other attributes.
+
+        Examples
+        --------
+        >>> import loadmaster as lm
+        >>> graph = lm.read("example:gpt3-330m")
+        >>> late = np.array(["ln_f" in module for module in graph.modules])
+        >>> Recipe.of_stages(graph, Mesh.of({"pp": 2}), late * 1, Micro(2)).stages
+        {'ln_f.**': 1}
+        """
+        wanted = np.where(graph.reduced.runs, stage, -1).astype(np.int64)
+        table: dict[str, int] = {}
+        for selector, number in nested(_modules(graph), wanted, 0):
+            # A line that is written again takes effect at its new place.
+            table.pop(str(selector), None)
+            table[str(selector)] = number
+        return cls(mesh, stages=table, micro=micro, **rest)
+
+    def stage_of(self, graph: OpGraph) -> NDArray[np.int32]:
+        """The stage of each op of a graph: int32 [n_ops].
+
+        The ops of an optimizer count as those of their parameter, in its module.
+
+        Raises
+        ------
+        InputError
+            A line means nothing in the graph; it is named, with what may have been meant.
+        """
+        found = np.zeros(graph.n_ops, dtype=np.int32)
+        places = _modules(graph)
+        for text, stage in self.stages.items():
+            selector = Selector.parse(text)
+            meant = places.matching(selector)
+            if not len(meant):
+                near = places.near(selector)
+                raise InputError(f"recipe: stages: no op is {text!r}{near}")
+            found[meant] = stage
+        return found
+
     def sharded_state(self, graph: OpGraph) -> list[str]:
         """Per op the word of :attr:`shard_state` for its module, ``"none"`` where no line speaks.
 
@@ -444,6 +530,7 @@ class Recipe:
         for one in fields(self)[1:]:
             value = getattr(self, one.name)
             document[one.name] = list(value) if isinstance(value, tuple) else value
+        document["micro"] = None if self.micro is None else self.micro.to_document()
         document["bucket_bytes"] = SIZE.write(float(self.bucket_bytes))
         usual = {"rest": WHOLE, "batch_norm": "local", "expert_imbalance": 1.0}
         usual["bucket_bytes"] = SIZE.write(float(BUCKET_BYTES))
@@ -532,6 +619,11 @@ def _sides(graph: OpGraph) -> dict[str, tuple[NDArray[np.intp], Places]]:
             Places((names[op] for op in tensors.tolist()), [""] * len(tensors)),
         ),
     }
+
+
+def _modules(graph: OpGraph) -> Places:
+    """Where ops stand, those of an optimizer with their parameters."""
+    return Places((".".join(module_path(module)) for module in graph.modules), graph.kinds)
 
 
 def _start(table: str, rest: str) -> str:

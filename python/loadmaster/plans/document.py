@@ -236,6 +236,7 @@ class _Reader:
             recipe = Recipe.from_document(document)
             recipe.mesh.on(cluster)
             recipe.words(graph)
+            recipe.stage_of(graph)
         return recipe
 
     def _costs(self, costs: Any, graph: OpGraph, cluster: Cluster) -> Costs:

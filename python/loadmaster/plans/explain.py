@@ -19,6 +19,7 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.plans.effects import Caused, caused
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.relabel import Relabelled, relabelled
+from loadmaster.plans.told import stage_of
 from loadmaster.rules.stages import Stages
 
 #: What words of recipes mean that name no cut.
@@ -223,6 +224,9 @@ def _label(plan: Plan, index: int) -> tuple[str, ...]:
     """What a plan's recipe says of one of the user's ops, a sentence per axis."""
     if plan.recipe is None or plan.graph.view[index]:
         return ()
+    if (stage := stage_of(plan)) is not None and plan.recipe.micro is not None:
+        micro = counted(plan.recipe.micro.n, "micro-batch", "micro-batches")
+        return (f"stage {stage[index]} of {stage.max() + 1}, with {micro}",)
     layout, said = plan.layout, []
     assert layout is not None
     form_of, is_placeholder = layout.dimensions.form_of, bool(plan.graph.placeholder[index])

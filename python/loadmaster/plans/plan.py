@@ -156,8 +156,10 @@ class Plan:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """Where the recipe has every tensor lie; None: there is no recipe."""
-        return None if self.recipe is None else Layout.of(self.graph, self.recipe)
+        """Where the recipe has every tensor lie; None: there is no recipe, or it is of stages."""
+        if self.recipe is None or self.recipe.micro is not None:
+            return None
+        return Layout.of(self.graph, self.recipe)
 
     @cached_property
     def running_devices(self) -> NDArray[np.int32]:

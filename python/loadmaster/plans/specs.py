@@ -235,6 +235,8 @@ def recipe_in_words(plan: Plan) -> str:
         ranked = sorted(by_word.items(), key=lambda row: -row[1])
         shares = {word: of / total for word, of in ranked} if total else {}
         said.append(f"{axis}: {shares_in_words(shares) or counted(len(runs), 'op')}")
+    if (micro := plan.recipe.micro) is not None:
+        said.append(f"{counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}")
     again = plan.recipe.recompute
     said += [f"recomputed in the backward pass: {', '.join(again)}"] if again else []
     return f"{mesh_in_words(plan.recipe.mesh)}; {'; '.join(said)}"

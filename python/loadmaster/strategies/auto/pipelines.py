@@ -26,7 +26,7 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
     the replicas and shards that are known.
     """
     problem = run.problem
-    if lacks(problem):
+    if problem.objective.goal != "step" or lacks(problem):
         return
     space = Space.of(problem)
     least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
@@ -41,7 +41,7 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
             found = one
     if found is not None:
         candidate, shape = found
-        candidate = candidate.noted(*_against(problem, known))
+        candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
         yield candidate, Best(SPLIT_OPS, shape.words, candidate.verdict.step_time)
 
 

@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named
-from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.space import Space
-from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.simple.expert import layers, ranges
 
 #: Micro-batches per stage that GPipe advises (Huang et al. 2019, section 2.3): then the bubble is
@@ -30,8 +29,8 @@ def in_stages(
     """Stages of the user's ops by a schedule, judged."""
     used, numbers = np.unique(stage, return_inverse=True)
     on = [devices[s] for s in used.tolist()]
-    staged = Staged.of(space.micro(m), numbers.astype(np.int32), on)
-    return scheduled(staged, schedule)
+    micro = micro_of(m, schedule)
+    return with_recipe(piped(space.problem, numbers, on, micro), numbers, on, micro)
 
 
 def layered(problem: Problem, *, by_time: bool) -> NDArray[np.int32]:

@@ -16,8 +16,8 @@ MOST_CUTS = 240
 def cuts(problem: Problem, line: Line, most: int = MOST_CUTS) -> NDArray[np.int64]:
     """Places before which a line may be cut: int64 [n_cuts], ascending, from 0 to its end.
 
-    Where there are more than ``most``, the work is divided into as many equal parts, and each part
-    has the cut that the fewest bytes cross.
+    Where there are more than ``most`` besides the first, the work is divided into equal parts, and
+    each part has the cut that the fewest bytes cross.
 
     Notes
     -----
@@ -38,7 +38,8 @@ def cuts(problem: Problem, line: Line, most: int = MOST_CUTS) -> NDArray[np.int6
     inner = np.flatnonzero(line.is_open[1:n]) + 1
     if len(inner) > most - 1:
         width = crossing_bytes(problem, place, n)[inner]
-        part = np.minimum(work[inner - 1] / work[-1] * most, most - 1).astype(np.int64)
+        parts = most - 1
+        part = np.minimum(work[inner - 1] / work[-1] * parts, parts - 1).astype(np.int64)
         order = np.lexsort((inner, width, part))
         inner = inner[np.sort(order[np.unique(part[order], return_index=True)[1]])]
     return np.concatenate([[0], inner, [n]]).astype(np.int64)

@@ -23,6 +23,7 @@ from loadmaster.model.orders import program_order
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.baselines import advised
 from loadmaster.strategies.pipelines.phases import BACKWARD, ONCE, WEIGHT, passes
+from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.registry import strategy
@@ -52,7 +53,7 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     period, ends, replicas = partition(space, costs)
     stage = np.searchsorted(at[ends[:-1]], line.place, "right")
     first = np.concatenate([[0], np.cumsum(replicas)[:-1]])
-    placed = space.micro(m)
+    placed = micro_batched(problem, m)
     program, op_of = placed.program, placed.reduced.op_of
     of_op = stage[program.serves[op_of]]
     micro = np.maximum(program.micro[op_of], 0)

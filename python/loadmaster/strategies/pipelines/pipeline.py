@@ -86,18 +86,19 @@ def place(
     asked = _Asked(counts, numbers, NAMED if schedule == "auto" else (schedule,))
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     best: tuple[Candidate, Shape] | None = None
-    for found in _pipelines(space, asked, budget):
-        if best is None or problem.objective.better(best[0], found[0]) is found[0]:
-            best = found
+    for one in _pipelines(space, asked, budget):
+        if best is None or problem.objective.better(best[0], one[0]) is one[0]:
+            best = one
             if progress is not None:
-                progress(found[1].words, Incumbent(found[0].verdict.step_time))
+                progress(one[1].words, Incumbent(one[0].verdict.step_time))
     if best is None:
         raise InfeasibleError(
             f"no pipeline fits: {', '.join(map(str, numbers))} stages and "
             f"{', '.join(map(str, counts))} micro-batches were tried, with activations kept and "
             "made anew"
         )
-    return accepted(best[0].problem, Outcome(best[0], 1.0))
+    found, shape = best
+    return accepted(problem, Outcome(shape.with_recipe(found), 1.0))
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,8 @@ from typing import Literal, NamedTuple
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-
-#: The schedules that have a name of their own in the field.
-Named = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
-NAMED: tuple[Named, ...] = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
+from loadmaster.model.micro import NAMED as NAMED
+from loadmaster.model.micro import Named as Named
 
 #: What is done to a micro-batch: the forward pass, the backward pass, and the gradients of weights
 #: where these are apart. Else they are a part of the backward pass.

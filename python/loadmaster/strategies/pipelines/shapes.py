@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import counted
+from loadmaster.model.micro import Micro
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.chains import (
@@ -20,10 +21,9 @@ from loadmaster.strategies.pipelines.chains import (
     times,
 )
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
+from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named, Windows, windows
-from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.space import Space
-from loadmaster.strategies.pipelines.staged import Staged
 
 #: Stages per device of the interleaved schedule.
 CHUNKS = 2
@@ -109,12 +109,23 @@ class Shape:
         micro = counted(self.m, "micro-batch", "micro-batches")
         return f"{counted(len(self.chain), 'stage')}{per_device}, {micro}, {name}{again}"
 
+    @property
+    def made_of(self) -> tuple[NDArray[np.int32], tuple[int, ...], Micro, tuple[str, ...]]:
+        """The stage of each op, the device of each stage, micro-batches and what is recomputed."""
+        micro = micro_of(self.m, self.schedule, self.chunks)
+        return self.stage, self.chain.devices, micro, self.modules
+
     def judged(self) -> Candidate:
         """The pipeline, judged on all its ops."""
-        problem = self.space.micro(self.m, self.modules)
-        found = scheduled(Staged.of(problem, self.stage, self.chain.devices), self.schedule)
+        found = piped(self.space.problem, *self.made_of)
         assignment = replace(found.assignment, estimate=self.seconds)
-        return replace(found, assignment=assignment, notes=(self.words,))
+        return replace(
+            found, assignment=assignment, notes=(self.words, *found.problem.program.notes)
+        )
+
+    def with_recipe(self, found: Candidate) -> Candidate:
+        """What was judged, with its recipe."""
+        return with_recipe(found, *self.made_of)
 
 
 def ranked(

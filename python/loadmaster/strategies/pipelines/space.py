@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,10 +15,9 @@ from loadmaster.model.module_paths import module_path
 from loadmaster.strategies.pipelines.chains import Pool, pools
 from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line, lines
+from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.sharding.recomputing import layers
-from loadmaster.transforms.micro_batches import micro_batches
-from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shares import batch_size
 
 #: The most micro-batches that are tried unless a user asks for more.
@@ -88,21 +86,13 @@ class Space:
         model = self.problem.model
         return layers(model.modules, 1) if "b" in model.phases else ()
 
-    def micro(
-        self, m: int, modules: Sequence[str] = (), rows: Sequence[int] | None = None
-    ) -> Problem:
-        """The problem with so many micro-batches, and some modules recomputed."""
-        problem = self.problem
-        if modules:
-            problem = problem.transformed(recompute(problem.model, modules))
-        return problem.transformed(micro_batches(problem.model, m, rows))
-
     def probe(self, m: int, *, again: bool = False) -> Problem:
         """The problem with two micro-batches, of which the second is of the size that each of m
         has: it also adds its gradients, and so costs what each costs.
         """
         each = self.batch // m
-        return self.micro(2, self.layers if again else (), (self.batch - each, each))
+        modules = self.layers if again else ()
+        return micro_batched(self.problem, 2, modules, (self.batch - each, each))
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:

@@ -82,8 +82,9 @@ class StageCosts:
         ends = np.maximum(self.enters.sum(axis=0), self.leaves.sum(axis=0))
         barred = self.barred[:, device_type]
         is_barred = barred[None, :] > barred[:, None]
-        seconds = np.maximum(self.compute(device_type), ends)
-        return np.asarray(np.where(is_barred, np.inf, seconds), dtype=np.float64)
+        seconds: NDArray[np.float64] = np.maximum(self.compute(device_type), ends)
+        seconds[is_barred] = np.inf
+        return seconds
 
     def path(self, device_type: int) -> NDArray[np.float64]:
         """Seconds that a micro-batch takes through a stage and on to the next one, and back."""

@@ -12,6 +12,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Recipe
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.piped import by_recipe
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.data_parallel import in_best_order
 from loadmaster.strategies.simple.homes import where_allowed
@@ -22,7 +23,8 @@ from loadmaster.transforms import shard
 def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     """The program of :func:`loadmaster.transforms.shard`, each op on its place of the mesh.
 
-    Ops run in Kahn order or in the program's own, whichever is faster.
+    Ops run in Kahn order or in the program's own, whichever is faster. A recipe with micro-batches
+    is a pipeline: ops are on their stages' devices, and run by its schedule.
 
     Parameters
     ----------
@@ -40,6 +42,8 @@ def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     if not isinstance(recipe, Recipe):
         raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     mesh = recipe.mesh.on(problem.cluster)
+    if recipe.micro is not None:
+        return by_recipe(problem, recipe)
     return on_mesh(problem, shard(problem.model, recipe), mesh)
 
 
