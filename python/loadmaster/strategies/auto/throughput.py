@@ -1,7 +1,8 @@
 """``auto`` where the objective is throughput, of models that infer.
 
-1. Contiguous stages of several orders, and one device, are starts. The best few of them are
-   improved by moves of single ops (:mod:`loadmaster.strategies.pipelines.throughput`).
+1. Contiguous stages of several orders, those of the max-load problem where devices are equal, and
+   one device are starts. The best few of them are improved by moves of single ops
+   (:mod:`loadmaster.strategies.pipelines.throughput`).
 2. Whole models take batches in turn, where the method may split.
 3. The best of each are confirmed: a stream is simulated, with as many batches under way as it
    takes and memory allows (:mod:`loadmaster.judge.streaming`).
@@ -25,7 +26,12 @@ from loadmaster.judge.streaming import streamed
 from loadmaster.strategies import least_overflow
 from loadmaster.strategies.attempts import SHARES
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged
+from loadmaster.strategies.pipelines.throughput import (
+    balanced,
+    dealt_out,
+    of_downsets,
+    staged,
+)
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
 
@@ -51,8 +57,7 @@ def place(
         Nothing that was tried fits.
     """
     told = progress or (lambda stage, best: None)
-    whole = [_confirmed(one) for one in _whole_ops(problem, warm_start)]
-    best = _best(problem, whole)
+    best = _best(problem, _confirmed_in_turn(problem, _whole_ops(problem, warm_start)))
     if not best.fits or _is_short(best):
         best = _best(problem, [best, *_with_room(problem)])
     told("stages", Incumbent(best.verdict.period, bound(problem).seconds))
@@ -73,6 +78,8 @@ def place(
 def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidate]:
     """The best starts, and what moves of single ops make of them; of all something that fits."""
     starts = staged(problem)[:_STARTS]
+    if len(set(problem.cluster.device_types)) == 1 and (one := of_downsets(problem)):
+        starts.insert(0, one)
     with suppress(InfeasibleError):
         starts.append(single.place(problem))
     starts += as_candidates(problem, warm_start)
@@ -114,6 +121,16 @@ def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
         if found[-1].fits and found[-1].verdict.period <= best.verdict.period * (1 + _EQUAL):
             break
     return [one for one in found if one.fits]
+
+
+def _confirmed_in_turn(problem: Problem, some: list[Candidate]) -> list[Candidate]:
+    """Those that may be the best, confirmed: a stream's period is no shorter than its load."""
+    found: list[Candidate] = []
+    for one in sorted(some, key=lambda one: problem.objective.rank(one.verdict)):
+        known = [c.verdict.period for c in found if c.fits]
+        if not known or one.verdict.period < min(known) * (1 - 1e-6):
+            found.append(_confirmed(one))
+    return found
 
 
 def _confirmed(one: Candidate) -> Candidate:
