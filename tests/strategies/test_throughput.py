@@ -19,6 +19,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.plans.summary import comparison_table, document
 from loadmaster.strategies.pipelines.balance import Balance
+from loadmaster.strategies.pipelines.larger_batches import larger_batch
 from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged
 
 MESH = lm.Cluster.mesh(4, memory="1GiB", bandwidth=1e12)
@@ -220,6 +221,37 @@ def test_what_if_compares_periods():
     seen = lm.what_if(plan, scale_device=2)
     assert seen.gain(seen.prospects[1]) == pytest.approx(2.0, rel=0.02)
     assert "period" in str(seen)
+
+
+def looked_up(weight, flops):
+    """A product that reads a large weight for a small batch."""
+    ops = {
+        "name": ["x", "w", "product", "sum"],
+        "kind": ["input", "parameter", "aten.mm.default", "aten.add.Tensor"],
+        "output": ["f32[2,4]", "f32[4,4]", "f32[2,4]", "f32[2,4]"],
+        "output_bytes": [32, weight, 32, 32],
+        "param_bytes": [0, weight, 0, 0],
+        "flops": [0, 0, flops, 8],
+        "bytes_accessed": [0, 0, weight + 64, 64],
+    }
+    edges = {"src": [0, 1, 2], "dst": [2, 2, 3], "bytes": [32, weight, 32]}
+    return lm.OpGraph(ops, edges, meta={"batch": 2})
+
+
+def test_a_larger_batch_costs_little_where_weights_are_waited_for():
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    waits = problem_of(looked_up(10**9, 10**3), cluster)
+    seconds = float(waits.time.sum())
+    found = larger_batch(waits, 0, 1.05 * seconds, 10**9 + 96)
+    assert found.times >= 64
+    assert found.seconds <= 1.05 * seconds
+    computes = problem_of(looked_up(10**3, 10**12), cluster)
+    assert larger_batch(computes, 0, 1.5 * float(computes.time.sum()), 2000) is None
+    assert larger_batch(computes, 0, 2.5 * float(computes.time.sum()), 2000).times == 2
+    # Twice the batch does not fit.
+    assert larger_batch(waits, 0, 2 * seconds, int(cluster.memory[0])) is None
+    plan = lm.place(looked_up(10**9, 10**3), cluster, objective="throughput")
+    assert any("times as large finish one" in note for note in plan.notes)
 
 
 def test_plans_are_the_same_again():

@@ -26,6 +26,7 @@ from loadmaster.judge.streaming import streamed
 from loadmaster.strategies import least_overflow
 from loadmaster.strategies.attempts import SHARES
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.pipelines.larger_batches import larger_batch
 from loadmaster.strategies.pipelines.throughput import (
     balanced,
     dealt_out,
@@ -68,7 +69,7 @@ def place(
     told("whole models in turn", Incumbent(found.verdict.period, split_bound(problem).seconds))
     offers = [_offer(one) for one in (found, best, *dealt)]
     return replace(
-        found.noted(*_beside(best, dealt)),
+        found.noted(*_beside(best, dealt), *_larger(problem, best)),
         bound=split_bound(problem),
         space=SPLIT_OPS,
         offers=tuple(dict.fromkeys(offers)),
@@ -174,4 +175,24 @@ def _beside(stages: Candidate, dealt: list[Candidate]) -> list[str]:
         f"{_words(stages)}: a batch every {format_seconds(stages.verdict.period)}, each in "
         f"{format_seconds(_latency(stages))}; {_words(rival)}: every "
         f"{format_seconds(rival.verdict.period)}, each in {format_seconds(_latency(rival))}"
+    ]
+
+
+def _larger(problem: Problem, stages: Candidate) -> list[str]:
+    """Larger batches beside stages, at the latency of these: on one whole model per device."""
+    try:
+        alone = single.place(problem)
+    except InfeasibleError:
+        return []
+    device, n = int(alone.assignment.devices[0]), problem.cluster.n_devices
+    peak = int(alone.verdict.peak[device])
+    if not problem.program.is_plain or len(set(problem.cluster.device_types)) > 1:
+        return []
+    found = larger_batch(problem, device, _latency(stages), peak)
+    if found is None:
+        return ["no larger batch is done on one device in the time that one takes in stages"]
+    every = found.seconds / found.times / n
+    return [
+        f"estimate: {n} whole models with batches {found.times} times as large finish one of "
+        f"today's every {format_seconds(every)}, each in {format_seconds(found.seconds)}"
     ]
