@@ -120,3 +120,12 @@ def test_no_stream_is_faster_than_its_busiest_device_or_channel(data):
     assert steady.in_flight >= 1
     again = streamed(problem, assignment, window=steady.in_flight)
     assert again.steady.period == steady.period
+
+
+def test_results_do_not_pile_up():
+    # The last op's output is the step's result: kept until the next one is there.
+    graph = chain([1.0, 1.0], size=100)
+    few = streamed(problem_of(graph, cluster_of(2)), stages(2), window=2)
+    many = streamed(problem_of(graph, cluster_of(2)), stages(2), window=3)
+    assert few.peak[1] <= 400
+    assert many.peak[1] <= 400

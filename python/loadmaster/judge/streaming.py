@@ -36,8 +36,8 @@ MOST_IN_FLIGHT = 128
 #: Steps in a row that are watched at least.
 _WATCHED = 4
 
-#: Windows that are tried beyond the first, which gain nothing, before no more are.
-_PATIENCE = 3
+#: Windows that are tried beyond the best, which gain nothing, before no more are.
+_PATIENCE = 2
 
 
 def streamed(
@@ -125,7 +125,7 @@ class _Trial:
 
     def best(self) -> _Run:
         """The run of the smallest window that reaches the shortest period within memory; else of
-        the shortest period seen, of equals the smallest window.
+        the shortest period seen, of windows up to twice the first.
         """
         found = self.run(self._first_window())
         while found.is_over and found.window > 1:
@@ -134,7 +134,7 @@ class _Trial:
             )
         if found.is_over or found.window < self._first_window():
             return self._widened(found, most=self._first_window() - 1)
-        return self._widened(found, most=MOST_IN_FLIGHT)
+        return self._widened(found, most=min(2 * found.window, MOST_IN_FLIGHT))
 
     def _first_window(self) -> int:
         """By Little's law, as many as the time of a step alone has shortest periods."""

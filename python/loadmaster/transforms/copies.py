@@ -106,8 +106,8 @@ class WholeCopies:
                 codes, of = core[name], int(own[name].max(initial=-1)) + 1
                 core[name] = np.where(codes >= 0, codes + number * of, -1)
         names = self._names()
-        ends = [edges[column] for column in ("src", "dst", "tensor", "bytes")]
-        made = fast.OpGraph(names, *ends, **core)
+        tensor = _without_gaps(edges["tensor"])
+        made = fast.OpGraph(names, edges["src"], edges["dst"], tensor, edges["bytes"], **core)
         known: dict[str, Any] = {TEXTS[column]: text for column, text in self._texts().items()}
         known |= {
             "names": names,
@@ -146,6 +146,14 @@ class WholeCopies:
         made["colocation"] = Texts(lambda: marked("colocation", self.lane[self.copy]))
         made["collective"] = Texts(lambda: marked("collective", self.copy))
         return made
+
+
+def _without_gaps(tensor: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids of tensors, numbered from 0 in their order. O(edges + largest id)."""
+    used = np.zeros(int(tensor.max(initial=-1)) + 2, dtype=bool)
+    used[tensor] = True
+    used[-1] = False  # Where messages without data are.
+    return np.append(np.cumsum(used[:-1]) - 1, -1)[tensor]
 
 
 def is_state(graph: OpGraph) -> NDArray[np.bool_]:

@@ -2,7 +2,8 @@
 
 Steps have parameters, buffers and constants in common. Inputs arrive with their step. In training,
 what a step reads of a parameter is what the step before has written. At most so many steps are
-under way as the *window* says: a step begins when the one that many steps before it has ended.
+under way as the *window* says: a step begins when the one that many steps before it has ended. What
+a step puts out is kept until the next step has put out the same.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ def stream(graph: OpGraph, steps: int, window: int, last: int) -> Stream:
     copies = WholeCopies(graph, [0] * steps, "s")
     is_input = graph.stands_for == INPUT
     edges = _with_control(_updated(copies, copies.edges()), *_gates(copies, window, last))
+    edges = _joined(edges, _results(copies))
     columns = {
         "placeholder": graph.placeholder & ~is_input,
         "resident": np.where(is_input, np.uint64(0), graph.param_bytes),
@@ -138,8 +140,37 @@ def _with_control(
 ) -> dict[str, NDArray[Any]]:
     """The edges, and messages without data after them."""
     none, nothing = np.full(len(src), -1), np.zeros(len(src), dtype=np.uint64)
-    more = {"src": src, "dst": dst, "tensor": none, "bytes": nothing}
+    return _joined(edges, {"src": src, "dst": dst, "tensor": none, "bytes": nothing})
+
+
+def _joined(
+    edges: dict[str, NDArray[Any]], more: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([column, more[name]]) for name, column in edges.items()}
+
+
+def _results(copies: WholeCopies) -> dict[str, NDArray[Any]]:
+    """Edges that keep what a step puts out until the next step has put out the same."""
+    graph, n = copies.graph, copies.n
+    read = np.zeros(graph.n_ops, dtype=bool)
+    reads = (copies.tensor >= 0) & ~graph.view[graph.dst]
+    read[graph.reduced.shows[graph.src[reads]]] = True
+    is_result = ~read & ~graph.view & ~graph.placeholder & ~copies.common[storage_of(graph)]
+    results = np.flatnonzero(is_result)
+    # A tensor that only views show has an id; of other results it is made.
+    tensor = 2 * n * copies.stride + results
+    size = graph.output_bytes[results]
+    shown = np.flatnonzero((copies.tensor >= 0) & is_result[graph.src])
+    at = np.searchsorted(results, graph.src[shown])
+    tensor[at], size[at] = copies.tensor[shown], graph.bytes[shown]
+    step = np.arange(n - 1)[:, None]
+    stride = np.where(tensor < copies.stride, copies.stride, graph.n_ops)
+    return {
+        "src": copies.at[:-1, results].ravel(),
+        "dst": copies.at[1:, results].ravel(),
+        "tensor": (tensor + step * stride).ravel(),
+        "bytes": np.tile(size, n - 1),
+    }
 
 
 def _gates(

@@ -1,7 +1,8 @@
 """``auto`` where the objective is throughput, of models that infer.
 
-1. Contiguous stages of several orders, and one device, are starts. The best few of them are
-   improved by moves of single ops (:mod:`loadmaster.strategies.pipelines.throughput`).
+1. Contiguous stages of several orders, those of the max-load problem where devices are equal, and
+   one device are starts. The best few of them are improved by moves of single ops
+   (:mod:`loadmaster.strategies.pipelines.throughput`).
 2. Whole models take batches in turn, where the method may split.
 3. The best of each are confirmed: a stream is simulated, with as many batches under way as it
    takes and memory allows (:mod:`loadmaster.judge.streaming`).
@@ -25,7 +26,13 @@ from loadmaster.judge.streaming import streamed
 from loadmaster.strategies import least_overflow
 from loadmaster.strategies.attempts import SHARES
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged
+from loadmaster.strategies.pipelines.larger_batches import larger_batch
+from loadmaster.strategies.pipelines.throughput import (
+    balanced,
+    dealt_out,
+    of_downsets,
+    staged,
+)
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
 
@@ -51,8 +58,7 @@ def place(
         Nothing that was tried fits.
     """
     told = progress or (lambda stage, best: None)
-    whole = [_confirmed(one) for one in _whole_ops(problem, warm_start)]
-    best = _best(problem, whole)
+    best = _best(problem, _confirmed_in_turn(problem, _whole_ops(problem, warm_start)))
     if not best.fits or _is_short(best):
         best = _best(problem, [best, *_with_room(problem)])
     told("stages", Incumbent(best.verdict.period, bound(problem).seconds))
@@ -63,7 +69,7 @@ def place(
     told("whole models in turn", Incumbent(found.verdict.period, split_bound(problem).seconds))
     offers = [_offer(one) for one in (found, best, *dealt)]
     return replace(
-        found.noted(*_beside(best, dealt)),
+        found.noted(*_beside(best, dealt), *_larger(problem, best)),
         bound=split_bound(problem),
         space=SPLIT_OPS,
         offers=tuple(dict.fromkeys(offers)),
@@ -73,6 +79,8 @@ def place(
 def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidate]:
     """The best starts, and what moves of single ops make of them; of all something that fits."""
     starts = staged(problem)[:_STARTS]
+    if len(set(problem.cluster.device_types)) == 1 and (one := of_downsets(problem)):
+        starts.insert(0, one)
     with suppress(InfeasibleError):
         starts.append(single.place(problem))
     starts += as_candidates(problem, warm_start)
@@ -116,6 +124,16 @@ def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
     return [one for one in found if one.fits]
 
 
+def _confirmed_in_turn(problem: Problem, some: list[Candidate]) -> list[Candidate]:
+    """Those that may be the best, confirmed: a stream's period is no shorter than its load."""
+    found: list[Candidate] = []
+    for one in sorted(some, key=lambda one: problem.objective.rank(one.verdict)):
+        known = [c.verdict.period for c in found if c.fits]
+        if not known or one.verdict.period < min(known) * (1 - 1e-6):
+            found.append(_confirmed(one))
+    return found
+
+
 def _confirmed(one: Candidate) -> Candidate:
     return replace(one, verdict=streamed(one.problem, one.assignment))
 
@@ -157,4 +175,24 @@ def _beside(stages: Candidate, dealt: list[Candidate]) -> list[str]:
         f"{_words(stages)}: a batch every {format_seconds(stages.verdict.period)}, each in "
         f"{format_seconds(_latency(stages))}; {_words(rival)}: every "
         f"{format_seconds(rival.verdict.period)}, each in {format_seconds(_latency(rival))}"
+    ]
+
+
+def _larger(problem: Problem, stages: Candidate) -> list[str]:
+    """Larger batches beside stages, at the latency of these: on one whole model per device."""
+    try:
+        alone = single.place(problem)
+    except InfeasibleError:
+        return []
+    device, n = int(alone.assignment.devices[0]), problem.cluster.n_devices
+    peak = int(alone.verdict.peak[device])
+    if not problem.program.is_plain or len(set(problem.cluster.device_types)) > 1:
+        return []
+    found = larger_batch(problem, device, _latency(stages), peak)
+    if found is None:
+        return ["no larger batch is done on one device in the time that one takes in stages"]
+    every = found.seconds / found.times / n
+    return [
+        f"estimate: {n} whole models with batches {found.times} times as large finish one of "
+        f"today's every {format_seconds(every)}, each in {format_seconds(found.seconds)}"
     ]

@@ -89,22 +89,42 @@ class Line:
         return np.searchsorted(np.array(ends), first[colocation], side="right").astype(np.int64)
 
 
-def _crossing(problem: Problem, at: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+def sent(
+    problem: Problem,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+    """Edges of the reduced graph that are sent in each step if their ends are apart: source,
+    destination, and seconds between an average pair of devices on the first edge of each tensor or
+    message, 0 on its others.
+    """
+    src, dst, which, seconds = _sent(problem)
+    is_first = np.zeros(len(which), dtype=bool)
+    is_first[np.unique(which, return_index=True)[1]] = True
+    return src, dst, np.where(is_first, seconds[which], 0.0)
+
+
+def _sent(
+    problem: Problem,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.intp], NDArray[np.float64]]:
+    """The same edges, the number of the tensor or message of each, and the seconds of each."""
     src, dst, tensor, bytes_, _ = fast.edges(problem.graph)
     stays = state_tensors(problem)
     kept = (tensor < 0) | ~stays[np.maximum(tensor, 0)]
     src, dst, tensor, bytes_ = src[kept], dst[kept], tensor[kept], bytes_[kept]
-    key = np.where(tensor >= 0, tensor, -1 - src)
+    key = np.where(tensor >= 0, tensor.astype(np.int64), -1 - src.astype(np.int64))
     _, which = np.unique(key, return_inverse=True)
-    count = int(which.max(initial=-1)) + 1
+    size = np.zeros(int(which.max(initial=-1)) + 1)
+    np.maximum.at(size, which, bytes_.astype(np.float64))
+    latency, per_byte = problem.links.mean_link
+    return src, dst, which, latency + size * per_byte
+
+
+def _crossing(problem: Problem, at: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    src, dst, which, seconds = _sent(problem)
+    count = len(seconds)
     begins, ends = np.full(count, n), np.zeros(count, dtype=np.int64)
     for place in (at[src], at[dst]):
         np.minimum.at(begins, which, place)
         np.maximum.at(ends, which, place)
-    size = np.zeros(count)
-    np.maximum.at(size, which, bytes_.astype(np.float64))
-    latency, per_byte = problem.links.mean_link
-    seconds = latency + size * per_byte
     change = np.bincount(begins + 1, seconds, n + 2) - np.bincount(ends + 1, seconds, n + 2)
     return np.maximum(np.cumsum(change)[: n + 1], 0.0)
 

@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.orders import frugal_order, program_order
+from loadmaster.readers.max_load import MaxLoad
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.balance import Balance
-from loadmaster.strategies.pipelines.period_cuts import Line, period_cuts
+from loadmaster.strategies.pipelines.max_load import split
+from loadmaster.strategies.pipelines.period_cuts import Line, period_cuts, sent
 from loadmaster.transforms.dealt import deal
 
 #: How near the bound a period is near enough.
@@ -46,6 +49,44 @@ def staged(
                 made = judged(problem, Assignment(at, ranks(line.order)))
                 found[at.tobytes()] = made
     return sorted(found.values(), key=lambda one: problem.objective.rank(one.verdict))
+
+
+def of_downsets(problem: Problem) -> Candidate | None:
+    """The stages of :func:`loadmaster.strategies.pipelines.max_load.split`, which need not be
+    contiguous in any one order. A stage's load there is what it computes, sends and reads, one
+    after another; devices count as the slowest. None: none fit.
+    """
+    unit, n = problem.graph.colocation, int(problem.graph.colocation.max()) + 1
+    slowest = max(problem.cluster.device_types, key=lambda k: float(problem.time[:, k].sum()))
+    busy = np.bincount(unit, problem.compute_time[:, slowest], n)
+    src, dst, seconds = sent(problem)
+    away = unit[src] != unit[dst]
+    ends = np.unique(np.stack([unit[src[away]], unit[dst[away]]]).astype(np.int64), axis=1)
+    given = MaxLoad(
+        ids=tuple(range(n)),
+        times=np.stack([busy, busy], axis=1),
+        bytes=np.bincount(unit, problem.graph.resident.astype(np.float64), n).astype(np.int64),
+        backward=np.zeros(n, dtype=bool),
+        colour=np.arange(n),
+        src=ends[0],
+        dst=ends[1],
+        cost=np.bincount(unit[src[away]], seconds[away], n).astype(np.float64),
+        accelerators=problem.cluster.n_devices,
+        memory=min(problem.memory),
+        cpus=0,
+    )
+    try:
+        stage = split(given).stage
+    except InfeasibleError:
+        return None
+    at = np.array(next(_paths(problem)), dtype=np.int32)[stage[unit]]
+    if not problem.allowed_types[np.arange(len(at)), _types(problem)[at]].all():
+        return None
+    return judged(problem, Assignment(at, ranks(program_order(problem.graph))))
+
+
+def _types(problem: Problem) -> NDArray[np.int64]:
+    return np.array(problem.cluster.device_types)
 
 
 def _lines(problem: Problem) -> Iterator[Line]:

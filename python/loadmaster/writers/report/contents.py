@@ -13,6 +13,7 @@ from loadmaster.base.units import format_seconds
 from loadmaster.costs import PROVENANCES
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.streams import shortest, stream_facts
 from loadmaster.plans.summary import moved, no_placement, shortage, verdict
 from loadmaster.running.measured import Measured
 from loadmaster.writers.pictures.bars import shades
@@ -65,10 +66,11 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
     shares = ", ".join(f"{share:.0%} {word}" for word, share in plan.provenance.items())
     rows = [
+        *_streamed(plan),
         ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
         ("one device", _one_device(plan)),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
-        ("gap", f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"),
+        ("gap", _gap(plan)),
         ("memory", _memory(plan)),
         ("moved", moved(plan.schedule)),
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
@@ -77,6 +79,17 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     ]
     notes = [note for note in (verdict(plan), *plan.notes) if note]
     return rows + [("note", note) for note in notes]
+
+
+def _streamed(plan: Plan) -> list[tuple[str, str]]:
+    """Of a plan made for throughput: what a stream of its steps came to."""
+    return [] if plan.verdict.steady is None else stream_facts(plan)
+
+
+def _gap(plan: Plan) -> str:
+    if plan.objective.goal == "throughput":
+        return f"{plan.gap:.1%}: {shortest(plan)}"
+    return f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"
 
 
 def _one_device(plan: Plan) -> str:

@@ -81,10 +81,15 @@ def _layout(rows: list[str], **layout: Any) -> Figure:
 
 
 def quality(plan: Plan, comparison: Comparison | None) -> Figure:
-    """Step times beside the lower bound: the plan, one device, other methods, fastest first."""
-    rows = [(f"this plan ({plan.made_by})", plan.makespan, f"gap {plan.gap:.1%}", OURS)]
+    """Step times, or periods of plans for throughput, beside the lower bound: the plan, one device,
+    other methods, fastest first.
+    """
+    seconds_of = plan.objective.seconds
+    own = seconds_of(plan.verdict)
+    rows = [(f"this plan ({plan.made_by})", own, f"gap {plan.gap:.1%}", OURS)]
     if plan.observed is not None:
-        rows.append(("this plan, predicted", plan.predicted.makespan, "as simulated", OTHERS))
+        predicted = seconds_of(plan.predicted.verdict)
+        rows.append(("this plan, predicted", predicted, "as simulated", OTHERS))
     if plan.single is not None:
         rows.append(("one device", plan.single, "all ops on the fastest that holds them", OTHERS))
     for method, other in comparison.best_first if comparison else ():
@@ -95,7 +100,7 @@ def quality(plan: Plan, comparison: Comparison | None) -> Figure:
             f"fullest device {fullest:.0%}{'' if other.fits else ' (DOES NOT FIT)'}, "
             f"planned in {format_seconds(other.planning_seconds)}"
         )
-        rows.append((method, other.makespan, said, OTHERS))
+        rows.append((method, seconds_of(other.verdict), said, OTHERS))
     names, seconds, said_all, colours = (list(column) for column in zip(*rows, strict=True))
     lines, labels = _bound_lines(
         [plan, *(other for _, other in (comparison.best_first if comparison else ()))]
