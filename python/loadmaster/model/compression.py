@@ -14,7 +14,14 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.model.patterns import Places, Selector, escaped_pattern, family, written
+from loadmaster.model.patterns import (
+    Places,
+    Selector,
+    escaped_pattern,
+    family_of,
+    numbered,
+    written,
+)
 
 #: Of a module's numbers, so many of the last are kept in turn. Those before always become ``*``.
 _NUMBERS = 4
@@ -50,10 +57,11 @@ def _apply(lines: Iterable[Line], places: Places, now: NDArray[np.int64]) -> Non
 
 def _levels(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
     """Patterns from coarse to fine, and the one of each key; -1: none."""
+    pieces = list(map(numbered, places.keys))
     for n in range(_NUMBERS + 1):
         for kept in combinations(range(_NUMBERS), n):
             patterns: dict[str, int] = {}
-            found = (family(key, kept) for key in places.keys)
+            found = (family_of(key, kept) for key in pieces)
             of = [-1 if one is None else patterns.setdefault(one, len(patterns)) for one in found]
             yield list(patterns), np.array(of, dtype=np.int64)
     yield [escaped_pattern(key) for key in places.keys], np.arange(len(places.keys))
