@@ -12,8 +12,9 @@ _SPREAD = 8
 
 
 def joint(*columns: ArrayLike) -> NDArray[np.int64]:
-    """A number from 0 for each row, by the order of the rows. O(n) per column of small numbers, else
-    O(n log n).
+    """A number from 0 for each row, by the order of the rows.
+
+    O(n) per column of small numbers, O(n log n) per other column.
 
     >>> joint([7, 7, 3, 7], [1, 2, 1, 1]).tolist()
     [1, 2, 0, 1]
