@@ -9,6 +9,7 @@ wrong. The last lines speak of single items, so all come out right.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -55,8 +56,13 @@ def _apply(lines: Iterable[Line], places: Places, now: NDArray[np.int64]) -> Non
         now[meant] = np.where(now[meant] < 0, -1, word)
 
 
-def _levels(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
-    """Patterns from coarse to fine, and the one of each key; -1: none."""
+@lru_cache(maxsize=2)
+def _levels(places: Places) -> list[tuple[list[str], NDArray[np.int64]]]:
+    """Patterns from coarse to fine, and the one of each key; -1: none. Columns share them."""
+    return list(_patterns(places))
+
+
+def _patterns(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
     pieces = list(map(numbered, places.keys))
     for n in range(_NUMBERS + 1):
         for kept in combinations(range(_NUMBERS), n):

@@ -204,12 +204,8 @@ class _Building:
         columns = self.columns[:, nodes]
         columns[self.axis] = np.arange(len(nodes)) - np.repeat(starts[:-1], count)
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
-        exchange = np.array(
-            [
-                self.traffic.seconds(ALL_REDUCE, summed) + self.traffic.neighbour(near)
-                for summed, near in part.moved(self.axis)
-            ]
-        )
+        exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
+        exchange += self.traffic.neighbours(part.halos[self.axis])
         makes, maker = self.parts.made.of(nodes)
         made = self.parts.made.bytes[makes]
         whole = np.bincount(maker, made, len(nodes))
@@ -283,22 +279,22 @@ class _Building:
         traffic, role = frame.traffic[some], frame.role[some]
         of = role + len(ROLES) * (traffic > 0)
         ends = (frame.left[some], frame.right[some], of, *shape)
-        tables = [
+        alike = joint(*ends)
+        distinct = (column[firsts(alike)].tolist() for column in ends)
+        known = [
             kinds(frame.lays[left][:n].tobytes(), frame.lays[right][:m].tobytes(), what)
-            for left, right, what, n, m in zip(*(c.tolist() for c in ends), strict=True)
+            for left, right, what, n, m in zip(*distinct, strict=True)
         ]
+        tables = [known[i] for i in alike.tolist()]
         starts = np.cumsum([0, *map(len, tables)], dtype=np.int64)
         kind = np.concatenate([np.empty(0, dtype=np.int8), *tables]).astype(np.int64)
         table = np.repeat(np.arange(len(tables)), np.diff(starts))
-        seconds = np.zeros((len(tables), _KINDS))
-        for code in np.unique(kind).tolist():
-            for t in np.unique(table[kind == code]).tolist():
-                bytes_ = float(size[t, code])
-                seconds[t, code] = (
-                    self.traffic.bucketed(code, bytes_, self.setting.bucket)
-                    if traffic[t] != ACTIVATION
-                    else self.traffic.seconds(code, bytes_)
-                )
+        seconds, is_there = np.zeros((len(tables), _KINDS)), np.zeros((len(tables), _KINDS), bool)
+        is_there[table, kind] = True
+        for code in range(-2, len(fast.COLLECTIVES)):
+            for bucket, is_alone in ((0.0, True), (self.setting.bucket, False)):
+                rows = np.flatnonzero(is_there[:, code] & ((traffic == ACTIVATION) == is_alone))
+                seconds[rows, code] = self.traffic.each(code, size[rows, code], bucket)
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)
         found = np.zeros((len(kind), 4))
