@@ -138,7 +138,7 @@ def test_the_result_is_no_worse_than_the_start_nor_than_descending_from_it(seed)
     descended = problem.descend(start, WEIGHTS)
     least = problem.energy(descended, WEIGHTS)
     assert least <= problem.energy(start, WEIGHTS) + 1e-9
-    assert problem.solve(WEIGHTS, start=start, sweeps=0).energy == pytest.approx(least)
+    assert problem.solve(WEIGHTS, start=start, sweeps=0).energy <= least + 1e-9
     assert problem.solve(WEIGHTS, start=start).energy <= least + 1e-9
     for node, n in enumerate(n_labels(costs)):
         for label in range(n):

@@ -9,12 +9,20 @@ wrong. The last lines speak of single items, so all come out right.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.model.patterns import Places, Selector, escaped_pattern, family, written
+from loadmaster.model.patterns import (
+    Places,
+    Selector,
+    escaped_pattern,
+    family_of,
+    numbered,
+    written,
+)
 
 #: Of a module's numbers, so many of the last are kept in turn. Those before always become ``*``.
 _NUMBERS = 4
@@ -83,12 +91,18 @@ def _apply(lines: Iterable[Line], places: Places, now: NDArray[np.int64]) -> Non
         now[meant] = np.where(now[meant] < 0, -1, word)
 
 
-def _levels(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
-    """Patterns from coarse to fine, and the one of each key; -1: none."""
+@lru_cache(maxsize=2)
+def _levels(places: Places) -> list[tuple[list[str], NDArray[np.int64]]]:
+    """Patterns from coarse to fine, and the one of each key; -1: none. Columns share them."""
+    return list(_patterns(places))
+
+
+def _patterns(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
+    pieces = list(map(numbered, places.keys))
     for n in range(_NUMBERS + 1):
         for kept in combinations(range(_NUMBERS), n):
             patterns: dict[str, int] = {}
-            found = (family(key, kept) for key in places.keys)
+            found = (family_of(key, kept) for key in pieces)
             of = [-1 if one is None else patterns.setdefault(one, len(patterns)) for one in found]
             yield list(patterns), np.array(of, dtype=np.int64)
     yield [escaped_pattern(key) for key in places.keys], np.arange(len(places.keys))

@@ -30,7 +30,7 @@ _SPECIAL = re.compile(r"[\\*# ]")
 _ANY = {(".", "", ""), ("/", "", "")}
 
 #: A number at the end of a word, as layers have: ``layers.3``, ``cell_3``, ``block3``.
-_NUMBER = re.compile(r"\d+(?=[./]|\Z)")
+_NUMBER = re.compile(r"(\d+)(?=[./]|\Z)")
 
 
 def escaped_pattern(text: str) -> str:
@@ -46,14 +46,26 @@ def family(key: str, kept: Sequence[int]) -> str | None:
     >>> family(".h.3.mlp.0", ()), family(".h.3.mlp.0", (0,)), family(".h.3.mlp", (1,))
     ('.h.*.mlp.*', '.h.*.mlp.0', None)
     """
-    pattern = escaped_pattern(key)
-    numbers = list(_NUMBER.finditer(pattern))
-    if len(numbers) <= max(kept, default=0):
+    return family_of(numbered(key), kept)
+
+
+def numbered(key: str) -> list[str]:
+    """The pattern of a key in pieces: texts, and between each two a number.
+
+    >>> numbered(".h.3.mlp.0")
+    ['.h.', '3', '.mlp.', '0', '']
+    """
+    return _NUMBER.split(escaped_pattern(key))
+
+
+def family_of(pieces: Sequence[str], kept: Sequence[int]) -> str | None:
+    """As :func:`family`, from the pieces of a key."""
+    n = len(pieces) // 2
+    if n <= max(kept, default=0):
         return None
-    for i, number in enumerate(reversed(numbers)):
-        if i not in kept:
-            pattern = f"{pattern[: number.start()]}*{pattern[number.end() :]}"
-    return pattern
+    found = list(pieces)
+    found[1::2] = ["*" if i not in kept else pieces[-2 - 2 * i] for i in reversed(range(n))]
+    return "".join(found)
 
 
 def layerless(name: str) -> str:
@@ -98,6 +110,17 @@ def _pieces(pattern: str) -> tuple[str, ...]:
     return tuple(pieces)
 
 
+def _of_word(pieces: Sequence[str]) -> str:
+    """An expression of the words that are these pieces, with any text between them.
+
+    Each piece is where it is found first, and stays there: so it takes no more than O(length).
+    """
+    first, *rest = map(re.escape, pieces)
+    if not rest:
+        return first
+    return "".join([first, *(f"(?>[^./]*?{piece})" for piece in rest[:-1]), "[^./]*", rest[-1]])
+
+
 @dataclass(frozen=True)
 class Selector:
     """What a line of a recipe speaks of.
@@ -140,6 +163,11 @@ class Selector:
     @cached_property
     def _words(self) -> tuple[tuple[str, ...], ...]:
         return tuple(map(_pieces, _words(self.pattern)))
+
+    @cached_property
+    def expression(self) -> re.Pattern[str] | None:
+        """An expression of the same keys; None where ``**`` stands for any number of words."""
+        return None if _ANY & set(self._words) else re.compile("".join(map(_of_word, self._words)))
 
     def fits(self, words: Sequence[str]) -> bool:
         """Whether the words of a path or name match the pattern. O(words of both)."""
@@ -247,6 +275,9 @@ class Places:
             exact = _pieces(_key(pattern))
             if len(exact) == 1:
                 self._keys_of[pattern] = [self._index[e] for e in exact if e in self._index]
+            elif (form := selector.expression) is not None:
+                fitting = [i for i, key in enumerate(self.keys) if form.fullmatch(key)]
+                self._keys_of[pattern] = fitting
             else:
                 fitting = [i for i, words in enumerate(self._words) if selector.fits(words)]
                 self._keys_of[pattern] = fitting

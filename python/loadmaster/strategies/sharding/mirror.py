@@ -241,13 +241,10 @@ class _Mirrored:
                 nodes = np.flatnonzero((bytes_ > 0) & self.runs)
                 if not len(nodes):
                     continue
-                sizes = bytes_[nodes].tolist()
-                seconds = [
-                    traffic.seconds(ALL_REDUCE, b) if is_sum else traffic.neighbour(b)
-                    for b in sizes
-                ]
+                size = bytes_[nodes]
+                seconds = traffic.each(ALL_REDUCE, size) if is_sum else traffic.neighbours(size)
                 place = 2.0 * structure.op[nodes].astype(np.float64) + (2.0 * is_sum - 1.0)
-                made = self._op(np.array(seconds), axis, place)
+                made = self._op(seconds, axis, place)
                 of = np.full(structure.n, -1, dtype=np.int64)
                 of[nodes] = made
                 ends = (a.root, a.reader) if is_sum else (a.reader, a.root)

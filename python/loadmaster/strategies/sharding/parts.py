@@ -62,11 +62,6 @@ class Part:
     inputs: Floats
     outputs: Floats
 
-    def moved(self, axis: int) -> list[tuple[float, float]]:
-        """Per part, bytes that it sums with the others of an axis, and gets from a neighbour."""
-        columns = self.exchanged[axis].tolist(), self.halos[axis].tolist()
-        return list(zip(*columns, strict=True))
-
 
 @dataclass(frozen=True, eq=False)
 class Tensors:

@@ -2,7 +2,8 @@
 
 One axis over all devices comes first, for every weight of what may overlap; more axes go by the
 weight that was best there. Of fewer devices, and of more axes, only meshes are tried whose work
-alone takes less than the best step so far. Plans that share everything by the batch are ranked too:
+alone takes less than the best step so far; of fewer devices more axes only where one was better
+than all that more devices had. Plans that share everything by the batch are ranked too:
 they are what labels that only add up may miss.
 """
 
@@ -91,7 +92,7 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
         if best is not None and budget.lacks(0.0):
             return
         floor = space.work / mesh.size * _evenness(mesh)
-        if best is not None and best.fits and _is_near(best, floor, mesh):
+        if best is not None and best.fits and _is_hopeless(best, floor, mesh):
             continue
         weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
         to_beat = HOPE * best.labels.seen.step_time if best is not None and best.fits else inf
@@ -145,8 +146,12 @@ def _evenness(mesh: Mesh) -> float:
     return found
 
 
-def _is_near(best: Ranked, floor: float, mesh: Mesh) -> bool:
-    return best.labels.seen.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
+def _is_hopeless(best: Ranked, floor: float, mesh: Mesh) -> bool:
+    """Whether a mesh cannot gain enough, or has several axes of devices of which one axis was worse
+    than what there is on more devices.
+    """
+    is_near = best.labels.seen.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
+    return is_near or (len(mesh.axes) > 1 and mesh.size < best.mesh.size)
 
 
 def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) -> Iterator[Ranked]:

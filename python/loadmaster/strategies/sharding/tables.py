@@ -205,12 +205,8 @@ class _Building:
         columns = self.columns[:, nodes]
         columns[self.axis] = np.arange(len(nodes)) - np.repeat(starts[:-1], count)
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
-        exchange = np.array(
-            [
-                self.traffic.seconds(ALL_REDUCE, summed) + self.traffic.neighbour(near)
-                for summed, near in part.moved(self.axis)
-            ]
-        )
+        exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
+        exchange += self.traffic.neighbours(part.halos[self.axis])
         makes, maker = self.parts.made.of(nodes)
         made = self.parts.made.bytes[makes]
         whole = np.bincount(maker, made, len(nodes))
@@ -284,34 +280,33 @@ class _Building:
         traffic, role = frame.traffic[some], frame.role[some]
         of = role_of(role, traffic, frame.apart[some])
         ends = (frame.left[some], frame.right[some], of, *shape)
-        tables = [
+        alike = joint(*ends)
+        distinct = (column[firsts(alike)].tolist() for column in ends)
+        known = [
             kinds(frame.lays[left][:n].tobytes(), frame.lays[right][:m].tobytes(), what)
-            for left, right, what, n, m in zip(*(c.tolist() for c in ends), strict=True)
+            for left, right, what, n, m in zip(*distinct, strict=True)
         ]
+        tables = [known[i] for i in alike.tolist()]
         starts = np.cumsum([0, *map(len, tables)], dtype=np.int64)
         kind = np.concatenate([np.empty(0, dtype=np.int8), *tables]).astype(np.int64)
         table = np.repeat(np.arange(len(tables)), np.diff(starts))
-        owned = np.concatenate(
-            [
-                np.empty(0, dtype=bool),
-                *(_owned(frame, *row) for row in zip(*ends[:2], *shape, strict=True)),
-            ]
-        )
+        is_there = np.zeros((len(tables), _KINDS), dtype=bool)
+        is_there[table, kind] = True
         # Of a table, what goes in the tables' own way, and what goes with other experts'.
         seconds = np.zeros((2, len(tables), _KINDS))
-        together = frame.together[some]
-        for code in np.unique(kind).tolist():
-            for t in np.unique(table[kind == code]).tolist():
-                bytes_, n = float(size[t, code]), int(together[t])
-                seconds[0, t, code] = (
-                    self.traffic.bucketed(code, bytes_, self.setting.bucket)
-                    if traffic[t] != ACTIVATION
-                    else self.traffic.seconds(code, bytes_)
-                )
-                is_sent = n > 1 and traffic[t] == ACTIVATION
-                seconds[1, t, code] = (
-                    self.traffic.seconds(code, bytes_ * n) / n if is_sent else seconds[0, t, code]
-                )
+        together = np.where(traffic == ACTIVATION, frame.together[some], 1)
+        for code in range(-2, len(fast.COLLECTIVES)):
+            for bucket, is_alone in ((0.0, True), (self.setting.bucket, False)):
+                rows = np.flatnonzero(is_there[:, code] & ((traffic == ACTIVATION) == is_alone))
+                sizes = size[rows, code]
+                seconds[:, rows, code] = self.traffic.each(code, sizes, bucket)
+                several = rows[together[rows] > 1]
+                n = together[several]
+                seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
+        owned = np.zeros(len(kind), dtype=bool)
+        for t in np.flatnonzero(together > 1).tolist():
+            row = (int(column[t]) for column in (*ends[:2], *shape))
+            owned[starts[t] : starts[t + 1]] = _owned(frame, *row)
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)
         found = np.zeros((len(kind), 4))

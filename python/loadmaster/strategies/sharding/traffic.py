@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.model.recipe import BUCKET_BYTES
+from loadmaster.strategies.sharding.joint import dense, firsts
 from loadmaster.transforms.lays import FORBIDDEN
 
 #: Bytes at which groups are compared: where latencies count, and where bandwidths do.
@@ -87,11 +87,12 @@ class Traffic:
             self._known[key] = sharing * max(seconds for _, seconds, _ in ways)
         return self._known[key]
 
-    def neighbour(self, size: float) -> float:
+    def neighbours(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds in which every device gets so many bytes from the next one of its group."""
-        if size <= 0:
-            return 0.0
-        return self._hop[0] + size * self._hop[1]
+        found = np.zeros(len(sizes))
+        if (some := sizes > 0).any():
+            found[some] = self._hop[0] + sizes[some] * self._hop[1]
+        return found
 
     @cached_property
     def _hop(self) -> tuple[float, float]:
@@ -100,8 +101,21 @@ class Traffic:
         routes = [self.links.route(a, b) for a, b in pairs]
         return max(route[0] for route in routes), max(1 / route[1] for route in routes)
 
-    def bucketed(self, code: int, size: float, bucket: float = BUCKET_BYTES) -> float:
-        """Seconds of a tensor's share of a bucket of so many bytes; its own if it is larger."""
-        if code < 0 or size >= bucket:
-            return self.seconds(code, size)
-        return self.seconds(code, bucket) * size / bucket
+    def each(
+        self, code: int, sizes: NDArray[np.float64], bucket: float = 0.0
+    ) -> NDArray[np.float64]:
+        """Seconds of a conversion of each of some tensors; of one that is smaller than a bucket of
+        so many bytes its share of the bucket's.
+        """
+        found = np.zeros(len(sizes))
+        if code < 0:
+            found[:] = self.seconds(code, 0.0)
+            return found
+        alone = np.flatnonzero((sizes > 0) & (sizes >= bucket))
+        which = dense(np.rint(sizes[alone]).astype(np.int64))
+        times = [self.seconds(code, size) for size in sizes[alone[firsts(which)]].tolist()]
+        found[alone] = np.array(times)[which] if times else 0.0
+        if bucket > 0 and len(alone) < len(sizes):
+            shares = np.flatnonzero(sizes < bucket)
+            found[shares] = self.seconds(code, bucket) * sizes[shares] / bucket
+        return found

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Factor, Form
+from loadmaster.strategies.sharding.joint import dense, firsts
 from loadmaster.transforms.lays import halo, lays_of, part_weights
 
 #: The label of an op that every device of an axis does whole.
@@ -155,10 +156,11 @@ def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> N
     >>> fractions(np.array([10, 0, -1]), [1, 1, 1, 1], 0).tolist()
     [0.3, 1.0, 0.25]
     """
-    some, which = np.unique(size, return_inverse=True)
+    which = dense(size.reshape(-1))
+    some = size.reshape(-1)[firsts(which)]
     known = {_ALL: 1.0, _EVEN: 1 / len(shares)}
     part = [known[n] if n <= 0 else part_weights(n, shares)[place] / n for n in some.tolist()]
-    return np.array(part, dtype=np.float64)[which.reshape(size.shape)]
+    return np.array(part, dtype=np.float64)[which].reshape(size.shape)
 
 
 def labels_of(form: Form, may_update: bool, of_expert: bool) -> list[int]:

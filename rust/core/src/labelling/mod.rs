@@ -9,6 +9,7 @@
 //! * [`model`] holds the problem for one choice of weights, as the algorithms want it.
 //! * [`tables`] weighs its tables.
 //! * [`ties`] makes it, with nodes that are tied to one label made one.
+//! * [`reduce`] takes out of it what need not be searched.
 //! * [`trws`] finds labels and a lower bound by message passing; [`icm`] improves labels one by one,
 //!   [`forest`] many at once.
 //! * [`solve`] is these together. [`mcmc`] is FlexFlow's way, to be measured against.
@@ -17,6 +18,7 @@ pub mod forest;
 pub mod icm;
 pub mod mcmc;
 pub mod model;
+pub mod reduce;
 pub mod solve;
 pub mod tables;
 pub mod ties;

@@ -1,12 +1,15 @@
 //! A labelling by TRW-S and ICM: in each sweep labels are read off the messages and improved one by one. The best
 //! labels of all count, and each sweep tries to improve them by a move of many nodes.
 //!
+//! What need not be searched is taken out first.
+//!
 //! A sweep is a pass in each direction; labels are read before one of them, by turns. Sweeps end once the bound proves the labels best, or once neither has
 //! improved for a while. No sweep makes the labels or the bound worse.
 
 use super::forest::Forests;
 use super::icm::descend;
 use super::model::{Energy, Model};
+use super::reduce::{Back, Reduced};
 use super::ties::Ties;
 use super::trws::{Direction, Messages, NoChoice};
 use super::{Labelling, energy};
@@ -19,6 +22,9 @@ const TOLERANCE: f64 = 1e-6;
 /// and the energy is gone, in however many of them.
 const PATIENCE: u32 = 20;
 const PROGRESS: f64 = 1e-2;
+
+/// Passes over a problem without labels, at most, to name what has no choice.
+const REFUSAL: usize = 100;
 
 /// Moves of many nodes in a sweep, at most.
 const MOVES: u32 = 2;
@@ -49,10 +55,14 @@ pub struct Solver<'a> {
     problem: &'a Labelling,
     weights: &'a [f64],
     ties: Ties,
+    /// What is left of the problem, and the way back from there.
     model: Model,
+    back: Back,
+    /// What all labels of the model cost besides.
+    constant: f64,
     messages: Messages,
     forests: Forests,
-    /// Labels that were read last, per node of the model.
+    /// Labels that were read last, per node of what is left of the model.
     read: Vec<u32>,
     best: Vec<u32>,
     best_energy: Energy,
@@ -74,13 +84,16 @@ impl<'a> Solver<'a> {
         let ties = Ties::new(problem, tied)?;
         let start = start.map(|labels| ties.per_set(labels)).transpose()?;
         let model = ties.model(problem, weights)?;
+        let mut start = start.unwrap_or_else(|| vec![0; ties.n_sets()]);
+        descend(&model, &mut start);
+        let Reduced { model, constant, back } = Reduced::of(&model);
         let mut solver = Self {
             problem,
             weights,
             messages: Messages::new(&model),
             forests: Forests::new(&model),
-            read: vec![0; ties.n_sets()],
-            best: vec![0; ties.n_sets()],
+            read: back.restricted(&start),
+            best: vec![0; model.n_nodes()],
             best_energy: Energy { forbidden: u32::MAX, cost: 0.0 },
             bound: f64::NEG_INFINITY,
             sweeps: 0,
@@ -88,32 +101,42 @@ impl<'a> Solver<'a> {
             gap_then: f64::INFINITY,
             ties,
             model,
+            constant,
+            back,
         };
-        solver.read.copy_from_slice(start.as_deref().unwrap_or(&solver.best));
         solver.keep();
         Ok(solver)
     }
 
     /// Whether more sweeps are of no use.
     pub fn is_done(&self) -> bool {
-        self.idle >= PATIENCE || self.gap() <= TOLERANCE * self.best_energy.cost.abs()
+        let cost = self.best_energy.cost + self.constant;
+        self.idle >= PATIENCE || (cost < f64::INFINITY && self.gap() <= TOLERANCE * cost.abs())
     }
 
     /// What is between the best energy and the bound.
     fn gap(&self) -> f64 {
-        if self.best_energy.forbidden > 0 { f64::INFINITY } else { self.best_energy.cost - self.bound }
+        if self.best_energy.forbidden > 0 {
+            f64::INFINITY
+        } else {
+            self.best_energy.cost + self.constant - self.bound
+        }
     }
 
     /// A pass in each direction.
     pub fn sweep(&mut self) -> Result<(), Error> {
+        if self.constant == f64::INFINITY {
+            return Err(self.refusal()?);
+        }
         let before = self.best_energy;
         for (turn, direction) in [Direction::Forward, Direction::Backward].into_iter().enumerate() {
             if self.sweeps % 2 == turn as u32 {
                 self.messages.labels(&self.model, direction, &mut self.read);
                 self.keep();
             }
-            let bound = self.messages.pass(&self.model, direction).map_err(|none| self.refusal(none))?;
-            self.bound = self.bound.max(bound);
+            let pass = self.messages.pass(&self.model, direction);
+            let bound = pass.or_else(|_| Err(self.refusal()?))?;
+            self.bound = self.bound.max(bound + self.constant);
         }
         self.improve();
         self.sweeps += 1;
@@ -147,7 +170,7 @@ impl<'a> Solver<'a> {
 
     /// The best labels so far, or which of their choices is forbidden.
     pub fn labels(&self) -> Result<Labels, Error> {
-        let labels = self.ties.per_node(&self.best);
+        let labels = self.ties.per_node(&self.back.whole(&self.best));
         if let Some(choice) = self.problem.forbidden(&labels) {
             let reason = format!(
                 "none was found without a forbidden choice in {} sweeps; the best chooses {choice}",
@@ -159,30 +182,34 @@ impl<'a> Solver<'a> {
         Ok(Labels { labels, energy, bound: self.bound.min(energy), sweeps: self.sweeps })
     }
 
-    fn refusal(&self, none: NoChoice) -> Error {
-        let among = |set: usize| {
-            let members = self.ties.members(set);
-            let tied = members.len() - 1;
-            let others = if tied > 0 { format!(" (with {tied} tied to it)") } else { String::new() };
-            format!("node {}{others}", members[0])
-        };
-        Error::NoLabelling(match none {
-            NoChoice::Node(set) => {
-                let n = self.model.n_labels(set);
-                format!(
-                    "each of {n} labels of {} is forbidden, by itself or by what neighbours allow",
-                    among(set)
-                )
+    /// Why there are no labels without a forbidden choice: what messages of the whole model find.
+    fn refusal(&self) -> Result<Error, Error> {
+        let model = self.ties.model(self.problem, self.weights)?;
+        let mut messages = Messages::new(&model);
+        let turns = [Direction::Forward, Direction::Backward].into_iter().cycle().take(REFUSAL);
+        let found = turns.map(|direction| messages.pass(&model, direction)).find_map(Result::err);
+        Ok(Error::NoLabelling(match found {
+            None => "each choice of labels has a forbidden one".to_owned(),
+            Some(NoChoice::Node(set)) => {
+                let (n, node) = (model.n_labels(set), self.words(set));
+                format!("each of {n} labels of {node} is forbidden, by itself or by what neighbours allow")
             }
-            NoChoice::Edge(a, b) => {
+            Some(NoChoice::Edge(a, b)) => {
                 let edge = self.ties.edge_between(self.problem, a, b).unwrap_or(0);
+                let (a, b) = (self.words(a), self.words(b));
                 format!(
-                    "each pair of labels on edge {edge} is forbidden, between {} and {}, given what their neighbours \
-                     allow",
-                    among(a),
-                    among(b)
+                    "each pair of labels on edge {edge} is forbidden, between {a} and {b}, given what their neighbours \
+                     allow"
                 )
             }
-        })
+        }))
+    }
+
+    /// A set of tied nodes in words.
+    fn words(&self, set: usize) -> String {
+        let members = self.ties.members(set);
+        let tied = members.len() - 1;
+        let others = if tied > 0 { format!(" (with {tied} tied to it)") } else { String::new() };
+        format!("node {}{others}", members[0])
     }
 }
