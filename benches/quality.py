@@ -28,7 +28,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,14 @@ ELSEWHERE = ("ilp", "cpsat", "pesto", "moirai", "mcmc", "cross-entropy", "policy
 LEDGER = [m for m in METHODS if m not in ELSEWHERE]
 
 #: Methods that split ops: what they place is another graph.
-SPLITTING = ("data-parallel", "os-dpos")
+SHARDING = ("sharded", "megatron", "fsdp")
+SPLITTING = ("data-parallel", "os-dpos", *SHARDING)
+
+#: Graphs that do not say what their ops were called with, so that they cannot be sharded.
+BARE = ("planted", "heterogeneous")
+
+#: A plan that takes longer than another method's by more than this share of it is behind.
+BEHIND = 0.005
 
 DESIGN_COLUMNS = ("critical path", "HEFT on all ops", "300 groups", "heaviest edge", "search 15 s")
 
@@ -277,7 +284,8 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
     found += [Task("models", n, c, methods) for n in names for c in clusters]
     if graphs:
         found = [t for t in found if any(word in t.graph for word in graphs)]
-    return found
+    cut = tuple(method for method in methods if method not in SHARDING)
+    return [replace(t, methods=cut) if t.kind in BARE else t for t in found]
 
 
 # -- one placer on the groups of each coarsener ---------------------------------------------------
@@ -641,7 +649,7 @@ def behind(rows: list[Row]) -> list[str]:
         "",
         f"Of {cases} cases in which a plan fits, `auto` is ahead of every other method in "
         f"{ahead}, level with the best in {cases - ahead - len(found)}, and behind in "
-        f"{len(found)}. Not counted: {' and '.join(SPLITTING)}, which split ops.",
+        f"{len(found)}. Not counted: {', '.join(SPLITTING)}, which split ops.",
         "",
     ]
     if found:
@@ -650,19 +658,42 @@ def behind(rows: list[Row]) -> list[str]:
     return lines
 
 
-def quality_page(rows: list[Row], methods: Sequence[str], limit: float) -> str:
-    """The page ``quality.md``."""
+def behind_any(rows: list[Row]) -> list[str]:
+    """Models on which any other method does better than auto by more than a little."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if row.outcome == "fits":
+            found.setdefault(f"{row.graph}, {row.cluster}", {})[row.method] = row
+    body = []
+    for case, by_method in found.items():
+        auto = by_method.pop("auto", None)
+        best = min(by_method.values(), key=lambda row: row.makespan, default=None)
+        if best and (auto is None or auto.makespan > (1 + BEHIND) * best.makespan):
+            more = "" if auto is None else f"{auto.makespan / best.makespan - 1:.2%}"
+            body.append(
+                [case, cell(auto, form=".4f"), f"{best.fraction:.4f} ({best.method})", more]
+            )
+    lines = [
+        f"With those that split ops, `auto` is behind the best other method by more than "
+        f"{BEHIND:.1%} in {len(body)} of {len(found)} cases of models on clusters.",
+        "",
+    ]
+    return [*lines, *(table(["case", "auto", "best other", "longer by"], body) if body else [])]
+
+
+def quality_page(rows: list[Row], methods: Sequence[str], limit: float, anew: str) -> str:
+    """The page ``quality.md``; ``anew``: the options that say which methods were planned."""
     of = {kind: [r for r in rows if r.kind == kind] for kind in KINDS}
     lines = [
         "# Quality of plans",
         "",
-        f"    python benches/quality.py --limit {limit:g}",
+        f"    python benches/quality.py --limit {limit:g}{anew}",
         "",
         "Step time by the simulator, as a fraction of what one device of the fastest type would "
         "take (as if it had the memory). *short*: no plan that fits was found; *late*: not within "
         "the time allowed; *missing*: an extra is not installed. The bound holds for every "
-        "placement of the graph as it is: data-parallel and os-dpos split its ops, and may go "
-        "below. Every figure of every plan is in `quality.csv`, seconds of planning are in "
+        f"placement of the graph as it is: {', '.join(SPLITTING)} and auto split its ops, and may "
+        "go below. Every figure of every plan is in `quality.csv`, seconds of planning are in "
         "`quality-seconds.md`, which differs from run to run, as *late* may.",
         "",
         "![Step time of every method](quality.svg)",
@@ -678,7 +709,7 @@ def quality_page(rows: list[Row], methods: Sequence[str], limit: float) -> str:
         ]
         lines += summary(of["models"], methods)
     if "auto" in methods and len(methods) > 1:
-        lines += behind(rows)
+        lines += [*behind(rows), *behind_any(of["models"])]
     for cluster in CLUSTERS:
         here = [r for r in of["models"] if r.cluster == cluster]
         if here:
@@ -743,6 +774,19 @@ def seconds_report(rows: list[Row], methods: Sequence[str], limit: float) -> str
 
 def _or_zero(number: float) -> float:
     return 0.0 if math.isnan(number) else number
+
+
+def read_csv(path: Path) -> Iterator[Row]:
+    """The rows that an earlier run wrote, without seconds and notes."""
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            figures = {
+                name: float(row[name] or "nan")
+                for name in ("makespan", "bound", "peak", "estimate")
+            }
+            one = figures["makespan"] / float(row["fraction"] or "nan")
+            names = [row[name] for name in ("kind", "graph", "cluster", "method", "outcome")]
+            yield Row(*names, one=one, **figures)
 
 
 def write_csv(rows: list[Row], path: Path) -> None:
@@ -821,6 +865,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds per plan")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
+    parser.add_argument(
+        "--keep", action="store_true", help="take all that is not asked for from quality.csv"
+    )
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), help="only these tables")
     parser.add_argument("--only", choices=["coarsening"], help="write one page anew")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the pages")
     arguments = parser.parse_args()
@@ -831,19 +879,27 @@ def main() -> None:
         (arguments.out / "coarseners.md").write_text(coarseners_page() + "\n")
         return
     wanted = tasks(tuple(arguments.methods), arguments.graphs, arguments.quick)
+    wanted = [task for task in wanted if task.kind in (arguments.kinds or KINDS)]
     kept = Kept(arguments.out / ".quality.jsonl", arguments.fresh)
     run([t for t in map(kept.left, wanted) if t], arguments.jobs, arguments.limit, kept.add)
-    rows = [kept.rows[*t.place, m] for t in wanted for m in t.methods]
+    found = {(*t.place, m): kept.rows[*t.place, m] for t in wanted for m in t.methods}
+    methods, anew = arguments.methods, ""
+    if arguments.keep:
+        anew = f" --keep --methods {' '.join(methods)}"
+        methods = LEDGER
+        for row in read_csv(arguments.out / "quality.csv"):
+            found.setdefault((row.kind, row.graph, row.cluster, row.method), row)
+    rows = [*found.values()]
     rows.sort(key=lambda r: (list(KINDS).index(r.kind), r.graph.lower()))
-    methods = arguments.methods
-    page = quality_page(rows, methods, arguments.limit)
+    page = quality_page(rows, methods, arguments.limit, anew)
     (arguments.out / "quality.md").write_text(page.strip() + "\n")
-    # A run over some graphs leaves the other page as it was.
-    if not arguments.quick and not arguments.graphs:
+    # A run over some graphs or methods leaves other pages as they were.
+    if not (arguments.quick or arguments.graphs or arguments.keep):
         (arguments.out / "coarseners.md").write_text(coarseners_page() + "\n")
-    (arguments.out / "quality-seconds.md").write_text(
-        seconds_report(rows, methods, arguments.limit)
-    )
+    if not arguments.keep:
+        (arguments.out / "quality-seconds.md").write_text(
+            seconds_report(rows, methods, arguments.limit)
+        )
     write_csv(rows, arguments.out / "quality.csv")
     draw(rows, methods, arguments.out / "quality.svg")
 

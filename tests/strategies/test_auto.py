@@ -18,7 +18,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import registry
-from loadmaster.strategies.auto import auto
+from loadmaster.strategies.auto import auto, shards
 from loadmaster.strategies.auto.gathering import gathered
 from loadmaster.strategies.auto.parts import parts
 from loadmaster.strategies.auto.planting import Planting
@@ -524,6 +524,21 @@ def test_a_plan_says_which_ops_are_whole_since_no_rule_says_how_they_are_cut(met
     pooled = [kinds[op].startswith("mine") for op in problem.reduced.op_of]
     assert f"({problem.op_time[pooled].sum() / problem.op_time.sum():.1%} of all time)" in notes[0]
     assert not any("no rule" in note for note in lm.place(known, cluster, method).notes)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_sharded"), [("8xA100-NVLink", False), ("4xV100-PCIe", True)]
+)
+def test_the_recipe_of_shards_is_written_down_where_they_are_the_best(
+    monkeypatch, cluster, is_sharded
+):
+    write, written = shards.with_recipe, []
+    monkeypatch.setattr(shards, "with_recipe", lambda *of: written.append(of) or write(*of))
+    plan = lm.place(example("lenet"), lm.Cluster.preset(cluster))
+    best = min(plan.offers, key=lambda one: one.seconds)
+    assert (
+        best.what.startswith("sharded") == is_sharded == (plan.recipe is not None) == bool(written)
+    )
 
 
 def test_where_nothing_fits_as_shards_whole_ops_are_placed(monkeypatch):

@@ -278,7 +278,7 @@ def test_an_op_is_on_the_device_of_its_place_on_the_mesh():
     assert program.part[up].tolist() == [0, 1, 0, 1]
     assert program.parts[up].tolist() == [2, 2, 2, 2]
     assert program.share[up].tolist() == [0.25] * 4
-    assert program.label(int(up[3])) == "'up', replica 1, part 1, device 3 of the mesh"
+    assert program.label(int(up[3])) == "'up' (device 3 of the mesh)"
     groups = {}
     for op, name in enumerate(program.graph.collectives):
         if name.startswith("all_gather"):

@@ -194,11 +194,11 @@ class Program:
         """
         name = repr(self.source.names[self.serves[op]])
         words = [f"the {ROLES[self.role[op]]} for {name}" if self.own[op] else name]
+        if self.rank[op] >= 0:
+            return f"{words[0]} (device {self.rank[op]} of the mesh)"
         words += [f"replica {self.replica[op]}"] if self.replica[op] >= 0 else []
         words += [f"micro-batch {self.micro[op]}"] if self.micro[op] >= 0 else []
         words += [f"part {self.part[op]}"] if self.parts[op] > 1 else []
-        # Of a mesh whose devices all do the whole op, nothing above tells which of them it is.
-        words += [f"device {self.rank[op]} of the mesh"] if self.rank[op] >= 0 else []
         return ", ".join(words)
 
 

@@ -26,6 +26,9 @@ MAX_SPECS = 24
 MAX_PARTS = 40
 _DEPTHS = 6
 
+#: The most devices of a cluster that are named where an op has parts on all of them.
+_NAMED = 2
+
 
 @dataclass(frozen=True)
 class Move:
@@ -280,7 +283,8 @@ class _Side:
         where = names[plan.running_devices[running]]
         for at in np.flatnonzero(running < 0).tolist():
             used = np.unique(plan.running_devices[program.parts_of(int(ops[at]))])
-            where[at] = " + ".join(names[used])
+            is_everywhere = len(used) == len(names) > _NAMED
+            where[at] = f"all {len(used)} devices" if is_everywhere else " + ".join(names[used])
         types = np.array(plan.cluster.device_types)[plan.assignment.devices]
         seconds = problem.time[np.arange(len(types)), types]
         origin = program.origin[problem.reduced.op_of]

@@ -1,6 +1,7 @@
 """Why an op is where it is: what it waited for, what bound it, what other devices would cost.
 
-An op that has parts is explained part by part.
+An op that has parts is explained part by part. Parts of a recipe have their places on its mesh, so
+other labels are tried for them, and no other devices.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class Explanation:
         kind = f" ({self.kind})" if self.kind else ""
         if self.parts:
             head = f"{self.op}{kind} has {counted(len(self.parts), 'part')}, on {self.device}"
+            if self.label:
+                return in_lines([head, *self._split, *self._on_mesh])
             return "\n".join([in_lines([head, *self._split]), *map(str, self.parts)])
         lines = [
             f"{self.op}{kind} is on {self.device}, "
@@ -135,6 +138,21 @@ class Explanation:
     def _split(self) -> list[str]:
         """How it is split, what that caused, and what other labels would."""
         return [*self.label, *map(str, self.caused), *map(str, self.relabelled)]
+
+    @property
+    def _on_mesh(self) -> list[str]:
+        """When the parts of a recipe ran, and why the last of them ended no sooner."""
+        when: dict[str, list[str]] = {}
+        for part in self.parts:
+            span = f"from {format_seconds(part.start)} to {format_seconds(part.finish)}"
+            when.setdefault(span, []).append(part.device)
+        last = max(self.parts, key=lambda part: part.finish)
+        return [
+            *(f"{span} on {', '.join(devices)}" for span, devices in when.items()),
+            f"the last to end, on {last.device}, waited for {last.waited}",
+            *(f"it feeds {what}" for what in last.feeds),
+            f"bound by: {last.constraint}",
+        ]
 
     def _verdict(self, other: Alternative) -> str:
         if other.makespan is None or other.bytes_moved is None:
@@ -199,7 +217,9 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     """
     index = plan.graph.index(op)
     name = plan.graph.names[index]
-    found = tuple(_explained(plan, i) for i in plan.program.parts_of(index).tolist())
+    parts = plan.program.parts_of(index).tolist()
+    is_on_mesh = plan.recipe is not None and len(parts) > 1
+    found = tuple(_explained(plan, i, is_on_mesh=is_on_mesh) for i in parts)
     split: dict[str, Any] = {
         "label": _label(plan, index),
         "caused": caused(plan, index),
@@ -250,8 +270,8 @@ def _label(plan: Plan, index: int) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _explained(plan: Plan, index: int) -> Explanation:
-    """Explains an op of the graph that runs."""
+def _explained(plan: Plan, index: int, *, is_on_mesh: bool) -> Explanation:
+    """Explains an op of the graph that runs. What is on a mesh has no place beside its own."""
     problem, program, ran = plan.problem, plan.program, _when(plan, index)
     planned, stands_for = plan.predicted, int(problem.reduced.map[index])
     sets = plan.binding.sets
@@ -261,7 +281,7 @@ def _explained(plan: Plan, index: int) -> Explanation:
     tried = [
         _tried(planned, stands_for, moved, device, stages)
         for device in range(plan.cluster.n_devices)
-        if device != here
+        if device != here and not is_on_mesh
     ]
     rank = problem.objective.rank
     tried.sort(key=lambda one: (0, rank(one.verdict)) if one.verdict else (1, (0, 0.0)))
@@ -385,6 +405,8 @@ def _constraint(
     asked = plan.binding.reasons(stands_for)
     if asked:
         return f"constraint: {'; '.join(asked)}"
+    if plan.recipe is not None and not others and plan.program.rank[index] >= 0:
+        return f"the recipe: it is on device {plan.program.rank[index]} of the mesh"
     if others and not plan.binding.allowed[stands_for].sum() > 1:
         return f"device types: it may run on {ran.device_types[index]} only"
     if plan.constraints.contiguous and all(other.verdict is None for other in others):

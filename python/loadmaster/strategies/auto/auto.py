@@ -185,6 +185,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             raise
         run.ended = INTERRUPTED
     assert best is not None
+    best = run.writes(best)
     if best.problem.program.recipe is None and can_be_sharded(run.problem):
         best = best.noted(*without_rule(run.problem))
     return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))

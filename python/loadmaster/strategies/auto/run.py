@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,10 @@ from loadmaster.strategies.candidate import Candidate
 
 def _silent(stage: str, best: Incumbent | None) -> None:
     """Tells nobody."""
+
+
+def _as_it_is(candidate: Candidate) -> Candidate:
+    return candidate
 
 
 @dataclass
@@ -40,6 +44,8 @@ class Run:
         Whether replicas are among the plans.
     best : Candidate or None
         The best plan so far.
+    writes : callable
+        Writes down the recipe of a sharded plan of this run; any other plan stays as it is.
     is_sole : bool
         Whether one device is the answer, so that there is nothing to search for.
     ended : str
@@ -58,6 +64,7 @@ class Run:
     tuning: Tuning = TUNING
     may_split: bool = False
     best: Candidate | None = None
+    writes: Callable[[Candidate], Candidate] = _as_it_is
     is_sole: bool = False
     ended: str = ""
     lacking: tuple[str, int] | None = None

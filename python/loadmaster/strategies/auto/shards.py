@@ -1,4 +1,8 @@
-"""Sharded plans among those of ``auto``: the best labels of the best meshes, judged."""
+"""Sharded plans among those of ``auto``: the best labels of the best meshes, judged.
+
+Their recipe takes as long as a judgement or two to write down, so the best plan of all has one, if
+it is sharded, and no other.
+"""
 
 from __future__ import annotations
 
@@ -33,4 +37,8 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     found, labels, space = best
     again = ", layers recomputed" if space.recompute else ""
     offer = Best(SPLIT_OPS, f"sharded on {labels.words}{again}", found.verdict.step_time)
-    yield with_recipe(space, labels, found), offer
+    program = found.problem.program
+    run.writes = lambda one: (
+        with_recipe(space, labels, one) if one.problem.program is program else one
+    )
+    yield found, offer

@@ -30,6 +30,9 @@ LOOKED_AT, JUDGED = 8, 3
 #: From so many parts on, fewer are.
 MANY_PARTS, LOOKED_AT_OF_MANY, JUDGED_OF_MANY = 200_000, 4, 2
 
+#: Up to so many parts, judging takes next to nothing, and more are.
+FEW_PARTS, JUDGED_OF_FEW = 5_000, 8
+
 #: Labels whose mirror is slower than the best one's by more than this share are not judged, unless
 #: nothing fits so far.
 WITHIN = 0.25
@@ -132,8 +135,10 @@ def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | 
 
 def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
     """The best of the ranked labels, judged."""
-    is_large = space.problem.graph.n_ops * space.problem.cluster.n_devices >= MANY_PARTS
-    looked_at, most = (LOOKED_AT_OF_MANY, JUDGED_OF_MANY) if is_large else (LOOKED_AT, JUDGED)
+    n_parts = space.problem.graph.n_ops * space.problem.cluster.n_devices
+    looked_at, most = LOOKED_AT, JUDGED_OF_FEW if n_parts <= FEW_PARTS else JUDGED
+    if n_parts >= MANY_PARTS:
+        looked_at, most = LOOKED_AT_OF_MANY, JUDGED_OF_MANY
     rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
     if rows and space.problem.graph.n_ops <= UNTIED:
         rows = best_of([rows[0].untied(space.memory(rows[0].mesh)), *rows], 0)

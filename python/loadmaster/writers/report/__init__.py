@@ -133,7 +133,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return f"<tr>{inner}</tr>"
 
     body = "".join(line("td", row) for row in rows)
-    return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
 
 
 def _beside(measured: Measured | None) -> str:
