@@ -146,6 +146,8 @@ def place(
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     if expert_imbalance is not None:
         expert_imbalance = imbalance(expert_imbalance)
         recipe = recipe and replace(recipe, expert_imbalance=expert_imbalance)

@@ -37,8 +37,6 @@ def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     InfeasibleError
         It does not fit, or no device may run some op.
     """
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     mesh = recipe.mesh.on(problem.cluster)
     return on_mesh(problem, shard(problem.model, recipe), mesh)
 
