@@ -5,7 +5,8 @@
 Steps are the judge's, over one device's. AutoParallel decides on placements of parameters (files of
 ``results/autoparallel``, made by ``autoparallel_placements.py``); what it leaves open, activations
 and the optimizer, has the cheapest labels that go with them, so its row is at least as good as it
-is. FlexFlow's walk (Jia et al., MLSys 2019) goes over the labels of one axis by their summed cost,
+is. "By hand" are the recipes of ``recipes``, applied as they are, in the same orders as the others.
+FlexFlow's walk (Jia et al., MLSys 2019) goes over the labels of one axis by their summed cost,
 from every op whole. The second table has Alpa's integer program (Zheng et al., OSDI 2022) on
 the same tables of costs, tied alike: objective, bound and seconds beside those of TRW-S.
 """
@@ -31,6 +32,7 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.form import FLAT, REPLICATE
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.sharding import fsdp, megatron, sharded
 from loadmaster.strategies.sharding.exact_labels import exact_labels
 from loadmaster.strategies.sharding.judging import expanded
@@ -40,7 +42,9 @@ from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import Tables
+from loadmaster.strategies.simple import recipe as as_it_is
 
+RECIPES = Path(__file__).parent / "recipes"
 PLACEMENTS = Path(__file__).parent / "results" / "autoparallel"
 
 #: Graphs, the file of AutoParallel's placements of each, and how its names become the graph's.
@@ -129,6 +133,12 @@ def flexflow(problem: Problem) -> Iterator[Ranked]:
         yield Ranked(mesh, found, solver, found.fits(space.memory(mesh)))
 
 
+def by_hand(problem: Problem, model: str, name: str) -> float:
+    """The judged step of a recipe that was written by hand."""
+    recipe = lm.Recipe.load(RECIPES / f"{model}.{name}.toml")
+    return in_time_for_collectives(as_it_is.place(problem, recipe=recipe)).verdict.step_time
+
+
 def best_step(problem: Problem, rows: Iterator[Ranked]) -> float:
     """The judged step of the best of some labels; infinite: none fits."""
     space = Space.of(problem)
@@ -143,6 +153,8 @@ def steps(problem: Problem, model: str) -> Iterator[tuple[str, float, float]]:
         "autoparallel": lambda: best_step(problem, autoparallel(problem, model)),
         "megatron": lambda: megatron.place(problem).verdict.step_time,
         "fsdp": lambda: fsdp.place(problem).verdict.step_time,
+        "Megatron, by hand": lambda: by_hand(problem, model, "megatron"),
+        "FSDP, by hand": lambda: by_hand(problem, model, "fsdp"),
         "flexflow": lambda: best_step(problem, flexflow(problem)),
     }
     for name, run in peers.items():

@@ -83,7 +83,7 @@ def test_devices_of_the_mesh_are_those_of_the_plan(plan):
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        (replace(DATA, rest="auto"), "leaves '.*' to a solver: .*rest = \"whole\""),
+        (replace(DATA, shard_state={"m.0": "optimizer"}, rest="auto"), "has shard_state"),
         (Recipe({"dp": 4}), "the mesh has 4 devices"),
         (Recipe({"dp": 2}, {"dp": {"m.0": "expert"}}), "labels.dp, 'm.0': nothing that it means"),
         (replace(DATA, overrides={"conv*": "gpu0"}), "overrides: 'convolution' has parts on"),
@@ -94,6 +94,11 @@ def test_devices_of_the_mesh_are_those_of_the_plan(plan):
 def test_a_recipe_that_cannot_be_applied_says_why(replicas, recipe, message):
     with pytest.raises(lm.InputError, match=message):
         lm.place(replicas.graph, replicas.cluster, recipe=recipe)
+
+
+def test_what_is_left_open_is_not_applied_as_it_is(replicas):
+    with pytest.raises(lm.InputError, match=r"leaves .* to a solver: .*rest"):
+        lm.place(replicas.graph, replicas.cluster, "recipe", recipe=replace(DATA, rest="auto"))
 
 
 def test_a_method_that_takes_no_recipe_says_so(replicas):

@@ -39,13 +39,13 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--recipe",
         metavar="RECIPE.toml",
-        help="apply a recipe as it is, without a search (.toml or .json)",
+        help="apply a recipe as it is, and search for what it leaves auto (.toml or .json)",
     )
     command.add_argument(
         "--expert-imbalance",
         metavar="FACTOR",
-        help="how much more than its fair share of the experts' work the busiest device does, where "
-        "devices share the experts of a mixture; 1 if not given",
+        help="how much more than its fair share of the work of a mixture's experts the busiest "
+        "device does; 1 if not given",
     )
     command.add_argument(
         "--save-recipe",

@@ -329,6 +329,16 @@ class Recipe:
                 checks.integer("stage", stage, 0, most)
         return dict(self.stages)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it leaves something to a solver: ``"auto"``.
+
+        >>> Recipe({"tp": 2}).is_open, Recipe({"tp": 2}, {"tp": {"h.*": "auto"}}).is_open
+        (False, True)
+        """
+        tables = (*self.labels.values(), *self.parameters.values())
+        return self.rest == AUTO or any(AUTO in table.values() for table in tables)
+
     def _checked(self, tables: Any, words: _Words) -> dict[str, dict[str, str]]:
         """A table per axis, each selector and word of the form that it must have."""
         if not isinstance(tables, Mapping):

@@ -198,14 +198,16 @@ class _Reader:
     def _problem(self, graph: OpGraph, cluster: Cluster) -> Problem:
         document = self.document
         program, source_costs = Program.of(graph), None
+        recipe = self._recipe(document["recipe"], graph, cluster) if "recipe" in document else None
+        imbalance = 1.0 if recipe is None else recipe.expert_imbalance
         if "program" in document:
             described = document["program"]
-            program = self._program(graph, described)
+            program = self._program(graph, described, imbalance)
             source_costs = self._costs(described["costs"], graph, cluster)
         elif "splits" in document:
             program = replace(program, splits=self._splits(document["splits"]))
-        if "recipe" in document:
-            program = replace(program, recipe=self._recipe(document["recipe"], graph, cluster))
+        if recipe is not None:
+            program = replace(program, recipe=recipe)
         # Documents from before there was another objective are of plans for a step.
         goal = document.get("objective", "step")
         self.expect(goal in OBJECTIVES, f"objective is {goal!r}: wants one of {[*OBJECTIVES]}")
@@ -214,6 +216,7 @@ class _Reader:
             cluster,
             self._costs(document["costs"], program.graph, cluster),
             seed=checks.seed(document["seed"]),
+            expert_imbalance=imbalance,
             source_costs=source_costs,
         )
         return replace(made, objective=OBJECTIVES[goal])
@@ -264,8 +267,8 @@ class _Reader:
         self.expect(bool(((column >= least) & (column <= most)).all()), f"{what} is out of range")
         return column.astype(np.int64)
 
-    def _program(self, source: OpGraph, described: Any) -> Program:
-        """The program of a version-2 document."""
+    def _program(self, source: OpGraph, described: Any, imbalance: float) -> Program:
+        """The program of a version-2 document; ``imbalance`` is that of its experts."""
         graph = OpGraph.from_document(described["graph"], self.source)
         self.expect(
             graph.digest == described["sha256"], "its graph that runs does not match its hash"
@@ -274,7 +277,9 @@ class _Reader:
         self.expect(tuple(described["roles"]) == ROLES, "an unknown word in roles")
         share = np.array(columns["share"], dtype=np.float64)
         self.expect(share.shape == (n,), "share has the wrong length")
-        self.expect(bool(((share >= 0) & np.isfinite(share)).all()), "share is out of range")
+        # An expert may do more than its op says, by what others do less; in thousandths.
+        is_share = (share >= 0) & (share <= imbalance + 0.001)
+        self.expect(bool(is_share.all()), "share is out of range")
         parts = self._column("parts", columns["parts"], n, (1, most))
         ranges: dict[str, tuple[int, int | NDArray[np.int64]]] = {
             "serves": (0, source.n_ops - 1),

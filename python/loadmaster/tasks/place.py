@@ -101,7 +101,8 @@ def place(
         Constraints that the plan must obey, whatever the method.
     recipe : Recipe, optional
         What is split how. It is applied and judged as it is: nothing is searched, and the plan's
-        method is ``"recipe"``.
+        method is ``"recipe"``. What it leaves ``"auto"`` is found by ``"sharded"``, and the rest
+        stays as it says.
     objective : "step" (default) or "throughput"
         What is to be short: one step from start to end, or the time between batches when one
         follows another without a pause (:attr:`Plan.period`). A stream of steps is then simulated,
@@ -145,12 +146,15 @@ def place(
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     if expert_imbalance is not None:
         expert_imbalance = imbalance(expert_imbalance)
         recipe = recipe and replace(recipe, expert_imbalance=expert_imbalance)
     if recipe is not None:
         expert_imbalance = recipe.expert_imbalance
-        method = "recipe" if method == DEFAULT else method
+        if method == DEFAULT:
+            method = "sharded" if recipe.is_open else "recipe"
         options["recipe"] = recipe
     function_of(method, options)  # Refuses the impossible before any work.
     checks.one_of("objective", objective, tuple(OBJECTIVES))

@@ -45,6 +45,8 @@ def layout(space: Space, found: Ranked) -> Layout:
     problem = space.problem
     imbalance = problem.expert_imbalance
     made = Layout(Dimensions.of(problem.model), found.mesh, labels, expert_imbalance=imbalance)
+    if (said := space.recipe) is not None:
+        made = replace(made, batch_norm=said.batch_norm, bucket_bytes=said.bucket_bytes)
     return (
         made
         if space.again is None
@@ -55,7 +57,8 @@ def layout(space: Space, found: Ranked) -> Layout:
 def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
     """The candidate that ranked labels became, with their recipe in its program."""
     problem = candidate.problem
-    recipe = replace(layout(space, found).recipe(), recompute=space.recompute)
+    name = space.recipe.name if space.recipe else ""
+    recipe = replace(layout(space, found).recipe(), recompute=space.recompute, name=name)
     program = replace(problem.program, recipe=recipe)
     made = replace(candidate, problem=replace(problem, program=program))
     return made.noted(*without_rule(space.source))

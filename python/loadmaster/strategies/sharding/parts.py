@@ -96,9 +96,10 @@ class Parts:
     problem : Problem
     structure : Structure
         Of the problem's graph.
+    batch_norm : "local" or "synchronised"
     """
 
-    def __init__(self, problem: Problem, structure: Structure) -> None:
+    def __init__(self, problem: Problem, structure: Structure, batch_norm: str = "local") -> None:
         self.problem, self.structure = problem, structure
         graph, dimensions = structure.graph, structure.dimensions
         op = structure.op
@@ -114,8 +115,8 @@ class Parts:
         self.tensor = self.made.bytes[whole]
         self.flops = graph.flops[op].astype(np.float64)
         self.accessed = graph.bytes_accessed[op].astype(np.float64)
-        #: Batch norms have the statistics of their own part of the batch: they exchange nothing.
-        self.exchanges = ~is_batch_norm(graph)[op]
+        #: Batch norms that have the statistics of their own part of the batch exchange nothing.
+        self.exchanges = ~is_batch_norm(graph)[op] | (batch_norm == "synchronised")
         self.free = (graph.view | graph.placeholder)[op]
         self._outputs = graph.column_of_texts("output")
 

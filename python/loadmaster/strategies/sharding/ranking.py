@@ -88,7 +88,7 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
     """Labels as they are found, until the clock of a budget is over."""
     best: Ranked | None = None
     of_all: Ranked | None = None
-    for mesh in meshes(space.problem):
+    for mesh in meshes(space.problem) if space.recipe is None else (space.recipe.mesh,):
         if best is not None and budget.lacks(0.0):
             return
         floor = space.work / mesh.size * _evenness(mesh)
@@ -97,7 +97,7 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
         weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
         to_beat = HOPE * best.labels.seen.step_time if best is not None and best.fits else inf
         here = list(_on(space, mesh, weights, to_beat))
-        if lighter := _lighter(space, mesh, here):
+        if space.recipe is None and (lighter := _lighter(space, mesh, here)):
             here += _on(space, lighter, weights, to_beat)
         yield from here
         best = min((*here, *([best] if best else [])), key=lambda one: one.key, default=None)
@@ -159,13 +159,14 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) ->
     batch.
     """
     setting, memory = space.setting(mesh), space.memory(mesh)
-    solver = Solver(setting)
+    solver = Solver(setting, space.allowed)
     for labels in solver.all_weights(memory, weights, to_beat):
         yield Ranked(mesh, labels, solver, labels.fits(memory))
     if len(mesh.axes) > 1:
         return
     for state in (("whole",), ("flat",)):
-        only = Solver(setting, [roles_only(space.structure, ("batch",), state)])
+        mask = roles_only(space.structure, ("batch",), state)
+        only = Solver(setting, [mask if space.allowed is None else mask & space.allowed[0]])
         try:
             labels = only.solve(weights[0])
         except InfeasibleError:

@@ -2,7 +2,8 @@
 
 Labels for meshes of the cluster are ranked by their mirrors (:mod:`.ranking`). The best few become
 programs, which the judge decides between (:mod:`.judging`). One device is among them. Where none
-fits, layers are recomputed (:mod:`.recomputing`).
+fits, layers are recomputed (:mod:`.recomputing`). A recipe may fix some of the labels
+(:mod:`.fixed`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.problem import Problem
+from loadmaster.model.recipe import Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.registry import strategy
@@ -49,13 +51,20 @@ _ATTEMPTS, _SPARE = 3, 0.98
 
 @strategy("sharded", "every op whole, replicated or cut, by one labelling", is_final=True)
 def place(
-    problem: Problem, *, time_limit: float | None = None, progress: Progress | None = None
+    problem: Problem,
+    *,
+    recipe: Recipe | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
 ) -> Candidate:
     """The best of the labels that cost least, of every mesh of the cluster.
 
     Parameters
     ----------
     problem : Problem
+    recipe : Recipe, optional
+        What it says stays as it is, and labels are found for what it leaves ``"auto"``, on its mesh
+        alone.
     time_limit : float, optional
         Seconds on the clock; labels under way are finished first. Absent: no limit.
     progress : callable, optional
@@ -64,11 +73,11 @@ def place(
     Raises
     ------
     InputError
-        The graph does not say what its ops were called with.
+        The graph does not say what its ops were called with; what :func:`.fixed.fixed` refuses.
     InfeasibleError
-        Nothing that was judged fits.
+        Nothing that was judged fits; no labels go with those that the recipe fixes.
     """
-    space = Space.of(problem)
+    space = Space.of(problem, recipe.recompute if recipe else (), recipe)
     # Without a limit the clock never ends.
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     tell = progress or (lambda stage, best: None)
@@ -81,6 +90,13 @@ def place(
                 best, labels, space = found, of, where
                 words = "one device" if of is None else f"sharded on {of.words}"
                 tell(words, Incumbent(found.verdict.step_time))
+    except InfeasibleError as error:
+        if recipe is None:
+            raise
+        raise InfeasibleError(
+            "no labels were found for what the recipe leaves open that go with those that it "
+            f"fixes: leave more open ({error})"
+        ) from error
     except KeyboardInterrupt:
         if best is None:
             raise
@@ -104,7 +120,7 @@ def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ran
     for found, labels in sharded(space, budget):
         fits = fits or found.fits
         yield found, labels, space
-    if fits or budget.lacks(0.0):
+    if fits or budget.lacks(0.0) or space.recipe is not None:
         return
     for again in recomputed(space):
         for found, labels in sharded(again, budget):
@@ -118,10 +134,11 @@ def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | 
     Where the judge finds the first of them over the memory that its mirror is within, since what is
     owned is never even, there are others for less of it.
     """
-    with suppress(InfeasibleError):
-        yield single.place(space.problem), None
-    if space.problem.cluster.n_devices == 1:
-        return
+    if space.recipe is None:
+        with suppress(InfeasibleError):
+            yield single.place(space.problem), None
+        if space.problem.cluster.n_devices == 1:
+            return
     for _ in range(_ATTEMPTS):
         over = 1.0
         for found, labels in _judged(space, budget):

@@ -113,8 +113,10 @@ class Solver:
         return int(np.clip(_VISITS / self.n_axes / edges, *_SWEEPS))
 
     def whole(self) -> Ints:
-        """The labels of a step that every device does whole."""
-        return np.zeros((self.n_axes, self.setting.structure.n), dtype=np.int64)
+        """Every op whole on every device, or with the first label that it may have."""
+        if self.allowed is None:
+            return np.zeros((self.n_axes, self.setting.structure.n), dtype=np.int64)
+        return np.array([may.argmax(axis=1) for may in self.allowed], dtype=np.int64)
 
     def _of(self, axis: int, columns: Ints) -> Tables:
         others = columns.copy()

@@ -14,12 +14,15 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.strategies.sharding.fixed import fixed, masks
 from loadmaster.strategies.sharding.frame import Frame
+from loadmaster.strategies.sharding.joint import joint
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import Setting
 from loadmaster.strategies.sharding.tying import part_played
+from loadmaster.strategies.sharding.uniform import Mask
 from loadmaster.transforms.recomputation import recompute
 
 
@@ -40,6 +43,10 @@ class Space:
         The graph of ``problem``, made of that of ``source``.
     share : float
         Share of the memory of devices that labels may fill.
+    recipe : Recipe or None
+        That fixes some labels, and the mesh.
+    allowed : list of bool [n_nodes, most labels], or None
+        Per axis of the recipe's mesh, which labels each node may have.
     """
 
     problem: Problem
@@ -49,10 +56,15 @@ class Space:
     recompute: tuple[str, ...] = ()
     again: Program | None = None
     share: float = 1.0
+    recipe: Recipe | None = None
+    allowed: Sequence[Mask] | None = None
 
     @classmethod
-    def of(cls, problem: Problem, modules: Sequence[str] = ()) -> Space:
-        """The space of a problem, with the activations of some modules recomputed.
+    def of(
+        cls, problem: Problem, modules: Sequence[str] = (), recipe: Recipe | None = None
+    ) -> Space:
+        """The space of a problem, with the activations of some modules recomputed, and labels that
+        a recipe fixes.
 
         Raises
         ------
@@ -69,11 +81,19 @@ class Space:
         source, again = problem, recompute(problem.model, modules) if modules else None
         problem = problem if again is None else problem.transformed(again)
         structure = Structure.of(Dimensions.of(problem.model))
-        parts = Parts(problem, structure)
+        parts = Parts(problem, structure, recipe.batch_norm if recipe else "local")
         tied = part_played(structure, parts.nature)
         if again is not None:
             tied = _as_their_origins(structure, again, tied)
-        return cls(problem, parts, Frame.of(parts, tied), source, tuple(modules), again)
+        allowed = None
+        if recipe is not None:
+            columns = fixed(Dimensions.of(source.model), structure, recipe, again)
+            # What has to be otherwise than its like in another layer is not tied to it.
+            tied, allowed = joint(tied, *columns), masks(structure, columns)
+        frame = Frame.of(parts, tied)
+        return cls(
+            problem, parts, frame, source, tuple(modules), again, recipe=recipe, allowed=allowed
+        )
 
     @property
     def structure(self) -> Structure:

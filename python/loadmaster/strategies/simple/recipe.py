@@ -39,8 +39,6 @@ def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     InfeasibleError
         It does not fit, or no device may run some op.
     """
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     mesh = recipe.mesh.on(problem.cluster)
     if recipe.micro is not None:
         return by_recipe(problem, recipe)
