@@ -123,3 +123,11 @@ def test_what_cannot_be_recomputed_is_refused():
     two = lm.transforms.replicate(lm.read("example:lenet"), 2).graph
     with pytest.raises(lm.InputError, match="recompute first, then shard"):
         recompute(two, ["m.*"])
+
+
+def test_a_program_says_what_recomputation_costs() -> None:
+    program = recompute(lm.read("example:gpt3-330m"), ["h.*"])
+    more = program.graph.flops.sum() / program.source.flops.sum() - 1
+    (note,) = program.notes
+    assert f"{more:.0%} more FLOPs" in note
+    assert f"{program.graph.n_ops - program.source.n_ops} ops" in note

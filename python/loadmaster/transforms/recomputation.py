@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
 from loadmaster.model.arguments import renumbered
 from loadmaster.model.graph import SIZE_COLUMNS, TIME_SOURCES, OpGraph
 from loadmaster.model.patterns import instances
@@ -145,7 +146,14 @@ class _Again:
             name=graph.name,
             meta={k: v for k, v in graph.meta.items() if k != TIME_SOURCES},
         )
-        return Program.made(graph, made, serves)
+        return Program.made(graph, made, serves, notes=(self._note(again),))
+
+    def _note(self, again: NDArray[np.int64]) -> str:
+        """What it costs."""
+        flops = self.graph.flops.astype(np.float64)
+        share = flops[again].sum() / max(flops.sum(), 1.0)
+        ops = counted(len(again), "op")
+        return f"recomputation: {ops} of the forward pass run twice, {share:.0%} more FLOPs a step"
 
     def _ops(
         self,
