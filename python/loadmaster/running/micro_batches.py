@@ -1,4 +1,4 @@
-"""A tape of micro-batches: each runs the calls of a tape that was recorded at its share of the batch.
+"""A tape of micro-batches: each runs the calls of a tape recorded at its share of the batch.
 
 Gradients are accumulated in the order of micro-batches, each weighted by its share: the loss must
 be a mean over the batch. The optimizer runs once. What a step writes into the model's own buffers,
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def micro_batched(
     starts = np.cumsum([0, *rows]).tolist()
     tapes = [
         at_samples(tape, given or {}, starts[-1], start, end)
-        for start, end in zip(starts, starts[1:], strict=False)
+        for start, end in pairwise(starts)
     ]
     return _Joined(program, tapes, rows).tape()
 

@@ -96,7 +96,8 @@ def at_samples(
     if other is not None or found.graph.n_ops != tape.graph.n_ops:
         raise InputError(
             f"with {end - start} of {batch} samples the model runs other ops"
-            f"{f' ({other})' if other else ''}: use fewer replicas or micro-batches, or a larger batch"
+            f"{f' ({other})' if other else ''}: use fewer replicas or micro-batches, or a larger "
+            "batch"
         )
     return found
 
