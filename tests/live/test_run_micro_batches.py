@@ -22,6 +22,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.running.micro_batches import micro_batched  # noqa: E402
 from loadmaster.running.replay import Replay  # noqa: E402
+from loadmaster.running.replicas import replicated  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 from loadmaster.transforms import micro_batches, replicate  # noqa: E402
 
@@ -151,6 +152,29 @@ def test_dropout_with_the_draws_of_the_batch():
     assert any(call.random for call in tape.calls)
     program = micro_batches(tape.graph, 4)
     check(micro_batched(program, with_draws_of(tape, 8)).replay(1), tape.replay(1))
+
+
+def test_micro_batches_of_replicas_have_the_gradients_of_the_batch():
+    """Piece by piece: what each micro-batch of the replicas calls is recorded at their samples."""
+    tape, _ = taped("tied")
+    replicas = replicate(tape.graph, 2, bucket_bytes=5000)
+    whole = replicated(replicas, tape)
+    tensors = [p.tensor for p in tape.placeholders if p.kind == "input"]
+    turn = iter(range(2))
+
+    def again(_):
+        j = next(turn)
+        mine = torch.tensor([2 * j, 2 * j + 1, 4 + 2 * j, 5 + 2 * j])
+        return replicated(replicas, tape.again([each[mine] for each in tensors]))
+
+    program = micro_batches(replicas.graph, 2)
+    assert (program.micro[program.graph.is_member] == -1).all()
+    found = micro_batched(program, replace(whole, again=again)).replay(2)
+    alone = tape.replay(2)
+    names = [name for name in alone if name.startswith(("gradient", "parameter"))]
+    assert names
+    for name in names:
+        assert off(found[name], alone[name]) < 1e-4, name
 
 
 def test_what_does_not_run_is_refused():
