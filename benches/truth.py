@@ -5,6 +5,7 @@
     python benches/truth.py onnx [--models NAME ...] [--rounds N] [--steps N] [--anyway]
                                  [--realtime]
     python benches/truth.py real [--models NAME ...] [--rounds N] [--realtime] [--file FILE]
+    python benches/truth.py pipelines [--rounds N]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
 and method: predicted over measured step time, minus 1, with a bootstrap interval of 90 % of the
@@ -16,6 +17,9 @@ pairs of plans that are predicted more than 1 % apart, by graph.
 ``real``: plans of six models, for inference and a step of SGD, on two worker processes; see
 ``truth_real.py``. It needs PyTorch. Finished cases are kept in FILE (``.truth.jsonl``), so that a
 run that was broken off goes on; those that were refused are run again.
+
+``pipelines``: stages of a transformer, beside PyTorch's own pipelines; see ``truth_pipelines.py``.
+It needs PyTorch.
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
 than 2 % of its steps is run again, twice as long, and refused if that does not help either. "All
@@ -185,7 +189,14 @@ def main() -> None:
     command.add_argument("--rounds", type=int, default=48)
     command.add_argument("--realtime", action="store_true")
     command.add_argument("--file", type=Path, default=Path(__file__).parent / ".truth.jsonl")
+    command = commands.add_parser("pipelines")
+    command.add_argument("--rounds", type=int, default=10)
     asked = parser.parse_args()
+    if asked.command == "pipelines":
+        import truth_pipelines
+
+        truth_pipelines.main(asked.rounds)
+        return
     if asked.command == "real":
         import truth_real
 

@@ -60,7 +60,7 @@ def replicated(
     starts = np.cumsum([0, *rows]).tolist()
     batch = starts[-1]
     parts = [
-        _Replica(program, r, _at(tape, given or {}, batch, starts[r], starts[r + 1]))
+        _Replica(program, r, at_samples(tape, given or {}, batch, starts[r], starts[r + 1]))
         for r in range(len(rows))
     ]
     joined = _Joined(program, parts, [n / batch for n in rows])
@@ -81,7 +81,9 @@ def _rows(program: Program, tape: Tape) -> list[int]:
     return rows
 
 
-def _at(tape: Tape, given: Mapping[int, torch.Tensor], batch: int, start: int, end: int) -> Tape:
+def at_samples(
+    tape: Tape, given: Mapping[int, torch.Tensor], batch: int, start: int, end: int
+) -> Tape:
     """The tape of some of the samples."""
     if tape.again is None:
         raise InputError("a tape of a program cannot be recorded at a share of its batch")
@@ -94,7 +96,8 @@ def _at(tape: Tape, given: Mapping[int, torch.Tensor], batch: int, start: int, e
     if other is not None or found.graph.n_ops != tape.graph.n_ops:
         raise InputError(
             f"with {end - start} of {batch} samples the model runs other ops"
-            f"{f' ({other})' if other else ''}: use fewer replicas, or a larger batch"
+            f"{f' ({other})' if other else ''}: use fewer replicas or micro-batches, or a larger "
+            "batch"
         )
     return found
 
@@ -166,7 +169,7 @@ class _Joined:
     def _number(self, r: int) -> None:
         """New numbers for the slots of a replica; what all replicas share has the first one's."""
         part, first, storages = self._parts[r], self._n, self._n_storages
-        here, there = (_by_op(each.tape) for each in (part, self._parts[0]))
+        here, there = (by_op(each.tape) for each in (part, self._parts[0]))
         found: dict[int, int] = {}
         for slot, one in part.tape.slots.items():
             op = part.at[one.op]
@@ -388,7 +391,7 @@ class _Joined:
         return outputs, joints
 
 
-def _by_op(tape: Tape) -> dict[int, list[int]]:
+def by_op(tape: Tape) -> dict[int, list[int]]:
     """The slots that each op gives, ascending."""
     found: dict[int, list[int]] = defaultdict(list)
     for slot in sorted(tape.slots):

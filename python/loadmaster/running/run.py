@@ -127,6 +127,7 @@ def started(
     with importing("torch", "torch", "running a plan"):
         from loadmaster.running.crew import Given
         from loadmaster.running.cuda import Cuda
+        from loadmaster.running.micro_batches import micro_batched
         from loadmaster.running.processes import Processes
         from loadmaster.running.replicas import replicated
         from loadmaster.running.threads import Threads
@@ -140,7 +141,8 @@ def started(
     tensors = tape.given(inputs, targets)
     if not plan.program.is_plain:
         check_graph(plan.program.source, tape.graph)
-        tape, tensors = replicated(plan.program, tape, tensors), {}
+        made = micro_batched if (plan.program.micro >= 0).any() else replicated
+        tape, tensors = made(plan.program, tape, tensors), {}
     wiring = Wiring(plan, tape, tensors)
     given = Given(places, seed, patience)
     kinds: dict[str, type[Processes] | type[Threads] | type[Cuda]]
