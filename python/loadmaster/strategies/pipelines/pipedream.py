@@ -4,9 +4,9 @@ Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training"
 section 3.1. Its dynamic program over layers minimises the slowest stage's time per micro-batch. A
 stage of r replicas does r micro-batches in the time of one. It all-reduces its gradients and sends
 its activations meanwhile. Here micro-batch j is on replica j mod r of its stage (1F1B-RR), and
-replicas send their gradients to the first of them. A single stage on all devices is data parallelism. The step
-ends with an update, as that of the flushing variant does: the objective stays the paper's, and the
-judge sees the step.
+replicas send their gradients to the first of them. A single stage on all devices is data
+parallelism. The step ends with an update, as that of the flushing variant does: the objective stays
+the paper's, and the judge sees the step.
 """
 
 from __future__ import annotations
