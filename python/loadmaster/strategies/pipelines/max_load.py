@@ -81,7 +81,7 @@ def of_space(space: Space, m: int) -> MaxLoad:
     stays = np.bincount(group, weights=probe.graph.resident.astype(np.float64), minlength=n)
     alive = min(m, problem.cluster.n_devices)
     held = stays + alive * _once(tensor[kept], group[src[kept]], size[kept], n)
-    moved = data & last[src] & last[dst] & (group[src] < group[dst])
+    moved = data & last[src] & last[dst] & (group[src] != group[dst])
     latency, per_byte = problem.links.mean_link
     seconds = latency + size[moved].astype(np.float64) * per_byte
     # Gradients go back along the order.
@@ -95,8 +95,8 @@ def of_space(space: Space, m: int) -> MaxLoad:
         colour=np.arange(n),
         src=ends[0],
         dst=ends[1],
-        # Gradients come back as large as activations went.
-        cost=2 * _once(tensor[moved], group[src[moved]], seconds, n),
+        # A gradient goes back along the edge by which the activation came.
+        cost=_once(tensor[moved], np.minimum(group[src], group[dst])[moved], seconds, n),
         accelerators=problem.cluster.n_devices,
         cpus=0,
         memory=min(problem.cluster.memory),

@@ -3,9 +3,10 @@
 Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019),
 section 3.1. Its dynamic program over layers minimises the slowest stage's time per micro-batch. A
 stage of r replicas does r micro-batches in the time of one. It all-reduces its gradients and sends
-its activations meanwhile. Here micro-batch j is on replica j mod r of its stage (1F1B-RR). The step
-ends with an update, as that of the flushing variant does: the objective stays the paper's, and the
-judge sees the step.
+its activations meanwhile. Here micro-batch j is on replica j mod r of its stage (1F1B-RR), and
+replicas send their gradients to the first of them. A single stage on all devices is data
+parallelism. The step ends with an update, as that of the flushing variant does: the objective stays
+the paper's, and the judge sees the step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
@@ -27,6 +29,7 @@ from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.simple import data_parallel
 
 
 @strategy("pipedream", "stages with replicas, for the shortest asynchronous period")
@@ -51,25 +54,30 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     line, at = space.lines[0]
     costs = space.costs(m)[0]
     period, ends, replicas = partition(space, costs)
+    note = (
+        f"stages of {'-'.join(map(str, replicas))} devices, {m} micro-batches; asynchronous, it "
+        f"would end one every {format_seconds(period)} by its own objective"
+    )
+    if len(replicas) == 1:
+        return data_parallel.place(problem).noted(note)
     stage = np.searchsorted(at[ends[:-1]], line.place, "right")
+    return _in_turn(problem, m, stage, replicas).noted(note)
+
+
+def _in_turn(problem: Problem, m: int, stage: NDArray[np.int64], replicas: list[int]) -> Candidate:
+    """Stages whose replicas take micro-batches in turn, judged."""
     first = np.concatenate([[0], np.cumsum(replicas)[:-1]])
     placed = micro_batched(problem, m)
     program, op_of = placed.program, placed.reduced.op_of
     of_op = stage[program.serves[op_of]]
     micro = np.maximum(program.micro[op_of], 0)
-    devices = first[of_op] + micro % np.array(replicas)[of_op]
+    # Gradients are summed, in place, where the first micro-batch's are made.
+    devices = (first[of_op] + micro % np.array(replicas)[of_op])[placed.graph.lead]
     kind = passes(program)[op_of]
     # Backward passes before forward passes, the first micro-batch first, updates last.
     later = np.where(kind == ONCE, 2, np.isin(kind, (BACKWARD, WEIGHT), invert=True))
     order = np.lexsort((ranks(program_order(placed.graph)), micro, later))
-    assignment = Assignment(
-        devices.astype(np.int32), ranks(order.astype(np.int32)), estimate=m * period
-    )
-    note = (
-        f"stages of {'-'.join(map(str, replicas))} devices, {m} micro-batches; asynchronous, it "
-        f"would end one every {format_seconds(period)} by its own objective"
-    )
-    return judged(placed, assignment, (note,))
+    return judged(placed, Assignment(devices.astype(np.int32), ranks(order.astype(np.int32))))
 
 
 def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[int]]:

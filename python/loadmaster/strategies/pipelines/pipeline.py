@@ -33,10 +33,10 @@ JUDGED = 3
 WITHIN = 0.1
 
 #: Ops that are simulated to move cuts by the judge, in all.
-MOVED_OPS = 2_000_000
+MOVED_OPS = 1_000_000
 
 #: The same where a pipeline is one of many plans.
-FEW_MOVED_OPS = 500_000
+FEW_MOVED_OPS = 250_000
 
 #: Cuts are moved where the step is within this share of what there is already.
 NEAR = 0.05

@@ -88,7 +88,8 @@ class StageCosts:
 
     def path(self, device_type: int) -> NDArray[np.float64]:
         """Seconds that a micro-batch takes through a stage and on to the next one, and back."""
-        return self.compute(device_type) + self.leaves.sum(axis=0)
+        sent: NDArray[np.float64] = self.leaves.sum(axis=0)
+        return self.compute(device_type) + sent
 
     @cached_property
     def work(self) -> NDArray[np.float64]:
