@@ -99,6 +99,20 @@ def test_a_step_of_drawn_labels_has_the_numbers_of_the_whole_model(name, mesh):
             assert not there.any() or off(value[there], expected(slot)[there]) < 1e-4, output
 
 
+def test_layers_are_told_from_as_many_experts():
+    with torch.device("meta"):
+        model, x = Routed(experts=4, layers=4), words(4, 8)
+        graph = lm.capture(model, x, loss=F.cross_entropy, targets=x, optimizer=momentum)
+    experts = Dimensions.of(graph).experts
+    assert experts.layer.max() + 1 == 4
+    for layer in range(4):
+        weights = {
+            graph.names[op].split(".")[1]
+            for op in np.flatnonzero((experts.layer == layer) & graph.placeholder)
+        }
+        assert len(weights) == 1
+
+
 @pytest.mark.parametrize("mesh", ["2", "4"])
 def test_tokens_go_to_the_devices_of_experts_and_come_back(mesh):
     tape, expected = taped("routed experts")

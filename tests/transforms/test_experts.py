@@ -209,6 +209,17 @@ def test_stacked_experts_are_cut_and_their_shares_sum_up(imbalance):
     assert ("spread evenly" in said[0]) == (imbalance == 1)
 
 
+def test_the_scores_of_a_router_are_of_every_token():
+    recipe = Recipe(
+        {"x": 2}, {"x": {". aten.mm.default": "expert"}}, {"x": {"gate": "Shard(1)"}},
+        expert_imbalance=2,
+    )  # fmt: skip
+    program = shard(stacked(), recipe)
+    at = program.parts_of(program.source.index("scores"))
+    assert program.share[at].tolist() == [0.5, 0.5]
+    assert not any("expert_imbalance" in note for note in program.notes)
+
+
 def test_tokens_of_stacked_experts_go_there_by_an_all_to_all():
     # Tokens lie by the batch, experts one by one: what is handed out is exchanged.
     recipe = Recipe(

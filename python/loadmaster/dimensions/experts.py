@@ -4,7 +4,7 @@ Modules whose paths differ in one number are the experts of a layer if
 
 * what they make comes together only after them: the layers of a stack read each other;
 * all of them have the same ops and parameters: only such ops count;
-* a top-k that chooses among as many comes before each of them.
+* a top-k that chooses among as many comes before what each of them does in the forward pass.
 
 Ops of other modules that only one expert comes before, such as the activation between its products,
 are that expert's. So are ops of the backward pass that only that expert's own come before, and what
@@ -70,7 +70,7 @@ class Experts:
         while lists:
             for members in flow.members(lists):
                 after = routed.get(len(members))
-                if after is not None and all(after & flow.around(of) for of in members):
+                if after is not None and all(after & flow.before(of) for of in members):
                     found._add(members)
             level += 1
             lists = {op: spot for op, spot in _lists(graph, level).items() if found.of_op[op] < 0}
@@ -139,6 +139,7 @@ class _Flow:
         runs = [op for op in _in_order(graph) if not graph.placeholder[op]]
         phases = graph.phases
         self.forward = [op for op in runs if phases[op] not in ("b", "o")]
+        self._runs_forward = {op for op in self.forward if not graph.view[op]}
         self.backward = [op for op in runs if phases[op] == "b"]
         self.updates = [op for op in runs if phases[op] == "o"]
 
@@ -150,9 +151,10 @@ class _Flow:
                 found.add(op)
         return found
 
-    def around(self, ops: Iterable[int]) -> set[int]:
-        """Some ops and all that they read."""
-        return {op for of in ops for op in (of, *self.reads[of])}
+    def before(self, ops: Iterable[int]) -> set[int]:
+        """What those of some ops read that run in the forward pass; and these."""
+        mine = self._runs_forward.intersection(ops)
+        return mine.union(*(self.reads[op] for op in mine))
 
     def members(self, lists: Mapping[int, Spot]) -> Iterator[list[list[int]]]:
         """Per list of modules, what all of these have alike: ops of each, part by part."""

@@ -140,6 +140,14 @@ class Cut:
     halos: tuple[tuple[int, int], ...] = ()
     steps: tuple[int, ...] = ()
 
+    @property
+    def shares_experts(self) -> bool:
+        """Whether each part does the work of some experts: all tensors are theirs alone. The scores
+        that a router makes are of every token.
+        """
+        is_theirs = self.role == "expert" and self.works and not self.exchanged
+        return is_theirs and min((*self.inputs, *self.outputs)) >= 0
+
 
 @dataclass(frozen=True)
 class Form:

@@ -80,7 +80,7 @@ class LabelTables:
                     work[f, at] = number[cut.size] if cut.works and cut.size else ALL
                     exchanged[f, at] = cut.exchanged
                     is_batch[f, at] = cut.role == "batch"
-                    experts[f, at] = cut.size if cut.role == "expert" and cut.works else 0
+                    experts[f, at] = cut.size if cut.shares_experts else 0
         return cls(
             np.array([len(form.cuts) for form in all_of_them]),
             np.array(n_outputs),

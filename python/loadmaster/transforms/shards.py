@@ -487,7 +487,7 @@ class Shards:
         axes = [
             name
             for name, cut in zip(layout.mesh.names, layout.experts_cut, strict=True)
-            if cut.any()
+            if cut[self.graph.flops > 0].any()
         ]
         if not axes:
             return []

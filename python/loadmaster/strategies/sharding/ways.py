@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -58,6 +57,8 @@ class Ways:
         What each label cuts is in the model: the cut's role; "whole", "flat", "owner"; "partial":
         nothing, and all the work is done on partial sums. "expert" is also what is whole on the
         device of its expert.
+    shares_experts : bool [n, most]
+        Whether each label has devices share experts and their work.
     """
 
     n_labels: NDArray[np.int64]
@@ -74,6 +75,7 @@ class Ways:
     halo: NDArray[np.float64]
     sent: NDArray[np.float64]
     role: tuple[tuple[str, ...], ...]
+    shares_experts: NDArray[np.bool_]
 
     @classmethod
     def of(cls, forms: Sequence[tuple[Form, bool, bool]]) -> Ways:
@@ -112,10 +114,13 @@ class Ways:
                 )
                 for (form, _, of_expert), row in zip(forms, labels, strict=True)
             ),
+            np.zeros(of_op, dtype=bool),
         )
-        for row, (form, *_) in enumerate(forms):
+        for row, (form, _, of_expert) in enumerate(forms):
             for column, label in enumerate(labels[row]):
                 made._fill(row, column, form, label)
+                is_theirs = label > 0 and form.cuts[label - 1].shares_experts
+                made.shares_experts[row, column] = is_theirs or (label == OWNER and of_expert)
         return made
 
     def _fill(self, row: int, column: int, form: Form, label: int) -> None:
@@ -139,15 +144,6 @@ class Ways:
             for at, (lay, factors) in enumerate(zip(lay_of, tensors, strict=True), int(first[row])):
                 lays[at, column] = lay
                 sizes[at, column] = factors[lay][1] if lay >= 0 else _EVEN * (lay in _SPREAD)
-
-    @cached_property
-    def shares_experts(self) -> NDArray[np.bool_]:
-        """Whether each label has devices share experts and their work: bool [n, most]."""
-        found = np.zeros(self.label.shape, dtype=bool)
-        for row, roles in enumerate(self.role):
-            found[row, : len(roles)] = [role == "expert" for role in roles]
-        found &= self.size != _ALL
-        return found
 
 
 def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> NDArray[np.float64]:
