@@ -71,9 +71,23 @@ def test_many_ops_of_a_stage_are_one_box():
     assert length == pytest.approx(plan.schedule.device_busy, rel=0.02)
 
 
+def test_boxes_say_which_of_its_stages_a_device_does():
+    graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("2xV100-NVLink")
+    options = {"stages": 2, "micro_batches": 4, "schedule": "interleaved-1f1b"}
+    plan = lm.place(graph, cluster, "pipeline", **options)
+    blocks = Blocks.of(plan)
+    for device in range(2):
+        order = []
+        for what, chunk, micro in zip(blocks.what, blocks.chunk, blocks.micro, strict=True):
+            order.append(("FB"[what], int(chunk), int(micro)) if what < 2 else None)
+        here = [order[i] for i in np.flatnonzero(blocks.device == device) if order[i]]
+        wanted = [tuple(a) for a in actions("interleaved-1f1b", 2, 4, 2)[device]]
+        assert list(dict.fromkeys(here)) == wanted
+
+
 def test_a_measured_step_has_the_boxes_of_its_own_times(plan):
     simulated, seen = Blocks.of(plan), Blocks.of(measured(plan))
-    for name in ("start", "finish", "device", "what", "micro", "idle", "alive"):
+    for name in ("start", "finish", "device", "what", "micro", "chunk", "idle", "alive"):
         np.testing.assert_allclose(getattr(seen, name), getattr(simulated, name))
 
 

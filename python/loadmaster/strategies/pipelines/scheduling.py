@@ -159,7 +159,7 @@ class _Turns:
         """Those of the s-th set of devices, and one of its ranks."""
         some, staged = self.sent_last, self.staged
         here = (staged.of_op[some] % staged.p == s) & (staged.rank[some] == rank)
-        return some[here]
+        return np.asarray(some[here])
 
     def _number(self, s: int, action: Action, rank: int) -> int:
         """The number of an action of the s-th set of devices."""

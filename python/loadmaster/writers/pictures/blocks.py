@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.told import stage_of
 from loadmaster.strategies.pipelines.estimates import most_at_once
 from loadmaster.strategies.pipelines.phases import (
     BACKWARD,
@@ -42,6 +44,8 @@ class Blocks:
         Index into :data:`WHAT`.
     micro : int64
         The micro-batch; -1: all.
+    chunk : int64
+        Which of the stages of its device the block is of, from 0; 0 where no recipe says it.
     idle : float64 [n_devices]
         Share of the step for which each device computes nothing.
     alive : int64 [n_devices]
@@ -54,6 +58,7 @@ class Blocks:
     device: Ints
     what: Ints
     micro: Ints
+    chunk: Ints
     idle: Floats
     alive: Ints
 
@@ -69,13 +74,15 @@ class Blocks:
         part = passes_of_places(passes(plan.program)[op_of], ran.row)[works].astype(np.int64)
         part[part == ONCE] = len(PASSES)
         micro = plan.program.micro[op_of][works].astype(np.int64)
+        chunk = _chunks(plan, ran.row)[works]
         device, start, finish = ran.row[works], ran.start[works], ran.finish[works]
         order = np.lexsort((start, device))
-        part, micro, device = part[order], micro[order], device[order]
+        part, micro, chunk, device = part[order], micro[order], chunk[order], device[order]
         start, finish = start[order], finish[order]
 
-        part = _whole_backward(part, device, micro)
-        same = (np.diff(device) == 0) & (np.diff(part) == 0) & (np.diff(micro) == 0)
+        alike = (np.diff(device) == 0) & (np.diff(micro) == 0) & (np.diff(chunk) == 0)
+        part = _whole_backward(part, alike)
+        same = alike & (np.diff(part) == 0)
         same &= start[1:] - finish[:-1] <= _UNSEEN * plan.makespan
         first = np.flatnonzero(np.concatenate([[True][: len(start)], ~same]))
         last = np.append(first[1:], len(start))[: len(first)] - 1
@@ -87,18 +94,35 @@ class Blocks:
             device[first],
             part[first],
             micro[first],
+            chunk[first],
             1 - busy / span,
             _alive(start, finish, device, micro, n),
         )
 
 
-def _whole_backward(part: Ints, device: Ints, micro: Ints) -> Ints:
+def _chunks(plan: Plan, device: Ints) -> Ints:
+    """Which of its device's stages each reduced op is of. What is done once is of the first."""
+    stage = stage_of(plan)
+    if stage is None:
+        return np.zeros(len(device), dtype=np.int64)
+    op_of = plan.problem.reduced.op_of
+    many = plan.program.micro[op_of] >= 0
+    pairs = np.stack([device, stage[plan.program.serves[op_of]].astype(np.int64)])[:, many]
+    known, which = np.unique(pairs, axis=1, return_inverse=True)
+    first = np.searchsorted(known[0], known[0])
+    found = np.zeros(len(device), dtype=np.int64)
+    found[many] = (np.arange(known.shape[1]) - first)[which.ravel()]
+    return found
+
+
+def _whole_backward(part: Ints, alike: NDArray[np.bool_]) -> Ints:
     """Parts of ops in turn. A backward pass with gradients of weights among its ops is one part.
 
-    These are apart where they come after it.
+    These are apart where they come after it. ``alike``: whether an op is of the device, the
+    micro-batch and the stage of the one before it.
     """
     backward = (part == BACKWARD) | (part == WEIGHT)
-    same = (np.diff(device) == 0) & (np.diff(micro) == 0) & backward[1:] & backward[:-1]
+    same = alike & backward[1:] & backward[:-1]
     run = np.cumsum(np.concatenate([[0][: len(part)], ~same]))
     follows = np.flatnonzero(same & (part[:-1] == WEIGHT) & (part[1:] == BACKWARD))
     is_mixed = np.zeros(int(run.max(initial=0)) + 1, dtype=bool)

@@ -36,6 +36,7 @@ TINTS, _PALEST = 4, 0.45
 _DIGIT, _LETTER = 7.0, 6.3
 
 _ROW, _THIN, _GAP = 34, 4, 6
+_MARK = 2.5
 _HEADING, _LEFT, _RIGHT, _BELOW = 84, 24, 120, 30
 _MAX_DEVICES = 64
 
@@ -47,9 +48,10 @@ def draw(
 
     A row per device. A box is the forward pass, the backward pass or the gradients of weights of
     one micro-batch, by its number from 1 on; grey is where the device waits. What is done once,
-    such as the optimizer's update, has no number. Below, thin: what the device sends, and
-    collectives. Beside each row stand its idle share, and how many micro-batches are alive on it at
-    once at most. The same plan gives the same bytes.
+    such as the optimizer's update, has no number. Where a device has several stages, boxes of the
+    second have a dark line at the top, those of the third two. Below, thin: what the device sends,
+    and collectives. Beside each row stand its idle share, and how many micro-batches are alive on
+    it at once at most. The same plan gives the same bytes.
 
     Parameters
     ----------
@@ -175,7 +177,22 @@ def _draw_rows(axes: Axes, blocks: Blocks, n: int, frame: _Frame) -> None:
         boxes.append(_corners(bars.begin, bars.end, top, bottom))
         faces.append([_of_colour(c) for c in bars.colour.tolist()])
     _fill(axes, boxes, faces, edge=0.4)
+    _mark_chunks(axes, blocks, n)
     _draw_numbers(axes, blocks, frame)
+
+
+def _mark_chunks(axes: Axes, blocks: Blocks, n: int) -> None:
+    """Marks boxes of later stages of a device: a line at the top for the second, then two."""
+    boxes, faces = [], []
+    for chunk in range(1, int(blocks.chunk.max(initial=0)) + 1):
+        for device in range(n):
+            here = (blocks.device == device) & (blocks.chunk >= chunk)
+            top = _box(device)[0] + _MARK * (2 * chunk - 2)
+            begin, end = blocks.start[here], blocks.finish[here]
+            boxes.append(_corners(begin, end, top, top + _MARK))
+            faces.append([_rgb(INK)] * len(begin))
+    if boxes:
+        _fill(axes, boxes, faces, edge=0.4)
 
 
 def _of_colour(colour: int) -> tuple[float, float, float]:
@@ -282,6 +299,7 @@ def _draw_heading(
     figure.text(left, 1 - 35 / height, said, va="top", fontsize=9.5, color=MUTED)
     seen: Ints = np.unique(blocks.what)
     entries = [(WHAT[what], COLOURS[what]) for what in seen.tolist()] + [("idle", IDLE)]
+    entries += [("later stage of the device", INK)] * bool(blocks.chunk.any())
     entries += [("sends", SENT)] * bool(len(plan.schedule.transfers))
     entries += [("collective", TOGETHER)] * bool(len(plan.schedule.collectives))
     figure.legend(

@@ -57,7 +57,10 @@ def _trace(blocks: Blocks, what: int, names: list[str]) -> Figure:
     here = np.flatnonzero(blocks.what == what)
     micro, device = blocks.micro[here].tolist(), blocks.device[here].tolist()
     took = (blocks.finish - blocks.start)[here].tolist()
-    of = [f" of micro-batch {j + 1}" if j >= 0 else "" for j in micro]
+    of = [
+        (f" of micro-batch {j + 1}" if j >= 0 else "") + (f", stage {c + 1} there" if c else "")
+        for j, c in zip(micro, blocks.chunk[here].tolist(), strict=True)
+    ]
     said = [
         f"{names[d]}: {WHAT[what]}{which}, {format_seconds(s)}"
         for d, which, s in zip(device, of, took, strict=True)
