@@ -27,10 +27,10 @@ class Call:
 
     ``op`` is its index in the graph, and ``parts`` are the ops that take one result each out of
     several (-1: none does). ``writes`` are slots whose tensors it changes. A ``random`` call needs
-    a seed. ``with_grad`` says that autograd was on, as some kernels ask. A call that ``shares`` is
-    a collective's member, one of several that all read what each of them brings: what the members'
-    ops read, or what a call of the member's op that ``brings`` makes of it before. A result without
-    a tensor has the slot -1.
+    a seed: by its op, or by the one that it is ``seeded`` as. ``with_grad`` says that autograd was
+    on, as some kernels ask. A call that ``shares`` is a collective's member, one of several that
+    all read what each of them brings: what the members' ops read, or what a call of the member's op
+    that ``brings`` makes of it before. A result without a tensor has the slot -1.
     """
 
     op: int
@@ -45,6 +45,7 @@ class Call:
     with_grad: bool = False
     shares: bool = False
     brings: bool = False
+    seeded: int = -1
 
     @property
     def reads(self) -> tuple[int, ...]:

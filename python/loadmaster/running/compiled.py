@@ -278,7 +278,8 @@ class _Compiler:
         share[members] = self.n + np.arange(len(members), dtype=np.int32)
         first = np.where(share >= 0, share, np.arange(self.n, dtype=np.int32))
         order, waits = (order[0], first[order[1]]), (waits[0], first[waits[1]])
-        order = _joined(order, self._read_before(members))
+        before = self._read_before(members)
+        order = _joined(order, (first[before[0]], before[1]))
         gathered, told = self._shares(members)
         priority = self.plan.running_priority
         on = np.where(self.graph.placeholder, NONE, self.on).astype(np.int32)
@@ -384,7 +385,8 @@ class _Compiler:
         return order, _joined(data, (messages.astype(np.int32), target[apart]))
 
     def _read_before(self, members: Ids) -> Pairs:
-        """Ops that read what a member changes, and that member, which waits for them.
+        """Ops that read what a member changes, and that member, which waits for them: for a member
+        of another collective until it has brought what it reads.
 
         What gathers parameters that were updated changes them in place, and no edge says so.
         """
@@ -399,7 +401,6 @@ class _Compiler:
             ends = np.searchsorted(owner[order], [owned, owned + 1])
             readers = dst[order[ends[0] : ends[1]]]
             readers = readers[(self.on[readers] == self.on[writer]) & (readers != writer)]
-            readers = readers[~self.graph.is_member[readers]]
             found.append((readers.astype(np.int32), np.full(len(readers), writer, np.int32)))
         return _joined(*found)
 

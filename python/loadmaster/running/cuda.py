@@ -304,7 +304,7 @@ class Cuda(Closing):
         if other is not None:
             raise InputError(
                 f"op {wiring.tape.graph.names[other.op]!r} is of a collective that GPUs do not "
-                "run: run the plan on processes (cpu:0), or plan whole ops or all-reducing replicas"
+                "run: run the plan on processes (cpu:0), or plan whole ops, or plain replicas"
             )
         self.places = given.places
         self._wiring, self._seed = wiring, given.seed

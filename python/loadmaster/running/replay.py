@@ -44,7 +44,7 @@ def prepare(call: Call, seed: int, step: int) -> None:
     """What a call finds when it runs: whether autograd is on, and its seed where it is random."""
     torch._C._set_grad_enabled(call.with_grad)
     if call.random:
-        torch.manual_seed(seed_of(seed, step, call.op))
+        torch.manual_seed(seed_of(seed, step, call.op if call.seeded < 0 else call.seeded))
 
 
 class Replay:
@@ -75,6 +75,9 @@ class Replay:
                 run(values)
                 if seen is not None:
                     seen(call)
+                if call.brings:  # what is sent is what it is now
+                    for slot in call.results:
+                        values[slot] = None if values[slot] is None else values[slot].clone()
         self.step_index += 1
 
 

@@ -26,6 +26,7 @@ from loadmaster.running.calls import Call, Ref, renumbered
 from loadmaster.running.flat import Flat, flat_shards
 from loadmaster.running.statistics import Part, exchange_of
 from loadmaster.running.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.running.turns import in_turn
 from loadmaster.transforms.gradients import Updates
 
 #: What the name of a collective of batch norms begins with.
@@ -242,7 +243,7 @@ class _Joined:
         hosts = [part.tape.host for part in self._parts]
         return Tape(
             graph=self._program.graph,
-            calls=tuple(sorted(calls, key=self._turn)),
+            calls=in_turn(self._program.graph, calls, self._slots),
             slots=self._slots,
             placeholders=tuple(self._placeholders),
             outputs=outputs,
@@ -250,13 +251,6 @@ class _Joined:
             numbers=tuple(self._at[r][number] for r, part in parts for number in part.tape.numbers),
             host=lambda step: [number for host in hosts for number in host(step)],
         )
-
-    def _turn(self, call: Call) -> tuple[int, int, int]:
-        """When a call runs if all run here: members do once all have brought what they bring."""
-        if not call.brings and not call.shares:
-            return call.op, 0, 0
-        members = self._members[self._group_of[call.op]]
-        return (min(members), 0, call.op) if call.brings else (max(members), 1, call.op)
 
     def _called(self, r: int, call: Call) -> Iterator[Call]:
         """What a replica calls in the place of a call."""

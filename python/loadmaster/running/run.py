@@ -44,9 +44,9 @@ def run(
     Parameters
     ----------
     plan
-        Of the tape's graph: of whole ops, or of replicas whose gradients are all-reduced. Each
-        replica runs what is recorded at its share of the batch, and the loss must be a mean over
-        the batch.
+        Of the tape's graph. Each replica runs what is recorded at its share of the batch, and the
+        loss must be a mean over the batch. Shards run their parts of what was recorded, on the
+        devices of the recipe's mesh.
     tape
         From `record`.
     inputs, targets
@@ -129,8 +129,8 @@ def started(
         from loadmaster.running.cuda import Cuda
         from loadmaster.running.micro_batches import micro_batched
         from loadmaster.running.processes import Processes
-        from loadmaster.running.replicas import replicated
         from loadmaster.running.threads import Threads
+        from loadmaster.running.transformed import transformed
         from loadmaster.running.wiring import Wiring, check_graph
 
     checks.positive("patience", patience)
@@ -141,7 +141,7 @@ def started(
     tensors = tape.given(inputs, targets)
     if not plan.program.is_plain:
         check_graph(plan.program.source, tape.graph)
-        made = micro_batched if (plan.program.micro >= 0).any() else replicated
+        made = micro_batched if (plan.program.micro >= 0).any() else transformed
         tape, tensors = made(plan.program, tape, tensors), {}
     wiring = Wiring(plan, tape, tensors)
     given = Given(places, seed, patience)

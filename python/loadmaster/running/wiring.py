@@ -98,7 +98,14 @@ class Wiring:
         #: How tensors lie in memory with these inputs.
         self.slots = layouts(tape, self.given)
         self.compiled: Compiled = compile_plan(plan, tape.changes)
-        self.home = plan.running_devices
+        self.home = plan.running_devices.copy()
+        # What nobody reads may be anywhere: it is where it is changed.
+        is_read = np.bincount(tape.graph.src, minlength=tape.graph.n_ops) > 0
+        for call in tape.calls:
+            for slot in call.writes:
+                op = tape.slots[slot].op
+                if tape.graph.placeholder[op] and not is_read[op]:
+                    self.home[op] = self.home[call.op]
         self._edges = _Edges(tape, self.compiled)
         self._n_values = tape.n_values
         self._copies: dict[tuple[int, int, int], Copied] = {}
@@ -236,7 +243,7 @@ class _Edges:
         if not shows:
             raise InputError(
                 f"op {self._graph.names[op]!r} reads what a collective gives on another device "
-                "than the collective's member: a replica, and a rank of a mesh, runs on one device"
+                "than the member of it: replicas, and devices of a mesh, run whole on one each"
             )
         return (own or shows)[0]
 

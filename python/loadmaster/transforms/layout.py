@@ -310,7 +310,15 @@ class Layout:
     def made(self) -> NDArray[np.int32]:
         """Per axis and output, how it lies: int32 [n_axes, n_outputs]."""
         which = np.arange(len(self.maker)) - self.first_output[self.maker]
-        return self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
+        made = self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
+        if self.batch_norm == "local":
+            # A gradient of a batch norm's weights is of a part of the batch, and is summed as others.
+            is_backward = np.array(["ackward" in kind for kind in self.graph.kinds], dtype=bool)
+            of = is_batch_norm(self.graph) & is_backward
+            of = np.flatnonzero(of[self.maker] & (which > 0))
+            is_cut = self.tables.exchanged(self.form_of, self.labels)[:, self.maker[of]] > 0
+            made[:, of] = np.where(is_cut & (made[:, of] == REPLICATE), PARTIAL, made[:, of])
+        return made
 
     @cached_property
     def wanted(self) -> NDArray[np.int32]:

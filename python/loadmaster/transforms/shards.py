@@ -111,7 +111,18 @@ class _Added:
 
 
 class Shards:
-    """What is copied, added and linked."""
+    """What is copied, added and linked.
+
+    Attributes
+    ----------
+    member : int64 [k, n_steps]
+        The added op of each device for each step of the conversions.
+    exchanges : list of (axis, op, int64 column)
+        Sums that the parts of an op exchange on an axis, with the added op of each device. Of an op
+        with several, the outermost axis comes first.
+    which : int32 [n_ops of the graph that runs]
+        Once it is built: the added op that each op is; -1: it is a copy.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.graph, self.k = layout, layout.graph, layout.mesh.size
@@ -131,6 +142,8 @@ class Shards:
         self.fresh = self.k * self.stride
         #: Whether ops come after all that they read, so that one may be made to wait for another.
         self.is_ordered = bool((self.graph.src < self.graph.dst).all())
+        self.member = np.empty((self.k, 0), dtype=np.int64)
+        self.exchanges: list[tuple[int, int, NDArray[np.int64]]] = []
         self._carried()
 
     # -- ends, tensors and bytes -------------------------------------------------------------------
@@ -363,9 +376,16 @@ class Shards:
         ).reshape(n, self.k)
         bytes_ = layout.exchanged[axis, op].astype(np.uint64)
         self.output = np.append(self.output, np.repeat(bytes_, self.k))
+        self.exchanges = list(zip(axis.tolist(), op.tolist(), member, strict=True))
         ends, tensors = self._end(member.T), self._new_tensors(n)
         place = np.array(self.graph.n_edges)
         self._link(self._is_on(op), place, ends, self._copy(op), tensors, bytes_)
+        # What is summed on one axis is summed on the next one then.
+        order = np.lexsort((axis, op))
+        again = np.flatnonzero(op[order[1:]] == op[order[:-1]])
+        one, then = order[again], order[again + 1]
+        on = self._is_on(op[one])
+        self._link(on, place, ends[:, one], ends[:, then], tensors[:, one], bytes_[one])
         for of_axis in range(len(layout.mesh.axes)):
             mine = np.flatnonzero(axis == of_axis)
             number = np.full(self.graph.n_ops, -1)
@@ -460,6 +480,7 @@ class Shards:
         core, serves, device, which = fast.expand(
             graph._core, columns["name"], self.k, self._copies(), added, self.links.columns()
         )
+        self.which = which
         texts.fill(serves, device, np.append(stem, -1)[which])
         is_copy = which < 0
         role = user_roles(graph)[serves]

@@ -1,0 +1,928 @@
+"""A tape of shards: each device of a mesh calls its part of every op, on the pieces that it has.
+
+Where a tensor lies, and what turns one lay into another, is what the layout says that the program
+was made of. What a collective's member brings is the least that all others need of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
+from loadmaster.dimensions.form import (
+    ANY,
+    FLAT,
+    OWNER,
+    PARTIAL,
+    PICKED,
+    REPLICATE,
+    Factor,
+    Form,
+)
+from loadmaster.model.program import Program
+from loadmaster.running.calls import Call, Ref, renumbered, runner
+from loadmaster.running.parts import Argument, Part, counted, fitted, works_on_slices
+from loadmaster.running.pieces import ElsewhereError, Move, Piece, Shown, Taking, common, union
+from loadmaster.running.statistics import Exchange, exchange_of
+from loadmaster.running.statistics import Part as Share
+from loadmaster.running.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.running.turns import in_turn
+from loadmaster.transforms.conversions import UPDATED
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.lays import lays_of, part_weights
+from loadmaster.transforms.shards import Shards
+
+Ints = NDArray[np.int64]
+
+#: Kinds of collectives whose members put together what they bring. Those of others add it up.
+_JOINS = ("all_gather", "all_to_all")
+
+
+def sharded(
+    program: Program, tape: Tape, layout: Layout, given: Mapping[int, torch.Tensor] | None = None
+) -> Tape:
+    """The tape of a program of shards. Its outputs have the names of the tape's, and are whole.
+
+    Parameters
+    ----------
+    program
+        Of the layout.
+    tape
+        Of the layout's graph.
+    layout
+    given
+        Inputs and targets that are not those of the recording, by slot.
+
+    Raises
+    ------
+    InputError
+        The program has been changed since it was made of the layout; a part that needs rows of its
+        neighbours' parts; rows that a router picks for the experts of a device; parts that exchange
+        sums of an op that is not known to do so.
+    """
+    picked = np.flatnonzero((layout.made == PICKED).any(axis=0))
+    if len(picked):
+        op = tape.graph.names[layout.maker[picked[0]]]
+        raise InputError(
+            f"op {op!r} picks rows for the experts of each device, which are as many as a router "
+            "says: no run does so yet. Label it whole, or cut it otherwise"
+        )
+    try:
+        return _Sharded(program, tape, layout, given or {}, of_parts=True).tape()
+    except ElsewhereError:
+        return _Sharded(program, tape, layout, given or {}, of_parts=False).tape()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a device has of a tensor: the slot, and the piece that it is."""
+
+    slot: int
+    piece: Piece
+
+
+class _Lays:
+    """Pieces of tensors by how they lie on a mesh.
+
+    What is FLAT on an axis and cut on another is in equal shards ``of_parts``, as sharded
+    optimizers have it beside tensor parallelism. That cannot be where it is cut further without a
+    collective: then the shards are of the whole tensor, and what a device has of its part is not
+    equal.
+    """
+
+    def __init__(self, layout: Layout, of_parts: bool) -> None:
+        self._of_parts = of_parts
+        self._mesh, self._places = layout.mesh, layout.ways.places
+        self._known: dict[Any, Piece] = {}
+
+    def piece(
+        self,
+        sizes: tuple[int, ...],
+        factors: tuple[Factor, ...],
+        lays: Sequence[int],
+        owner: Sequence[int],
+        device: int,
+    ) -> Piece:
+        """What a device has of a tensor that lies so; ``owner``: the places of what is OWNER."""
+        key = sizes, factors, *lays, *owner, device
+        if key not in self._known:
+            self._known[key] = self._made(sizes, factors, lays, owner, device)
+        return self._known[key]
+
+    def _made(
+        self,
+        sizes: tuple[int, ...],
+        factors: tuple[Factor, ...],
+        lays: Sequence[int],
+        owner: Sequence[int],
+        device: int,
+    ) -> Piece:
+        box = [np.arange(size) for size in sizes]
+        flat = None
+        for axis, lay in enumerate(lays):
+            place = int(self._places[axis][device])
+            if lay >= 0:
+                dim, size = factors[lay]
+                minor = int(np.prod([n for of, n in factors[lay + 1 :] if of == dim], dtype=int))
+                box[dim] = box[dim][
+                    np.isin(box[dim] // minor % size, self._part(size, axis, place))
+                ]
+        for axis, lay in enumerate(lays):
+            place = int(self._places[axis][device])
+            if lay == FLAT:
+                flat = self._flat(Piece(sizes, tuple(box), flat), axis, place)
+            elif lay == OWNER and place != owner[axis]:
+                flat = np.empty(0, dtype=np.int64)
+        return Piece(sizes, tuple(box), flat)
+
+    def _flat(self, piece: Piece, axis: int, place: int) -> Ints:
+        """Which of the elements of a piece's box are in a shard of the piece."""
+        of_box = np.arange(prod(map(len, piece.box)))
+        rows = of_box if piece.flat is None else piece.flat
+        if self._of_parts:
+            ends = np.cumsum(part_weights(len(rows), [1.0] * self._mesh.shape[axis]))
+            return np.split(rows, ends[:-1])[place]
+        index = piece.index
+        return rows[np.isin(index, self._part(prod(piece.sizes), axis, place))]
+
+    def _part(self, size: int, axis: int, place: int) -> Ints:
+        """Which of so many indices a place on an axis has: a part of each part of outer axes."""
+        blocks = [np.arange(size)]
+        for of in range(axis + 1):
+            mesh = self._mesh.axes[of]
+            shares = mesh.shares or (1.0,) * mesh.size
+            cut = [
+                np.split(block, np.cumsum(part_weights(len(block), shares))[:-1])
+                for block in blocks
+            ]
+            blocks = [part for row in cut for part in row]
+            if of == axis:
+                return np.concatenate([row[place] for row in cut])
+        raise AssertionError("an axis of the mesh")
+
+
+class _Sharded:
+    """The way from a tape to the calls of all devices."""
+
+    def __init__(
+        self,
+        program: Program,
+        tape: Tape,
+        layout: Layout,
+        given: Mapping[int, torch.Tensor],
+        of_parts: bool,
+    ) -> None:
+        self._source, self._layout = tape, layout
+        self._graph, self._d = program.graph, layout.dimensions
+        self._k, self._places = layout.mesh.size, layout.ways.places
+        self._shards = shards = Shards(layout)
+        self._program = made = shards.build()
+        if made.graph.names != program.graph.names:
+            pairs = zip(made.graph.names, program.graph.names, strict=False)
+            other = next((b for a, b in pairs if a != b), program.graph.names[-1])
+            raise InputError(
+                f"op {other!r} is not of the program that the recipe makes: plan again with this "
+                "version, or without splitting ops of shards"
+            )
+        self._conversions = shards.conversions
+        self._lays = _Lays(layout, of_parts)
+        which = shards.which
+        self._copy = {
+            (int(made.serves[i]), int(made.rank[i])): i for i in np.flatnonzero(which < 0).tolist()
+        }
+        self._added = {int(which[i]): i for i in np.flatnonzero(which >= 0).tolist()}
+        self._call_of = {call.op: call for call in tape.calls}
+        self._tensors = {p.op: given.get(p.slot, p.tensor) for p in tape.placeholders}
+        self._slot_of: dict[tuple[int, int], int] = {}  # of the tape, by op and output
+        for placed in tape.placeholders:
+            self._slot_of[placed.op, 0] = placed.slot
+        for call in tape.calls:
+            for i, slot in enumerate(call.results):
+                self._slot_of[call.op, i] = slot
+        self._slots: dict[int, Slot] = {}
+        self._numbers = {slot: i for i, slot in enumerate(tape.numbers)}
+        self._n, self._n_storages = len(tape.numbers), 0
+        self._storage: dict[tuple[int, int], int] = {}
+        #: By op, output and device.
+        self._made: dict[tuple[int, int, int], _Kept] = {}
+        #: By conversion and device, what the conversion gives.
+        self._converted: dict[tuple[int, int], _Kept] = {}
+        #: By parameter or buffer that no collective updates: the op that writes it last.
+        graph, rows = tape.graph, self._conversions.rows
+        writers = np.flatnonzero((graph.alias_of >= 0) & ~graph.view).tolist()
+        self._last_write = {int(graph.alias_of[op]): op for op in writers}
+        for tensor in rows.tensor[rows.what == UPDATED].tolist():
+            self._last_write.pop(int(graph.alias_of[layout.maker[tensor]]), None)
+        #: By op, output and device: what lies in the memory of a placeholder.
+        self._at_home: set[tuple[int, int, int]] = set()
+        self._calls: list[Call] = []
+        self._placeholders: list[Placeholder] = []
+        #: By slot of the tape, the view that gives it; and the op that makes it, with its output.
+        self._views: dict[int, tuple[Call, int]] = {}
+        self._maker: dict[int, tuple[int, int]] = {p.slot: (p.op, 0) for p in tape.placeholders}
+        for call in tape.calls:
+            for i, slot in enumerate(call.results):
+                if tape.graph.view[call.op]:
+                    self._views[slot] = call, i
+                else:
+                    self._maker[slot] = call.op, i
+
+    # -- slots and pieces
+
+    def _new(self, op: int, like: Slot, storage: int | None = None) -> int:
+        """A slot for what an op gives."""
+        if storage is None:
+            storage, self._n_storages = self._n_storages, self._n_storages + 1
+        self._slots[self._n] = replace(like, op=op, storage=storage, offset=0)
+        self._n += 1
+        return self._n - 1
+
+    def _storage_at(self, slot: int, device: int) -> int:
+        """The storage that a device has for one of the tape's."""
+        key = self._source.slots[slot].storage, device
+        if key not in self._storage:
+            self._storage[key], self._n_storages = self._n_storages, self._n_storages + 1
+        return self._storage[key]
+
+    def _form(self, op: int) -> Form:
+        return self._d.forms[self._d.form_of[op]]
+
+    def _piece_of(self, op: int, which: int, device: int) -> Piece:
+        """What a device makes of an output."""
+        layout = self._layout
+        tensor = int(layout.first_output[op]) + which
+        sizes = self._source.slots[self._slot_of[op, which]].sizes
+        factors = self._form(op).outputs[which]
+        return self._lays.piece(
+            sizes, factors, layout.made[:, tensor].tolist(), layout.owner[:, op].tolist(), device
+        )
+
+    def _on(self, op: int) -> list[int]:
+        """Devices that have a copy of an op."""
+        return [device for device in range(self._k) if (op, device) in self._copy]
+
+    # -- the tape
+
+    def tape(self) -> Tape:
+        """The whole."""
+        for placed in self._source.placeholders:
+            self._place(placed)
+        for call in self._source.calls:
+            if not self._source.graph.view[call.op]:
+                self._reserve(call)
+        self._convert()
+        exchanged: dict[int, list[tuple[int, Ints]]] = defaultdict(list)
+        for axis, op, member in self._shards.exchanges:
+            exchanged[op].append((axis, member))
+        for call in self._source.calls:
+            if not self._source.graph.view[call.op]:
+                self._calls += self._parts(call, exchanged.get(call.op, []))
+        source = self._source
+        return Tape(
+            graph=self._graph,
+            calls=in_turn(self._graph, self._calls, self._slots),
+            slots=self._slots,
+            placeholders=tuple(self._placeholders),
+            outputs={},
+            joints={name: self._joint(name, slot) for name, slot in source.outputs.items()},
+            numbers=tuple(range(len(source.numbers))),
+            host=source.host,
+        )
+
+    def _place(self, placed: Placeholder) -> None:
+        """The pieces of a placeholder. Where steps change it, each device has its own."""
+        source, tensor = self._source.slots[placed.slot], self._tensors[placed.op]
+        is_written = source.storage in self._source.written
+        for device in self._on(placed.op):
+            if self._d.form_of[placed.op] < 0:
+                piece = Piece.whole(tuple(tensor.shape))
+            else:
+                piece = self._piece_of(placed.op, 0, device)
+            cut = Move.of(Piece.whole(tuple(tensor.shape)), piece).taken(tensor)
+            cut = cut.reshape(piece.shape)
+            cut = cut.clone(memory_format=torch.contiguous_format) if is_written else cut
+            op = self._copy[placed.op, device]
+            slot = self._new(op, source, self._storage_at(placed.slot, device))
+            self._made[placed.op, 0, device] = _Kept(slot, piece)
+            self._at_home.add((placed.op, 0, device))
+            self._placeholders.append(replace(placed, slot=slot, op=op, tensor=cut.contiguous()))
+
+    def _reserve(self, call: Call) -> None:
+        """Slots for what the parts of a call give."""
+        for device in self._on(call.op):
+            for which, slot in enumerate(call.results):
+                if slot < 0:
+                    continue
+                source = self._source.slots[slot]
+                op = self._copy.get((source.op, device), self._copy[call.op, device])
+                if self._d.form_of[call.op] >= 0 and which < len(self._form(call.op).outputs):
+                    piece = self._piece_of(call.op, which, device)
+                else:
+                    piece = Piece.whole(source.sizes)
+                mine = self._new(op, source, self._storage_at(slot, device))
+                self._made[call.op, which, device] = _Kept(mine, piece)
+
+    # -- collectives
+
+    def _convert(self) -> None:
+        """The calls of the members of conversions."""
+        steps, rows = self._conversions.steps, self._conversions.rows
+        by_row: dict[int, list[int]] = defaultdict(list)
+        for step, row in enumerate(steps.row.tolist()):
+            by_row[row].append(step)
+        brought: dict[int, list[tuple[int, Any, int]]] = defaultdict(list)
+        given: dict[int, list[tuple[Any, list[int], int]]] = defaultdict(list)
+        written: dict[int, list[int]] = defaultdict(list)
+        for row in range(len(rows)):
+            self._convert_row(row, by_row[row], brought, given, written)
+        for member, all_of_it in brought.items():
+            refs = [Ref(slot) if slot >= 0 else None for slot, _, _ in all_of_it]
+            function = partial(_brings, [what for _, what, _ in all_of_it])
+            made = tuple(slot for *_, slot in all_of_it)
+            self._calls.append(Call(member, function, (refs,), {}, made, True, brings=True))
+        for member, gifts in given.items():
+            lists = [[Ref(slot) for slot in slots] for _, slots, _ in gifts]
+            own = [Ref(slot) for slot in written[member]]
+            function = partial(_gives, [what for what, _, _ in gifts])
+            made = tuple(slot for *_, slot in gifts)
+            self._calls.append(
+                Call(member, function, (lists, own), {}, made, True,
+                     writes=tuple(written[member]), shares=True)
+            )  # fmt: skip
+
+    def _group(self, axis: int) -> list[list[int]]:
+        """Per device, those that differ from it on an axis alone, itself too."""
+        others = [i for i in range(len(self._places)) if i != axis]
+        same = [
+            (self._places[others] == self._places[others, device][:, None]).all(axis=0)
+            for device in range(self._k)
+        ]
+        return [np.flatnonzero(each).tolist() for each in same]
+
+    def _convert_row(
+        self,
+        row: int,
+        steps: Sequence[int],
+        brought: dict[int, list[tuple[int, Any, int]]],
+        given: dict[int, list[tuple[Any, list[int], int]]],
+        written: dict[int, list[int]],
+    ) -> None:
+        """What the steps of a conversion bring and give."""
+        c, layout, devices = self._conversions, self._layout, range(self._k)
+        tensor = int(c.rows.tensor[row])
+        op = int(layout.maker[tensor])
+        which = tensor - int(layout.first_output[op])
+        want, have = c.rows.want[:, row], layout.made[:, tensor]
+        owner = np.where(want == OWNER, c.rows.owner[:, row], layout.owner[:, op]).tolist()
+        source = self._source.slots[self._slot_of[op, which]]
+        factors = self._form(op).outputs[which]
+        final = [
+            self._lays.piece(source.sizes, factors, want.tolist(), owner, device)
+            for device in devices
+        ]
+        start = [self._piece_of(op, which, device) for device in devices]
+        axes = [int(c.steps.axis[step]) for step in steps]
+        kinds = [fast.COLLECTIVES[int(c.steps.kind[step])] for step in steps]
+        groups = [self._group(axis) for axis in axes]
+        stages = _stages(start, final, groups, [kind in _JOINS for kind in kinds])
+        now: list[_Kept | None] = [self._made.get((op, which, device)) for device in devices]
+        is_zero = (have == REPLICATE) & (want == PARTIAL)
+        state = int(self._source.graph.alias_of[op]) if c.rows.what[row] == UPDATED else -1
+        for i, step in enumerate(steps):
+            member = [self._added[int(self._shards.member[device, step])] for device in devices]
+            slots = []
+            for device in devices:
+                piece, kept = stages[i][device], now[device]
+                slot = self._new(member[device], source)
+                zero = not i and any(is_zero & (self._places[:, device] > 0))
+                if kept is None or zero or not piece.numel:
+                    what: Any = partial(_zeros, piece.shape, source.dtype)
+                    brought[member[device]].append((-1, what, slot))
+                else:
+                    what = partial(_moved, Move.of(kept.piece, piece), piece.shape)
+                    brought[member[device]].append((kept.slot, what, slot))
+                slots.append(slot)
+            after, is_last = stages[i + 1], i + 1 == len(steps)
+            for device in devices:
+                group = groups[i][device]
+                moves = [Move.of(stages[i][other], after[device]) for other in group]
+                from_ = [slots[other] for other in group]
+                if is_last and state >= 0:
+                    home = self._made.get((state, 0, device))
+                    if home is not None:
+                        what = partial(
+                            _put, moves, len(written[member[device]]), kinds[i] in _JOINS
+                        )
+                        written[member[device]].append(home.slot)
+                        given[member[device]].append((what, from_, -1))
+                    continue
+                what = partial(
+                    _joined if kinds[i] in _JOINS else _summed, moves, after[device].shape
+                )
+                slot = self._new(member[device], source)
+                given[member[device]].append((what, from_, slot))
+                now[device] = _Kept(slot, after[device])
+        if state < 0:
+            for device in devices:
+                if (kept := now[device]) is not None:
+                    self._converted[row, device] = kept
+
+    # -- parts of ops
+
+    def _parts(self, call: Call, exchanges: Sequence[tuple[int, Ints]]) -> Iterator[Call]:
+        """The calls of all devices in the place of one."""
+        specs = {device: self._spec(call, device, bool(exchanges)) for device in self._on(call.op)}
+        if not exchanges:
+            for device, spec in specs.items():
+                yield self._part(call, device, spec)
+            return
+        exchange = self._exchange(call)
+        like = self._source.slots[call.results[0]]
+        fraction, known = dict.fromkeys(specs, 1.0), dict[int, list[int]]()
+        for axis, added in exchanges:
+            member = [self._added[int(each)] for each in added.tolist()]
+            shares = {
+                device: Share(self._fraction(call, device, axis), box=spec.box)
+                for device, spec in specs.items()
+            }
+            slots = {d: [self._new(member[d], like) for _ in range(exchange.n)] for d in specs}
+            for device, spec in specs.items():
+                yield self._brought(call, member[device], spec, shares[device],
+                                    slots[device], known.get(device, ()))  # fmt: skip
+            groups = self._group(axis)
+            known = {d: [self._new(member[d], like) for _ in range(exchange.n)] for d in specs}
+            for device in specs:
+                total = partial(exchange.total, [shares[other] for other in groups[device]])
+                refs = [[Ref(slot) for slot in slots[other]] for other in groups[device]]
+                yield Call(
+                    member[device], total, (refs,), {}, tuple(known[device]), True, shares=True
+                )
+                fraction[device] *= shares[device].fraction
+        for device, spec in specs.items():
+            ends = partial(exchange.ends, Share(fraction[device], box=spec.box))
+            yield self._part(replace(call, function=ends), device, spec, known[device])
+
+    def _exchange(self, call: Call) -> Exchange:
+        found = exchange_of(call.function)
+        if found is None:
+            graph = self._source.graph
+            raise InputError(
+                f"op {graph.names[call.op]!r} ({graph.kinds[call.op]}) is cut so that its parts "
+                "exchange sums, which is not known of such an op: label it whole, or cut it "
+                "otherwise"
+            )
+        return found
+
+    def _brought(
+        self,
+        call: Call,
+        member: int,
+        spec: _Spec,
+        share: Share,
+        slots: Sequence[int],
+        known: Sequence[int],
+    ) -> Call:
+        """What a part brings to others on an axis: of an op with several, what is known so far."""
+        if known:
+            refs = [Ref(slot) for slot in known]
+            return Call(member, _same, (refs,), {}, tuple(slots), True, brings=True)
+        function = partial(self._exchange(call).brings, share)
+        brings = replace(call, op=member, function=function, several=True)
+        made = spec.called(brings, slots, ())
+        return replace(made, brings=True, writes=())
+
+    def _fraction(self, call: Call, device: int, axis: int) -> float:
+        """Part of what an op sums over on an axis that a device has."""
+        form, label = self._form(call.op), int(self._layout.labels[axis, call.op])
+        _, slots = counted(call)
+        tensors = [slot for slot in slots if slot not in self._numbers]
+        for i, lay in enumerate(lays_of(form, label)[0]):
+            if lay >= 0:
+                sizes = self._source.slots[tensors[i]].sizes
+                lays = [lay if a == axis else REPLICATE for a in range(len(self._places))]
+                piece = self._lays.piece(sizes, form.inputs[i], lays, [0] * len(lays), device)
+                return piece.numel / Piece.whole(sizes).numel
+        return 1.0
+
+    def _part(self, call: Call, device: int, spec: _Spec, known: Sequence[int] = ()) -> Call:
+        """The call of a device in the place of one; ``known`` is handed to it before all else."""
+        op = self._copy[call.op, device]
+        results = [
+            self._made[call.op, which, device].slot if slot >= 0 else -1
+            for which, slot in enumerate(call.results)
+        ]
+        parts = tuple(
+            self._copy.get((part, device), -1) if part >= 0 else -1 for part in call.parts
+        )
+        made = spec.called(replace(call, op=op), results, known)
+        return replace(made, parts=parts, random=call.random, seeded=call.op)
+
+    def _spec(self, call: Call, device: int, exchanges: bool) -> _Spec:
+        """How a device calls its part of an op."""
+        op, layout, source = call.op, self._layout, self._source
+        labels = layout.labels[:, op].tolist()
+        numbered, slots = counted(call)
+        if self._d.form_of[op] < 0:
+            return self._plain(numbered, slots, device)
+        form = self._form(op)
+        kinds = source.graph.kinds[op]
+        cuts = [form.cuts[label - 1] for label in labels if label > 0]
+        made = [
+            self._piece_of(op, which, device) for which in range(len(form.outputs))
+            if which < len(call.results) and call.results[which] >= 0
+        ]  # fmt: skip
+        words = [cut.name for cut in cuts if any(lay >= 0 for lay in (*cut.inputs, *cut.outputs))]
+        slices = exchanges or works_on_slices(call, kinds, words, made)
+        halos = [axis for axis, label in enumerate(labels)
+                 if label > 0 and any(map(any, form.cuts[label - 1].halos))]  # fmt: skip
+        spec = _Spec(numbered, slices, scale=self._scale(call, device, labels))
+        i = 0
+        for slot in slots:
+            if slot in self._numbers:
+                spec.add(self._numbers[slot], None)
+                continue
+            self._argument(spec, call, device, (i, slot), halos)
+            i += 1
+        assert i == self._d.first[op + 1] - self._d.first[op], source.graph.names[op]
+        self._finish(spec, call, device)
+        return spec
+
+    def _plain(self, numbered: Call, slots: Sequence[int], device: int) -> _Spec:
+        """A call of an op without tensors that are cut."""
+        spec = _Spec(numbered, True)
+        for slot in slots:
+            if slot in self._numbers:
+                spec.add(self._numbers[slot], None)
+                continue
+            root, which, shown = self._root(slot)
+            kept = self._made[root, which, device]
+            want = Piece.whole(shown.sizes)
+            taking = Taking.of(kept.piece, shown, want)
+            spec.add(kept.slot, Argument(taking, want.shape, self._source.slots[slot].dtype))
+        spec.kept = [None] * len(numbered.results)
+        return spec
+
+    def _scale(self, call: Call, device: int, labels: Sequence[int]) -> float:
+        """What a part counts by, of an op that divides by the length of what is cut."""
+        form, found = self._form(call.op), 1.0
+        for axis, label in enumerate(labels):
+            cut = form.cuts[label - 1] if label > 0 else None
+            if cut is not None and cut.is_mean and not self._layout.exchanged[axis, call.op]:
+                found *= self._fraction(call, device, axis)
+        return found
+
+    def _chain(self, slot: int) -> tuple[int, list[tuple[Call, int]]]:
+        """The slot that views show, and these, the last one first."""
+        chain: list[tuple[Call, int]] = []
+        while slot in self._views:
+            chain.append(self._views[slot])
+            slot = chain[-1][0].reads[0]
+        return slot, chain
+
+    def _root(self, slot: int) -> tuple[int, int, Shown]:
+        """The op, its output and how a tensor of the tape shows that, through views."""
+        at, chain = self._chain(slot)
+        return *self._maker[at], self._show(at, chain)
+
+    def _show(self, root: int, chain: Sequence[tuple[Call, int]]) -> Shown:
+        """How views show the elements of a tensor."""
+        sizes = self._source.slots[root].sizes
+        if not chain:
+            return Shown.whole(sizes)
+        tensor = torch.empty(sizes, device="meta")
+        shown = tensor
+        for call, i in reversed(chain):
+            part, slots = counted(call)
+            values: list[Any] = [shown] * len(slots) + [None] * len(call.results)
+            results = tuple(len(slots) + j for j in range(len(call.results)))
+            runner(replace(part, results=results))(values)
+            shown = values[len(slots) + i]
+        if shown.untyped_storage()._cdata != tensor.untyped_storage()._cdata:
+            name = self._source.graph.names[self._source.slots[root].op]
+            raise InputError(
+                f"a view of what op {name!r} gives shows a copy where parts of it are taken: label "
+                "the op whole"
+            )
+        return Shown(tuple(shown.shape), shown.stride(), shown.storage_offset())
+
+    def _argument(
+        self, spec: _Spec, call: Call, device: int, which: tuple[int, int], halos: Sequence[int]
+    ) -> None:
+        """Adds an argument: its place among the op's and its slot are given."""
+        (i, slot), op, layout, d = which, call.op, self._layout, self._d
+        form, at = self._form(op), int(d.first[op]) + i
+        source = self._source.slots[slot]
+        lays = [lays_of(form, label)[0][i] for label in layout.labels[:, op].tolist()]
+        is_written = slot in call.writes
+        root, output, shown = self._root(slot)
+        row = int(self._conversions.of_argument[at])
+        kept = (
+            self._converted.get((row, device))
+            if row >= 0
+            else self._made.get((root, output, device))
+        )
+        if not is_written and (kept is None or ANY in lays):
+            spec.add_stand_in(source.sizes, source.dtype)
+            return
+        assert kept is not None, self._source.graph.names[op]
+        have = (
+            self._conversions.rows.want[:, row] if row >= 0 else layout.made[:, layout.tensor[at]]
+        )
+        is_zero = any(
+            a == REPLICATE and b == PARTIAL and self._places[axis][device]
+            for axis, (a, b) in enumerate(
+                zip(have.tolist(), layout.wanted[:, at].tolist(), strict=True)
+            )
+        )
+        for axis in halos:
+            if lays[axis] >= 0 and have[axis] != REPLICATE:
+                raise InputError(
+                    f"op {self._source.graph.names[op]!r} is cut along "
+                    f"{form.cuts[int(layout.labels[axis, op]) - 1].name!r}, so that parts need "
+                    "rows of their neighbours, which no run sends yet: label it otherwise"
+                )
+            lays[axis] = REPLICATE
+        owner = layout.owner[:, op].tolist()
+        if is_written and ANY in lays:
+            want = self._piece_of(op, 0, device)
+        else:
+            want = self._lays.piece(source.sizes, form.inputs[i], lays, owner, device)
+        taking = Taking.of(kept.piece, shown, want)
+        inside = None
+        if not spec.slices and want.shape != source.sizes:
+            inside = Move.of(want, Piece.whole(source.sizes))
+        if is_zero:
+            shape = source.sizes if inside is not None else want.shape
+            spec.add(-1, Argument(None, shape, source.dtype))
+            return
+        shape = source.sizes if inside is not None else want.shape
+        in_rows = not is_written and Shown.whole(source.sizes).strides == source.strides
+        argument = Argument(taking, shape, source.dtype, inside, in_rows=in_rows)
+        spec.add(kept.slot, argument, want)
+        if is_written:
+            is_view = row < 0 and inside is None and taking.is_view
+            self._written(spec, op, device, (kept, want, is_view), (root, output))
+
+    def _written(
+        self,
+        spec: _Spec,
+        op: int,
+        device: int,
+        of: tuple[_Kept, Piece, bool],
+        root: tuple[int, int],
+    ) -> None:
+        """Notes that a part changes its last argument: its piece is taken ``of`` what the device
+        has, as a view or not. What changes a copy of a placeholder is written back.
+        """
+        (kept, piece, is_view), source = of, self._source.graph
+        state = int(source.alias_of[op]) if source.alias_of[op] >= 0 else root[0]
+        is_home = (*root, device) in self._at_home
+        if is_view and (is_home or not source.placeholder[state]):
+            spec.writes.append(kept.slot)
+            spec.written.append(len(spec.refs) - 1)
+            if is_home:
+                self._at_home.add((op, 0, device))
+            return
+        home = self._made.get((state, 0, device))
+        if not source.placeholder[state] or home is None:
+            return
+        has_all = common(piece, home.piece).numel == home.piece.numel
+        if not has_all and self._last_write.get(state) == op:
+            raise ElsewhereError
+        if has_all:
+            spec.back.append((len(spec.refs) - 1, Move.of(piece, home.piece), home.slot))
+            spec.writes.append(home.slot)
+
+    def _finish(self, spec: _Spec, call: Call, device: int) -> None:
+        """What is kept of results, and the sizes among the arguments of a part."""
+        op, source = call.op, self._source
+        form, sizes = self._form(op), {}
+        for which, slot in enumerate(call.results):
+            if slot < 0 or which >= len(form.outputs):
+                spec.kept.append(None)
+                continue
+            piece, whole = self._made[op, which, device].piece, source.slots[slot].sizes
+            move = None
+            if not spec.slices and piece.shape != whole:
+                move = Move.of(Piece.whole(whole), piece)
+            spec.kept.append(move)
+            if spec.slices and piece.flat is None and piece.shape != whole:
+                sizes[whole] = piece.shape
+        spec.fit(sizes)
+
+    # -- outputs
+
+    def _joint(self, name: str, slot: int) -> Joint:
+        """What puts an output together from what all devices have of it."""
+        source = self._source
+        storage = source.slots[slot].storage
+        if name.startswith("parameter."):
+            slot = next(
+                (p.slot for p in source.placeholders if source.slots[p.slot].storage == storage),
+                slot,
+            )
+        at, chain = self._chain(slot)
+        root, which = self._maker[at]
+        lays = self._layout.made[:, int(self._layout.first_output[root]) + which]
+        sizes = source.slots[at].sizes
+        slots, moves = [], []
+        for device in self._on(root):
+            is_same = (lays == REPLICATE) & (self._places[:, device] > 0)
+            kept = self._made[root, which, device]
+            if not is_same.any() and kept.piece.numel:
+                slots.append(kept.slot)
+                moves.append(Move.of(kept.piece, Piece.whole(sizes)))
+        return Joint(tuple(slots), partial(_whole, moves, sizes, tuple(reversed(chain))))
+
+
+@dataclass
+class _Spec:
+    """How a device calls its part of an op, as it is found."""
+
+    call: Call
+    slices: bool
+    scale: float = 1.0
+    refs: list[int] = field(default_factory=list)
+    arguments: list[Argument | None] = field(default_factory=list)
+    kept: list[Move | None] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    back: list[tuple[int, Move, int]] = field(default_factory=list)
+    box: tuple[Ints, ...] = ()
+    _stand_ins: list[int] = field(default_factory=list)
+
+    def add(self, slot: int, argument: Argument | None, piece: Piece | None = None) -> None:
+        """Adds an argument; the slot -1: there is none."""
+        if piece is not None and not self.box:
+            self.box = piece.box
+        self.refs.append(slot)
+        self.arguments.append(argument)
+
+    def add_stand_in(self, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Adds an argument whose values do not matter."""
+        self._stand_ins.append(len(self.refs))
+        self.add(-1, Argument(None, sizes, dtype, is_read=False))
+
+    def fit(self, sizes: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        """Fits arguments to what the part makes, by the sizes of the whole."""
+        args = tuple(fitted(argument, sizes) for argument in self.call.args)
+        kwargs = {name: fitted(value, sizes) for name, value in self.call.kwargs.items()}
+        self.call = replace(self.call, args=args, kwargs=kwargs)
+        for i in self._stand_ins:
+            argument = self.arguments[i]
+            assert argument is not None
+            shape = sizes.get(argument.shape, argument.shape)
+            self.arguments[i] = replace(argument, shape=shape)
+
+    def called(self, call: Call, results: Sequence[int], known: Sequence[int]) -> Call:
+        """The call, with other slots for its results and with what is ``known`` before all else."""
+        n = len(known)
+        args, kwargs = self.call.args, self.call.kwargs
+        if n:
+            bare = replace(self.call, parts=(), writes=())
+            shifted = renumbered(bare, 0, lambda slot: slot + n, int, ())
+            args = ([Ref(i) for i in range(n)], *shifted.args)
+            kwargs = shifted.kwargs
+        inner = replace(call, args=args, kwargs=kwargs, results=tuple(range(len(results))))
+        part = Part(
+            inner,
+            [*(None for _ in known), *self.arguments],
+            self.kept,
+            self.scale,
+            [i + n for i in self.written],
+            [(i + n, move) for i, move, _ in self.back],
+        )
+        refs = [Ref(slot) if slot >= 0 else None for slot in (*known, *self.refs)]
+        return replace(
+            call,
+            function=part,
+            args=(refs, [Ref(slot) for *_, slot in self.back]),
+            kwargs={},
+            results=tuple(results),
+            several=True,
+            writes=tuple(dict.fromkeys(self.writes)),
+            parts=(),
+        )
+
+
+def _stages(
+    start: Sequence[Piece],
+    final: Sequence[Piece],
+    groups: Sequence[Sequence[Sequence[int]]],
+    joins: Sequence[bool],
+) -> list[list[Piece]]:
+    """What each device has before the first of several collectives, and after each: the least.
+
+    ``groups`` has, of each collective and device, the devices that share it.
+    """
+    there = [list(start)]
+    for group, is_join in zip(groups, joins, strict=True):
+        now = there[-1]
+        there.append([union([now[o] for o in of]) if is_join else p
+                      for of, p in zip(group, now, strict=True)])  # fmt: skip
+    found = [list(final)]
+    for group, before in zip(reversed(groups), reversed(there[:-1]), strict=True):
+        after = found[0]
+        found.insert(0, [
+            common(union([after[o] for o in of]), p) for of, p in zip(group, before, strict=True)
+        ])  # fmt: skip
+    for group, is_join, before, after in zip(groups, joins, found, found[1:], strict=False):
+        for of, piece in zip(group, after, strict=True):
+            sources = [before[o] for o in of]
+            for source in [union(sources)] if is_join else sources:
+                if common(source, piece).numel < piece.numel:
+                    raise ElsewhereError
+    return found
+
+
+# -- what calls do ---------------------------------------------------------------------------------
+
+
+def _brings(whats: Sequence[Any], pieces: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    """What a member brings, of what its device has."""
+    return [what(piece) for what, piece in zip(whats, pieces, strict=True)]
+
+
+def _gives(
+    whats: Sequence[Any], brought: Sequence[Sequence[torch.Tensor]], own: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """What a member makes of what all have brought."""
+    return [what(each, own) for what, each in zip(whats, brought, strict=True)]
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, piece: torch.Tensor | None) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _moved(move: Move, shape: Sequence[int], piece: torch.Tensor) -> torch.Tensor:
+    return move.taken(piece).reshape(shape)
+
+
+def _joined(
+    moves: Sequence[Move],
+    shape: Sequence[int],
+    brought: Sequence[torch.Tensor],
+    own: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    made = torch.empty(shape, dtype=brought[0].dtype)
+    for move, piece in zip(moves, brought, strict=True):
+        move.put(piece, made)
+    return made
+
+
+def _summed(
+    moves: Sequence[Move],
+    shape: Sequence[int],
+    brought: Sequence[torch.Tensor],
+    own: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    made = moves[0].taken(brought[0]).reshape(shape).clone()
+    for move, piece in zip(moves[1:], brought[1:], strict=True):
+        made += move.taken(piece).reshape(shape)
+    return made
+
+
+def _put(
+    moves: Sequence[Move],
+    at: int,
+    joins: bool,
+    brought: Sequence[torch.Tensor],
+    own: Sequence[torch.Tensor],
+) -> None:
+    """Writes what is brought into what the device has itself."""
+    shape = own[at].shape
+    made = (_joined if joins else _summed)(moves, shape, brought, own)
+    own[at].copy_(made)
+
+
+def _same(known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return list(known)
+
+
+def _whole(
+    moves: Sequence[Move],
+    sizes: tuple[int, ...],
+    chain: Sequence[tuple[Call, int]],
+    pieces: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """A whole tensor of pieces and of partial sums, and a view of it."""
+    made = torch.zeros(sizes, dtype=pieces[0].dtype)
+    for move, piece in zip(moves, pieces, strict=True):
+        move.add(piece, made)
+    for call, i in chain:
+        part, slots = counted(call)
+        values: list[Any] = [made] * len(slots) + [None] * len(call.results)
+        results = tuple(len(slots) + j for j in range(len(call.results)))
+        runner(replace(part, results=results))(values)
+        made = values[len(slots) + i]
+    return made

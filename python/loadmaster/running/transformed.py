@@ -1,0 +1,58 @@
+"""The tape of a program that was made of a recorded graph: replicas, shards, recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.model.program import Program
+from loadmaster.running.recomputed import recomputed
+from loadmaster.running.replicas import replicated
+from loadmaster.running.sharded import sharded
+from loadmaster.running.tape import Tape
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.recomputation import recompute
+
+if TYPE_CHECKING:
+    import torch
+
+
+def transformed(
+    program: Program, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+) -> Tape:
+    """The tape of a program's graph.
+
+    Parameters
+    ----------
+    program
+        Of the tape's graph.
+    tape
+    given
+        Inputs and targets that are not those of the recording, by slot.
+
+    Raises
+    ------
+    InputError
+        What no tape runs: ops that are split by themselves; see also :func:`.replicated` and
+        :func:`.sharded`.
+    """
+    recipe = program.recipe
+    if recipe is not None:
+        layout = Layout.of(tape.graph, recipe)
+        if recipe.recompute:
+            again = recompute(tape.graph, recipe.recompute)
+            layout = layout.of_graph(again.graph, again.serves.tolist())
+            tape = recomputed(again, tape)
+        return sharded(program, tape, layout, given)
+    parts = np.flatnonzero(program.parts > 1)
+    if len(parts):
+        raise InputError(
+            f"{program.label(int(parts[0]))}: ops that are split alone do not run; those of a "
+            'mesh do (method "sharded")'
+        )
+    if (program.replica >= 0).any():
+        return replicated(program, tape, given)
+    return recomputed(program, tape)

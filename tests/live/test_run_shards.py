@@ -1,0 +1,218 @@
+"""Shards that run have the numbers of the model that is whole.
+
+Labels of all ops are drawn, so that each kind of cut and of collective comes. Plans run on worker
+processes. Needs torch (no GPU): without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
+
+from labels import drawn  # noqa: E402
+from steps import Cells, Dropped, Experts, Tied, differing, words  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+import loadmaster as lm  # noqa: E402
+from loadmaster.base.errors import InputError  # noqa: E402
+from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
+from loadmaster.model.recipe import Mesh, MeshAxis  # noqa: E402
+from loadmaster.running.run import started  # noqa: E402
+from loadmaster.running.sharded import sharded  # noqa: E402
+from loadmaster.running.transformed import transformed  # noqa: E402
+from loadmaster.transforms.layout import Layout  # noqa: E402
+from loadmaster.transforms.shards import shard  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:devices share a core"),
+    pytest.mark.filterwarnings("ignore:the machine was too busy"),
+]
+
+MESHES = {
+    "2": Mesh.of({"x": 2}),
+    "4": Mesh.of({"x": 4}),
+    "2 x 2": Mesh.of({"x": 2, "y": 2}),
+    "3 : 1": Mesh((MeshAxis("x", 2, (3.0, 1.0)),)),
+}
+
+
+class Normed(nn.Module):
+    """Convolutions with batch norms, as in a ResNet."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.c, self.d = nn.Conv2d(width, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width)
+        self.o = nn.Linear(width, 12)
+
+    def forward(self, x):
+        y = torch.relu(self.b(self.a(x)))
+        return self.o(torch.relu(self.d(self.c(y))).mean((2, 3)))
+
+
+STEPS = {
+    "LSTM": (Cells, words(4, 2), words(4, 2)),
+    "tied transformer": (Tied, words(4, 8), words(4, 8)),
+    "experts": (Experts, words(4, 8), words(4, 8)),
+    "dropout": (Dropped, words(4, 8), words(4, 8)),
+    "batch norm": (Normed, torch.linspace(-1, 1, 4 * 3 * 64).sin().view(4, 3, 8, 8), words(4) % 12),
+}
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+@cache
+def taped(name):
+    """The tape of a step, and what it gives."""
+    make, inputs, targets = STEPS[name]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tape = lm.record(make(), inputs, loss=F.cross_entropy, targets=targets, optimizer=momentum)
+    return tape, tape.replay(2)
+
+
+def off(found, expected):
+    """The largest difference of a tensor, over its largest number."""
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+def wrong(found, expected):
+    return {name for name in expected if not off(found[name], expected[name]) < 1e-4}
+
+
+def cluster(k):
+    return lm.Cluster.preset("4xV100-PCIe").subset(range(k))
+
+
+def drawn_recipe(tape, mesh, seed):
+    """A recipe that labels every op, on the devices of a cluster."""
+    dimensions = Dimensions.of(tape.graph)
+    labels = drawn(dimensions, MESHES[mesh], seed)
+    recipe = Layout(dimensions, MESHES[mesh], labels, "synchronised").recipe()
+    names = tuple(device.name for device in cluster(recipe.mesh.size).devices)
+    return replace(recipe, mesh=replace(recipe.mesh, devices=names))
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_drawn_labels_has_the_numbers_of_the_whole_model(name, mesh):
+    tape, expected = taped(name)
+    dimensions, on = Dimensions.of(tape.graph), MESHES[mesh]
+    labels = drawn(dimensions, on, seed=len(name))
+    layout = Layout(dimensions, on, labels, "synchronised")
+    found = sharded(shard(tape.graph, layout), tape, layout).replay(2)
+    assert found.keys() == expected.keys()
+    assert wrong(found, expected) == set()
+
+
+def brought(wiring):
+    """Bytes that each member of a collective brings, by the op."""
+    compiled, found = wiring.compiled, Counter()
+    for (arrival, _), packed in wiring.packed.items():
+        if arrival >= compiled.n_transfers:
+            member = int(compiled.members[arrival - compiled.n_transfers])
+            found[member] += packed.numel * packed.slot.dtype.itemsize
+    return found
+
+
+PLANS = {
+    "fsdp": ("tied transformer", 2, {"method": "fsdp"}),
+    "megatron": ("tied transformer", 4, {"method": "megatron"}),
+    "sharded": ("batch norm", 2, {"method": "sharded"}),
+    "experts": ("experts", 2, {"method": "sharded"}),
+    "LSTM": ("LSTM", 2, ("2", 3)),
+    "dropout": ("dropout", 4, ("2 x 2", 3)),
+    "batch norm": ("batch norm", 4, ("2 x 2", 3)),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_plans_of_shards_run_on_processes(case):
+    name, k, options = PLANS[case]
+    tape, expected = taped(name)
+    if isinstance(options, tuple):
+        options = {"recipe": drawn_recipe(tape, *options)}
+    plan = lm.place(tape.graph, cluster(k), **options)
+    alone = transformed(plan.program, tape).replay(2)
+    if plan.program.recipe.batch_norm == "synchronised" or name != "batch norm":
+        assert wrong(alone, expected) == set()
+    with started(plan, tape) as devices:
+        devices.run(2)
+        assert differing(alone, devices.fetch()) == []
+        sent, wiring = plan.schedule.transfers, devices.wiring
+        assert wiring.compiled.n_transfers == len(sent)
+    bytes_, together = brought(wiring), plan.schedule.collectives
+    for i, members in enumerate(together.members):
+        each = [bytes_[int(member)] for member in members]
+        is_joined = together.kind[i] in ("all_gather", "all_to_all")
+        found = sum(each) if is_joined else max(each)
+        if len(plan.program.recipe.mesh.axes) == 1:
+            assert (
+                found == together.bytes[i] or "statistics" in plan.program.graph.names[members[0]]
+            )
+
+
+def test_what_is_made_anew_has_the_same_numbers():
+    tape, expected = taped("tied transformer")
+    again = lm.transforms.recompute(tape.graph, ["layers.*"])
+    made = transformed(again, tape)
+    assert len(made.calls) > len(tape.calls) + 20
+    assert differing(expected, made.replay(2)) == []
+    dropped, numbers = taped("dropout")
+    again = lm.transforms.recompute(dropped.graph, ["layers"])
+    assert differing(numbers, transformed(again, dropped).replay(2)) == []
+
+
+def test_shards_are_made_anew():
+    tape, expected = taped("tied transformer")
+    recipe = lm.place(tape.graph, cluster(2), "fsdp").program.recipe
+    plan = lm.place(tape.graph, cluster(2), recipe=replace(recipe, recompute=("layers.*",)))
+    assert any(name.startswith("relu@again") for name in plan.program.graph.names)
+    with started(plan, tape) as devices:
+        devices.run(2)
+        assert wrong(devices.fetch(), expected) == set()
+
+
+def test_batch_norms_of_parts_of_the_batch_train_their_weights_alike():
+    """Each device has statistics of its own, and the gradients of the weights are summed."""
+    tape, _ = taped("batch norm")
+    plan = lm.place(tape.graph, cluster(2), "data-parallel")
+    replicas = transformed(plan.program, tape).replay(2)
+    dimensions = Dimensions.of(tape.graph)
+    labels = np.zeros((1, tape.graph.n_ops), dtype=np.int32)
+    for op in np.flatnonzero(dimensions.form_of >= 0).tolist():
+        cuts = dimensions.forms[dimensions.form_of[op]].cuts
+        labels[0, op] = next((i + 1 for i, cut in enumerate(cuts) if cut.role == "batch"), 0)
+    layout = Layout(dimensions, MESHES["2"], labels, "local")
+    found = sharded(shard(tape.graph, layout), tape, layout).replay(2)
+    parameters = [name for name in replicas if name.startswith("parameter")]
+    assert max(off(found[name], replicas[name]) for name in parameters) < 1e-4
+
+
+def test_what_does_not_run_is_refused():
+    tape, _ = taped("batch norm")
+    split = lm.transforms.split_op(tape.graph, "addmm", "row", 2)
+    with pytest.raises(InputError, match=r"addmm.*split alone"):
+        transformed(split, tape)
+    dimensions = Dimensions.of(tape.graph)
+    labels = np.zeros((1, tape.graph.n_ops), dtype=np.int32)
+    op = tape.graph.index("convolution_1")
+    cuts = dimensions.forms[dimensions.form_of[op]].cuts
+    spatial = next(i for i, cut in enumerate(cuts) if cut.halos)
+    before = tape.graph.index("relu")
+    labels[0, op] = spatial + 1
+    wanted = cuts[spatial].inputs[0]
+    ways = dimensions.forms[dimensions.form_of[before]].cuts
+    labels[0, before] = 1 + next(i for i, cut in enumerate(ways) if cut.outputs[0] == wanted)
+    layout = Layout(dimensions, MESHES["2"], labels)
+    with pytest.raises(InputError, match=r"convolution_1.*rows of their neighbours"):
+        sharded(shard(tape.graph, layout), tape, layout)
