@@ -36,8 +36,8 @@ MOST_IN_FLIGHT = 128
 #: Steps in a row that are watched at least.
 _WATCHED = 4
 
-#: Windows that are tried beyond the best, which gain nothing, before no more are.
-_PATIENCE = 2
+#: A period that is longer than another by no more than this share of it is as good.
+_AS_GOOD = 0.001
 
 
 def streamed(
@@ -145,17 +145,31 @@ class _Trial:
         return int(np.clip(np.ceil(steps), 1, MOST_IN_FLIGHT))
 
     def _widened(self, found: _Run, most: int) -> _Run:
-        """The best of larger windows, one by one, until they reach it or gain nothing."""
-        best, idle = found, 0
-        while not self._reaches(best) and not found.is_over and idle < _PATIENCE:
-            if found.window >= most:
-                break
-            found = self.run(found.window + 1)
-            if not found.is_over and found.period < best.period * (1 - REACHED / 5):
-                best, idle = found, 0
+        """The run of the smallest window, of ``most`` or less, that reaches the shortest period or
+        is as good as the widest that fits; O(log most) runs.
+        """
+        if self._reaches(found) or found.is_over or most <= found.window:
+            return found
+        fits, over = found.window, most + 1
+        while over - fits > 1:
+            # The widest window first: mostly it fits.
+            window = most if over > most else (fits + over) // 2
+            if self.run(window).is_over:
+                over = window
             else:
-                idle += 1
-        return best
+                fits = window
+        widest = self.run(fits)
+        if widest.period >= found.period * (1 - _AS_GOOD):
+            return found
+        enough = max(self.least * (1 + REACHED), widest.period * (1 + _AS_GOOD))
+        low, high = found.window, fits
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.run(middle).period <= enough:
+                high = middle
+            else:
+                low = middle
+        return self.run(high)
 
     def _reaches(self, run: _Run) -> bool:
         return run.period <= self.least * (1 + REACHED)
