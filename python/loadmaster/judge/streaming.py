@@ -67,7 +67,7 @@ def streamed(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("2xV100-NVLink"), "single")
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
     >>> streamed(plan.problem, plan.assignment).steady.in_flight
     1
     """
