@@ -900,8 +900,7 @@ def split_max_load(
 def best_stages(
     load: NDArray[np.float64],
     path: NDArray[np.float64],
-    fixed: _Sizes,
-    held: _Sizes,
+    bytes: tuple[_Sizes, _Sizes],
     ways: tuple[_Ids, _Ids, _Sizes, _Sizes],
     devices: tuple[list[int], int],
     weight: float,

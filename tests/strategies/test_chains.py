@@ -72,8 +72,7 @@ def test_no_other_stages_are_better(data: st.DataObject) -> None:
     found = fast.best_stages(
         load.reshape(-1, n),
         path.reshape(-1, n),
-        fixed.ravel(),
-        held.ravel(),
+        (fixed.ravel(), held.ravel()),
         (
             np.array(pool),
             np.array(width),
@@ -99,8 +98,8 @@ def test_what_is_no_matrix_of_cuts_is_refused() -> None:
     one = np.ones(1, dtype=np.uint64)
     ways = np.array([0]), np.array([1]), one, one
     with pytest.raises(ValueError, match="a matrix of all cuts per way"):
-        fast.best_stages(np.zeros((2, 3)), np.zeros((2, 3)), one, one, ways, ([1], 1), 1.0)
+        fast.best_stages(np.zeros((2, 3)), np.zeros((2, 3)), (one, one), ways, ([1], 1), 1.0)
     square = np.zeros((2, 2))
     none = np.zeros(4, dtype=np.uint64)
     with pytest.raises(ValueError, match="a weight >= 0"):
-        fast.best_stages(square, square, none, none, ways, ([1], 1), -1.0)
+        fast.best_stages(square, square, (none, none), ways, ([1], 1), -1.0)

@@ -130,7 +130,7 @@ type Ways<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound
 ///     (column) keeps its busiest device or channel. Infinite: not allowed.
 /// path : float64 [n_ways * n_cuts, n_cuts]
 ///     The same for the seconds that a micro-batch takes through a stage.
-/// fixed, held : uint64 or int64 [n_ways * n_cuts * n_cuts]
+/// bytes : (uint64 or int64 [n_ways * n_cuts * n_cuts], the same)
 ///     The same, row-major, for bytes on a device: for the whole step, and per micro-batch in flight.
 /// ways : (int [n_ways], int [n_ways], uint64 [n_ways], uint64 [n_ways * devices])
 ///     The pool and number of devices of each way, bytes of a device, and how many micro-batches
@@ -166,17 +166,16 @@ type Ways<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound
 /// >>> none = np.zeros(16, dtype=np.uint64)
 /// >>> one = np.ones(2, dtype=np.uint64)
 /// >>> ways = np.array([0]), np.array([1]), one[:1], one
-/// >>> end, way = fast.best_stages(seconds, seconds, none, none, ways, ([2], 2), 7.0)
+/// >>> end, way = fast.best_stages(seconds, seconds, (none, none), ways, ([2], 2), 7.0)
 /// >>> end.tolist()
 /// [1, 3]
 #[pyfunction]
-#[pyo3(signature = (load, path, fixed, held, ways, devices, weight))]
+#[pyo3(signature = (load, path, bytes, ways, devices, weight))]
 pub fn best_stages<'py>(
     py: Python<'py>,
     load: &Bound<'_, PyAny>,
     path: &Bound<'_, PyAny>,
-    fixed: &Bound<'_, PyAny>,
-    held: &Bound<'_, PyAny>,
+    bytes: (Bound<'_, PyAny>, Bound<'_, PyAny>),
     ways: Ways<'_>,
     devices: (Vec<usize>, usize),
     weight: f64,
@@ -188,11 +187,11 @@ pub fn best_stages<'py>(
     let width = convert::indices("ways", &ways.1, k, used + 1)?;
     let in_flight = convert::sizes("ways", &ways.3)?;
     let ((load, n), (path, columns)) = (convert::rows("load", load)?, convert::rows("path", path)?);
-    let (fixed, held) = (convert::sizes("fixed", fixed)?, convert::sizes("held", held)?);
+    let (fixed, held) = (convert::sizes("bytes", &bytes.0)?, convert::sizes("bytes", &bytes.1)?);
     let size = n * n;
     let lengths = [load.len(), path.len(), fixed.len(), held.len()];
     if n == 0 || columns != n || k == 0 || lengths != [k * size; 4] || in_flight.len() != k * used {
-        let what = "load, path, fixed, held, ways: want a matrix of all cuts per way, and micro-batches \
+        let what = "load, path, bytes, ways: want a matrix of all cuts per way, and micro-batches \
                     in flight per way and device";
         return Err(PyValueError::new_err(what));
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named
@@ -33,10 +32,13 @@ def in_stages(
     return with_recipe(piped(space.problem, numbers, on, micro), numbers, on, micro)
 
 
-def layered(problem: Problem, *, by_time: bool) -> NDArray[np.int32]:
+def layered(space: Space, *, by_time: bool) -> NDArray[np.int32]:
     """The stage of each of the user's ops: ranges of layers, one per device, of equal time as far
     as memory lets them, or of equal numbers of layers.
+
+    Along the model's first line no stage comes back: a layer that does is in the stage before it.
     """
+    problem = space.problem
     layer = layers(problem).layer
     if by_time:
         held = problem.reduced.held_at_peak
@@ -45,4 +47,8 @@ def layered(problem: Problem, *, by_time: bool) -> NDArray[np.int32]:
         n = int(layer.max()) + 1
         p = min(problem.cluster.n_devices, n)
         stage = (layer.astype(np.int64) * p // n).astype(np.int32)
-    return stage[problem.reduced.map]
+    group = space.groups[problem.reduced.op_of]
+    forward = np.array([problem.model.phases[op] in ("", "f") for op in problem.reduced.op_of])
+    of_group = np.full(int(space.groups.max()) + 1, problem.cluster.n_devices)
+    np.minimum.at(of_group, group[forward], stage[forward])
+    return np.maximum.accumulate(of_group)[space.groups].astype(np.int32)

@@ -99,8 +99,10 @@ def best_chain(
     found = fast.best_stages(
         np.concatenate([one.load(kind) for one, kind in costs]),
         np.concatenate([one.path(kind) for one, kind in costs]),
-        np.concatenate([one.fixed.ravel() for one, _ in costs]),
-        np.concatenate([one.held.ravel() for one, _ in costs]),
+        (
+            np.concatenate([one.fixed.ravel() for one, _ in costs]),
+            np.concatenate([one.held.ravel() for one, _ in costs]),
+        ),
         (
             np.array([way.pool for way in ways]),
             np.ones(len(ways), dtype=np.int64),

@@ -29,5 +29,5 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
         One device, or one sample.
     """
     space, n = Space.of(problem), problem.cluster.n_devices
-    stage = layered(problem, by_time=False)
+    stage = layered(space, by_time=False)
     return in_stages(space, stage, advised(space, micro_batches, n), "gpipe", list(range(n)))

@@ -97,8 +97,7 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
     found = fast.best_stages(
         np.concatenate(load),
         np.zeros((n * costs.n_cuts, costs.n_cuts)),
-        np.tile(costs.fixed.ravel(), n),
-        np.tile(costs.held.ravel(), n),
+        (np.tile(costs.fixed.ravel(), n), np.tile(costs.held.ravel(), n)),
         (
             np.zeros(n, dtype=np.int64),
             np.arange(1, n + 1),

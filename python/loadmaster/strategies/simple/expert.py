@@ -103,7 +103,7 @@ def _piped(problem: Problem, micro_batches: int) -> Candidate:
     space = Space.of(problem)
     (m,), _ = space.checked(micro_batches, None)
     devices = list(range(problem.cluster.n_devices))
-    return in_stages(space, layered(problem, by_time=True), m, "1f1b", devices)
+    return in_stages(space, layered(space, by_time=True), m, "1f1b", devices)
 
 
 def layers(problem: Problem) -> Layers:
