@@ -5,7 +5,8 @@ mod common;
 use common::config;
 use loadmaster_core::Error;
 use loadmaster_core::labelling::forest::Forests;
-use loadmaster_core::labelling::model::Energy;
+use loadmaster_core::labelling::model::{Energy, Model};
+use loadmaster_core::labelling::reduce::Reduced;
 use loadmaster_core::labelling::solve::{Labels, Solver};
 use loadmaster_core::labelling::ties::Ties;
 use loadmaster_core::labelling::{Columns, Labelling, energy, icm::descend};
@@ -89,6 +90,16 @@ fn all(problem: &Labelling) -> Vec<Vec<u32>> {
         let more = |labels: &Vec<u32>| -> Vec<Vec<u32>> {
             let with = |label| labels.iter().copied().chain([label]).collect();
             (0..problem.n_labels(node) as u32).map(with).collect()
+        };
+        found.iter().flat_map(more).collect()
+    })
+}
+
+/// All labels of a model.
+fn all_of(model: &Model) -> Vec<Vec<u32>> {
+    (0..model.n_nodes()).fold(vec![vec![]], |found, node| {
+        let more = |labels: &Vec<u32>| -> Vec<Vec<u32>> {
+            (0..model.n_labels(node) as u32).map(|l| labels.iter().copied().chain([l]).collect()).collect()
         };
         found.iter().flat_map(more).collect()
     })
@@ -219,6 +230,41 @@ proptest! {
         if before < f64::INFINITY {
             prop_assert!(found.expect("the start").energy <= before + SLACK);
         }
+    }
+
+    #[test]
+    fn what_is_left_costs_at_best_what_all_did(
+        problem in problems(7, Shape::Any, 2),
+        drawn in prop::collection::vec(any::<u32>(), 7),
+    ) {
+        let model = Ties::new(&problem, None).and_then(|t| t.model(&problem, &[1.0, 1.0])).expect("countable");
+        let Reduced { model: left, constant, back } = Reduced::of(&model);
+        let best = optimum(&problem, &[1.0, 1.0], None);
+        let of = |labels: &[u32]| {
+            let energy = left.energy(labels);
+            if energy.forbidden == 0 { energy.cost + constant } else { f64::INFINITY }
+        };
+        let found = all_of(&left).into_iter().min_by(|a, b| of(a).total_cmp(&of(b))).expect("one or more");
+        if best == f64::INFINITY {
+            prop_assert_eq!(of(&found), best);
+        } else {
+            prop_assert!((of(&found) - best).abs() <= SLACK, "{} {best}", of(&found));
+            let whole = energy(&problem.components(&back.whole(&found)), &[1.0, 1.0]);
+            prop_assert!((whole - best).abs() <= SLACK, "{whole} {best}");
+        }
+        let start: Vec<u32> =
+            (0..problem.n_nodes()).map(|node| drawn[node] % problem.n_labels(node) as u32).collect();
+        let before = energy(&problem.components(&start), &[1.0, 1.0]);
+        let after = energy(&problem.components(&back.whole(&back.restricted(&start))), &[1.0, 1.0]);
+        prop_assert!(after <= before + SLACK, "{after} {before}");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_forest(problem in problems(7, Shape::Forest, 0)) {
+        let model = Ties::new(&problem, None).and_then(|t| t.model(&problem, &[1.0, 1.0])).expect("countable");
+        let reduced = Reduced::of(&model);
+        prop_assert_eq!(reduced.model.n_nodes(), 0);
+        prop_assert!((reduced.constant - optimum(&problem, &[1.0, 1.0], None)).abs() <= SLACK);
     }
 
     #[test]
