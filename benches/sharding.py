@@ -4,6 +4,7 @@
     python benches/sharding.py --method auto [--effort normal]
     python benches/sharding.py --unequal
     python benches/sharding.py --large
+    python benches/sharding.py --experts
 
 The rows are those of ``../shared/data/headroom.csv`` that have ``joint`` and one of ``auto``,
 ``data_parallel`` and ``os_dpos``. Methods other than `sharded` get the rows of :data:`BESIDES`,
@@ -14,6 +15,7 @@ mesh, or the best plan in a few words; ops that run; CPU seconds of the strategy
 dimensions included, its reading not. Geometric means at last.
 ``--unequal``: two V100s and two of half their speed, over a third of what one fast device takes.
 ``--large``: CPU seconds of reading and of the strategy, for LLaMA-8B and for Evoformer.
+``--experts``: Mixtral by how much more than its fair share the busiest device of experts does.
 """
 
 from __future__ import annotations
@@ -257,6 +259,19 @@ def large() -> None:
         print(f"  {name:<28}{cluster:<10}{step:>8.4f}  read {read_in:.2f}, planned {cpu:.2f} CPU s")
 
 
+def experts() -> None:
+    """Prints a line per cluster and imbalance."""
+    graph = read("mixtral_8x7b_infer_b4_s2048")
+    for cluster in ("8 PCIe", "8 NVLink"):
+        for imbalance in (1.0, 1.2, 2.0):
+            devices = CLUSTERS[cluster]()
+            costs = lm.costs.estimate(graph, devices)
+            problem = Problem.make(graph, devices, costs, expert_imbalance=imbalance)
+            step = sharded.place(problem).verdict.step_time
+            share = step / float(problem.time.sum(axis=0).min())
+            print(f"  {cluster:<10}{imbalance:>5.1f}{step:>9.4f} s{share:>9.4f}", flush=True)
+
+
 def main() -> None:
     """Prints a line per row, and the means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -270,10 +285,12 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="CPU seconds of large graphs")
     parser.add_argument("--method", default="sharded", choices=list(METHODS), metavar="NAME")
     parser.add_argument("--effort", help="of auto: fast, normal, max")
+    parser.add_argument("--experts", action="store_true", help="uneven experts of Mixtral")
     args = parser.parse_args()
-    if args.unequal or args.large:
-        (unequal if args.unequal else large)()
-        return
+    for chosen, run in ((args.unequal, unequal), (args.large, large), (args.experts, experts)):
+        if chosen:
+            run()
+            return
     some = [
         row
         for row in rows(args.method)

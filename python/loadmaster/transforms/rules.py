@@ -2,6 +2,10 @@
 
 See ``split_rules.toml`` for what a rule says; FastT (Yi et al., Middleware 2020), section 5.2, asks
 for them per kind of op and dimension.
+
+The rules of :mod:`loadmaster.dimensions` say all that these say, of a graph that has the arguments
+of its calls. These need sizes alone: the strides of a convolution do not follow from them, so a
+graph without arguments would have no way to split one. They are also fewer, and each is tried.
 """
 
 from __future__ import annotations
