@@ -98,7 +98,7 @@ def place(
             "made anew"
         )
     found, shape = best
-    return accepted(problem, Outcome(shape.with_recipe(found), 1.0))
+    return accepted(found.problem, Outcome(shape.with_recipe(found), 1.0))
 
 
 @dataclass(frozen=True)
