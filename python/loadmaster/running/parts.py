@@ -130,8 +130,8 @@ class Part:
                 raise RunError("it changes a tensor that does not lie in memory row by row")
         slots += [None] * (self._n - self._first)
         self._run(slots)
-        for (at, move), home in zip(self._back, homes, strict=True):
-            move.put(slots[at], home)
+        for (at, back), home in zip(self._back, homes, strict=True):
+            back.put(slots[at], home)
         found = slots[self._first :]
         for i, move in enumerate(self._kept):
             if move is not None and found[i] is not None:

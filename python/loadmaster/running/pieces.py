@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 #: Where something is along an axis.
-Selection = slice | torch.Tensor
+Selection: TypeAlias = slice | torch.Tensor
 
 
 class ElsewhereError(Exception):
@@ -129,7 +129,7 @@ def common(one: Piece, other: Piece) -> Piece:
     same_box = all(np.array_equal(a, b) for a, b in zip(one.box, other.box, strict=True))
     if same_box:
         flats = [piece.flat for piece in (one, other) if piece.flat is not None]
-        flat = flats[0] if len(flats) == 1 else np.intersect1d(*flats, True)
+        flat = flats[0] if len(flats) == 1 else np.intersect1d(flats[0], flats[1], True)
         return Piece(one.sizes, one.box, flat)
     flat = np.intersect1d(one.index, other.index, True)
     return Piece(one.sizes, Piece.whole(one.sizes).box, flat)

@@ -255,7 +255,8 @@ class _Sharded:
         return self._storage[key]
 
     def _form(self, op: int) -> Form:
-        return self._d.forms[self._d.form_of[op]]
+        found: Form = self._d.forms[self._d.form_of[op]]
+        return found
 
     def _piece_of(self, op: int, which: int, device: int) -> Piece:
         """What a device makes of an output."""

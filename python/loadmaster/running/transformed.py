@@ -39,6 +39,9 @@ def transformed(
         What no tape runs: ops that are split by themselves; see also :func:`.replicated` and
         :func:`.sharded`.
     """
+    if (program.micro >= 0).any():
+        op = program.label(int((program.micro >= 0).argmax()))
+        raise InputError(f"{op}: micro-batches do not run yet: plan without them (micro=1)")
     recipe = program.recipe
     if recipe is not None:
         layout = Layout.of(tape.graph, recipe)

@@ -54,16 +54,16 @@ def _ranks(then: list[list[int]], turn: list[float]) -> list[int]:
     """Kahn's order of nodes; of those that can be next, the one whose turn is first."""
     missing = [0] * len(then)
     for after in then:
-        for node in after:
-            missing[node] += 1
+        for later in after:
+            missing[later] += 1
     ready = [(turn[node], node) for node, n in enumerate(missing) if not n]
     heapq.heapify(ready)
     rank = [0] * len(then)
     for i in range(len(then)):
         _, node = heapq.heappop(ready)
         rank[node] = i
-        for after in then[node]:
-            missing[after] -= 1
-            if not missing[after]:
-                heapq.heappush(ready, (turn[after], after))
+        for later in then[node]:
+            missing[later] -= 1
+            if not missing[later]:
+                heapq.heappush(ready, (turn[later], later))
     return rank

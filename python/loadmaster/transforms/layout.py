@@ -312,7 +312,7 @@ class Layout:
         which = np.arange(len(self.maker)) - self.first_output[self.maker]
         made = self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
         if self.batch_norm == "local":
-            # A gradient of a batch norm's weights is of a part of the batch, and is summed as others.
+            # The gradient of a batch norm's weights is of a part of the batch: others are, too.
             is_backward = np.array(["ackward" in kind for kind in self.graph.kinds], dtype=bool)
             of = is_batch_norm(self.graph) & is_backward
             of = np.flatnonzero(of[self.maker] & (which > 0))
