@@ -51,8 +51,7 @@ def micro_batched(
     rows = _rows(program, tape)
     starts = np.cumsum([0, *rows]).tolist()
     tapes = [
-        at_samples(tape, given or {}, starts[-1], start, end)
-        for start, end in pairwise(starts)
+        at_samples(tape, given or {}, starts[-1], start, end) for start, end in pairwise(starts)
     ]
     return _Joined(program, tapes, rows).tape()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,9 +40,6 @@ def transformed(
         What no tape runs: ops that are split by themselves; see also :func:`.replicated` and
         :func:`.sharded`.
     """
-    if (program.micro >= 0).any():
-        op = program.label(int((program.micro >= 0).argmax()))
-        raise InputError(f"{op}: micro-batches do not run yet: plan without them (micro=1)")
     recipe = program.recipe
     if recipe is not None:
         layout = Layout.of(tape.graph, recipe)
@@ -58,4 +56,5 @@ def transformed(
         )
     if (program.replica >= 0).any():
         return replicated(program, tape, given)
-    return recomputed(program, tape)
+    held = [replace(p, tensor=(given or {}).get(p.slot, p.tensor)) for p in tape.placeholders]
+    return recomputed(program, replace(tape, placeholders=tuple(held)))
