@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,4 +59,5 @@ def transformed(
         )
     if (program.replica >= 0).any():
         return replicated(program, tape, given)
-    return recomputed(program, tape)
+    held = [replace(p, tensor=(given or {}).get(p.slot, p.tensor)) for p in tape.placeholders]
+    return recomputed(program, replace(tape, placeholders=tuple(held)))
