@@ -265,3 +265,13 @@ def test_an_assignment_of_a_step_is_that_of_each_step():
     problem = problem_of(chain([1.0, 1.0]), MESH)
     assignment = Assignment(np.array([0, 1], dtype=np.int32), np.array([0, 1], dtype=np.int32))
     assert streamed(problem, assignment).peak[2:].tolist() == [0, 0]
+
+
+def test_training_is_planned_for_its_step() -> None:
+    """Steps wait for each other's updates: a plan for throughput is the one for the step."""
+    graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
+    step = lm.place(graph, cluster, effort="fast")
+    plan = lm.place(graph, cluster, effort="fast", objective="throughput")
+    assert (plan.devices == step.devices).all()
+    assert plan.period <= step.makespan * (1 + 1e-9)
+    assert plan.period >= plan.lower_bound

@@ -401,18 +401,10 @@ class _Sharded:
         state = int(self._source.graph.alias_of[op]) if c.rows.what[row] == UPDATED else -1
         for i, step in enumerate(steps):
             member = [self._added[int(self._shards.member[device, step])] for device in devices]
-            slots = []
-            for device in devices:
-                piece, kept = stages[i][device], now[device]
-                slot = self._new(member[device], source)
-                zero = not i and any(is_zero & (self._places[:, device] > 0))
-                if kept is None or zero or not piece.numel:
-                    what: Any = partial(_zeros, piece.shape, source.dtype)
-                    brought[member[device]].append((-1, what, slot))
-                else:
-                    what = partial(_moved, Move.of(kept.piece, piece), piece.shape)
-                    brought[member[device]].append((kept.slot, what, slot))
-                slots.append(slot)
+            zero = [not i and any(is_zero & (self._places[:, d] > 0)) for d in devices]
+            now_or_none = [None if zero[d] else now[d] for d in devices]
+            brings = zip(member, stages[i], now_or_none, strict=True)
+            slots = [self._bring(*each, source, brought) for each in brings]
             after, is_last = stages[i + 1], i + 1 == len(steps)
             for device in devices:
                 group = groups[i][device]
@@ -437,6 +429,23 @@ class _Sharded:
             for device in devices:
                 if (kept := now[device]) is not None:
                     self._converted[row, device] = kept
+
+    def _bring(
+        self,
+        member: int,
+        piece: Piece,
+        kept: _Kept | None,
+        source: Slot,
+        brought: dict[int, list[tuple[int, Any, int]]],
+    ) -> int:
+        """The slot in which a member brings a piece: of what its device has, or zeros."""
+        slot = self._new(member, source)
+        if kept is None or not piece.numel:
+            brought[member].append((-1, partial(_zeros, piece.shape, source.dtype), slot))
+        else:
+            what = partial(_moved, Move.of(kept.piece, piece), piece.shape)
+            brought[member].append((kept.slot, what, slot))
+        return slot
 
     # -- parts of ops
 

@@ -244,12 +244,15 @@ def plan_for(
     if made.bound is not None and (made.space != WHOLE_OPS or made.problem is problem):
         candidate = replace(candidate, bound=made.bound, space=made.space, offers=made.offers)
     if warm_start is not None:
-        seconds = problem.objective.seconds(warm_start.verdict)
-        came = f"warm start: a plan of {format_seconds(seconds)} by {warm_start.method}"
-        candidate = candidate.noted(came)
+        candidate = candidate.noted(_began_with(problem, warm_start))
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
     told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
     return plan
+
+
+def _began_with(problem: Problem, plan: Plan) -> str:
+    seconds = problem.objective.seconds(plan.verdict)
+    return f"warm start: a plan of {format_seconds(seconds)} by {plan.method}"
 
 
 def _refined(one: Candidate) -> Candidate:

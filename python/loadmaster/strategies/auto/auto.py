@@ -44,7 +44,7 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
-from loadmaster.judge.objective import Objective
+from loadmaster.judge.objective import STEP, Objective
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.strategies.auto import throughput
@@ -128,6 +128,8 @@ def place(
         return throughput.place(
             problem, may_split=split != "none", warm_start=warm_start, progress=progress
         )
+    # Steps that wait for each other's updates hardly overlap: what counts is how long one takes.
+    given, problem = problem, replace(problem, objective=STEP)
     may_split = split != "none" and (can_be_replicated(problem) or can_be_sharded(problem))
     run = Run(
         problem,
@@ -140,7 +142,8 @@ def place(
     if progress is not None:
         run.progress = progress
     found = (_of_all_spaces if may_split else _of_whole_ops)(run, warm_start)
-    return found.noted(run.ended) if run.ended else found
+    found = found.noted(run.ended) if run.ended else found
+    return found if given.objective == STEP else throughput.of_step(given, found)
 
 
 def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:

@@ -1,4 +1,4 @@
-"""``auto`` where the objective is throughput, of models that infer.
+"""``auto`` where the objective is throughput: for training, plans for the step; for inference:
 
 1. Contiguous stages of several orders, those of the max-load problem where devices are equal, and
    one device are starts. The best few of them are improved by moves of single ops
@@ -73,6 +73,17 @@ def place(
         bound=split_bound(problem),
         space=SPLIT_OPS,
         offers=tuple(dict.fromkeys(offers)),
+    )
+
+
+def of_step(problem: Problem, found: Candidate) -> Candidate:
+    """A plan that was made for the time of a step, judged by the objective of a problem."""
+    placed = replace(found.problem, objective=problem.objective)
+    return replace(
+        found,
+        problem=placed,
+        verdict=placed.verdict(found.assignment),
+        bound=(split_bound if found.space == SPLIT_OPS else bound)(problem),
     )
 
 
