@@ -253,6 +253,9 @@ EXACT = ("ilp", "cpsat", "pesto", "moirai")
 #: Methods that cut ops by what they were called with, or by sizes.
 CUTTING = ("sharded", "megatron", "fsdp")
 
+#: Methods that cut the batch.
+PIPELINES = ("gpipe", "pipedream", "max-load", "pipeline")
+
 
 def brief(method):
     """Options under which a method that searches stops early, the same on every run."""

@@ -162,7 +162,7 @@ type Ways<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound
 /// >>> import numpy as np
 /// >>> from loadmaster import fast
 /// >>> until = np.array([0.0, 2.0, 3.0, 5.0])
-/// >>> seconds = until[None, :] - until[:, None]
+/// >>> seconds = np.maximum(until[None, :] - until[:, None], 0.0)
 /// >>> none = np.zeros(16, dtype=np.uint64)
 /// >>> one = np.ones(2, dtype=np.uint64)
 /// >>> ways = np.array([0]), np.array([1]), one[:1], one

@@ -32,6 +32,15 @@ def in_stages(
     return with_recipe(piped(space.problem, numbers, on, micro), numbers, on, micro)
 
 
+def equal_layers(space: Space, m: int) -> Candidate:
+    """What stands in for stages of a method where none fit by its own estimate: equal numbers of
+    layers by 1F1B. The judge says what fits, or what is short.
+    """
+    devices = list(range(space.problem.cluster.n_devices))
+    found = in_stages(space, layered(space, by_time=False), m, "1f1b", devices)
+    return found.noted("by its estimate no stages fit: these have equal numbers of layers")
+
+
 def layered(space: Space, *, by_time: bool) -> NDArray[np.int32]:
     """The stage of each of the user's ops: ranges of layers, one per device, of equal time as far
     as memory lets them, or of equal numbers of layers.

@@ -27,7 +27,7 @@ from loadmaster.model.orders import frugal_order, program_order
 from loadmaster.readers.max_load import MaxLoad
 from loadmaster.rules.stages import knots
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.pipelines.baselines import advised, in_stages
+from loadmaster.strategies.pipelines.baselines import advised, equal_layers, in_stages
 from loadmaster.strategies.pipelines.phases import FORWARD, passes
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.registry import strategy
@@ -52,12 +52,13 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     ------
     InputError
         One device, or one sample.
-    InfeasibleError
-        No stages fit.
     """
     space, n = Space.of(problem), problem.cluster.n_devices
     m = advised(space, micro_batches, n)
-    stage = split(of_space(space, m)).stage[space.groups]
+    try:
+        stage = split(of_space(space, m)).stage[space.groups]
+    except InfeasibleError:
+        return equal_layers(space, m)
     return in_stages(space, stage, m, "1f1b", problem.fastest_first.tolist())
 
 

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.orders import program_order
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.pipelines.baselines import advised
+from loadmaster.strategies.pipelines.baselines import advised, equal_layers
 from loadmaster.strategies.pipelines.phases import BACKWARD, ONCE, WEIGHT, passes
 from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.space import Space
@@ -46,14 +45,15 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     ------
     InputError
         One device, or one sample.
-    InfeasibleError
-        No stages fit.
     """
     space, n = Space.of(problem), problem.cluster.n_devices
     m = advised(space, micro_batches, n)
     line, at = space.lines[0]
     costs = space.costs(m)[0]
-    period, ends, replicas = partition(space, costs)
+    found = partition(space, costs)
+    if found is None:
+        return equal_layers(space, m)
+    period, ends, replicas = found
     note = (
         f"stages of {'-'.join(map(str, replicas))} devices, {m} micro-batches; asynchronous, it "
         f"would end one every {format_seconds(period)} by its own objective"
@@ -80,8 +80,8 @@ def _in_turn(problem: Problem, m: int, stage: NDArray[np.int64], replicas: list[
     return judged(placed, Assignment(devices.astype(np.int32), ranks(order.astype(np.int32))))
 
 
-def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[int]]:
-    """The period, the cut at the end of each stage, and its replicas.
+def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[int]] | None:
+    """The period, the cut at the end of each stage, and its replicas; none where none fit.
 
     Exact under the paper's objective: the largest of all stages' times over their replicas,
     gradients' all-reduces, and transfers between stages. All devices count as the slowest type.
@@ -108,7 +108,7 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
         1.0,
     )
     if found is None:
-        raise InfeasibleError("no stages of PipeDream fit the devices")
+        return None
     ends, way = (column.tolist() for column in found)
     period = max(float(load[w][i, j]) for (i, j), w in zip(pairwise([0, *ends]), way, strict=True))
     return period, ends, [w + 1 for w in way]

@@ -14,11 +14,12 @@ from typing import Literal
 
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
-from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.baselines import advised, equal_layers
 from loadmaster.strategies.pipelines.schedules import NAMED, Named
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.shapes import Shape, moved, near, ranked
@@ -77,12 +78,16 @@ def place(
     ------
     InputError
         One device, a batch of one sample or of nobody knows how many.
-    InfeasibleError
-        No pipeline fits.
     """
     checks.one_of("schedule", schedule, ("auto", *NAMED))
     space = Space.of(problem)
     counts, numbers = space.checked(micro_batches, stages)
+    if schedule == "interleaved-1f1b" and all(m % p for m in counts for p in numbers):
+        raise InputError(
+            f"schedule {schedule!r} takes as many micro-batches at a time as devices have stages, "
+            f"and none of {', '.join(map(str, counts))} is a multiple of any of "
+            f"{', '.join(map(str, numbers))}: give other micro_batches or stages"
+        )
     asked = _Asked(counts, numbers, NAMED if schedule == "auto" else (schedule,))
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     best: tuple[Candidate, Shape] | None = None
@@ -92,11 +97,7 @@ def place(
             if progress is not None:
                 progress(one[1].words, Incumbent(one[0].verdict.step_time))
     if best is None:
-        raise InfeasibleError(
-            f"no pipeline fits: {', '.join(map(str, numbers))} stages and "
-            f"{', '.join(map(str, counts))} micro-batches were tried, with activations kept and "
-            "made anew"
-        )
+        return equal_layers(space, advised(space, micro_batches, problem.cluster.n_devices))
     found, shape = best
     return accepted(found.problem, Outcome(shape.with_recipe(found), 1.0))
 

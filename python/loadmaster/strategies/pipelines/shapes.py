@@ -153,6 +153,8 @@ def ranked(
 def _of_lines(space: Space, m: int, p: int, schedule: Named, share: float) -> Iterator[Shape]:
     """The best stages of each line."""
     chunks = CHUNKS if schedule == "interleaved-1f1b" else 1
+    if chunks > 1 and m % p:
+        return
     pools, weight = _pools(space, p, chunks), m - 1.0
     if pools is None:
         return

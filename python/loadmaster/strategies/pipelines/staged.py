@@ -24,6 +24,7 @@ from loadmaster.strategies.pipelines.phases import (
     passes,
     passes_of_places,
 )
+from loadmaster.strategies.simple.homes import where_allowed
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ class Staged:
 
     @cached_property
     def placed(self) -> NDArray[np.int32]:
-        """The device of each reduced op."""
-        return self.devices[self.of_op, self.rank]
+        """The device of each reduced op: its stage's, or the next one that it allows."""
+        return where_allowed(self.problem, self.devices[self.of_op, self.rank])
 
     @cached_property
     def micro(self) -> NDArray[np.int32]:
