@@ -78,7 +78,8 @@ LEDGER = [m for m in METHODS if m not in ELSEWHERE]
 
 #: Methods that split ops: what they place is another graph.
 SHARDING = ("sharded", "megatron", "fsdp")
-SPLITTING = ("data-parallel", "os-dpos", *SHARDING)
+PIPELINES = ("pipeline", "gpipe", "pipedream", "max-load")
+SPLITTING = ("data-parallel", "os-dpos", *SHARDING, *PIPELINES)
 
 #: Graphs that do not say what their ops were called with, so that they cannot be sharded.
 BARE = ("planted", "heterogeneous")

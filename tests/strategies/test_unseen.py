@@ -70,13 +70,6 @@ def test_every_method_that_places_whole_ops_is_a_seed_or_has_a_reason_not_to_be(
         "single": "comes before all seeds",
         "metis": "needs an extra; Loadmaster's own partition stands in for it",
         "getf": "solves a linear program, and is etf on equal devices",
-        "sharded": "cuts ops: among auto's plans by itself",
-        "megatron": "one of sharded's",
-        "fsdp": "one of sharded's",
-        "pipeline": "cuts the batch: among auto's plans by itself",
-        "gpipe": "cuts the batch, as pipeline does",
-        "pipedream": "cuts the batch, as pipeline does",
-        "max-load": "cuts the batch, as pipeline does",
     }
     assert along - {*SEEDS} == {*reasons}
 

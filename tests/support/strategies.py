@@ -263,4 +263,6 @@ def brief(method):
         return {"time_limit": 0}
     if method == "auto":
         return {"effort": 0.01}
+    if method == "pipeline":
+        return {"schedule": "1f1b"}
     return {"steps": 30} if method in ("mcmc", "cross-entropy", "policy-gradient") else {}
