@@ -184,7 +184,7 @@ def test_what_does_not_run_is_refused():
         micro_batched(of_replicas, tape)
 
 
-@pytest.mark.parametrize(("name", "p"), [("tied", 2), ("BERT-mini", 4), ("LSTM", 2)])
+@pytest.mark.parametrize(("name", "p"), [("tied", 4), ("LSTM", 2)])
 @pytest.mark.parametrize("method", ["gpipe", "pipeline"])
 def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
     # One sample has ops of its own in PyTorch: each of p, 2p or 4p micro-batches has two.
