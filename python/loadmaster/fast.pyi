@@ -78,6 +78,7 @@ __all__ = [
     "simulate_below",
     "split_max_load",
     "summed_edges",
+    "with_control",
 ]
 
 _Ids = NDArray[np.int32] | NDArray[np.int64]
