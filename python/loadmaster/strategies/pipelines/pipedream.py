@@ -54,12 +54,13 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     if found is None:
         return equal_layers(space, m)
     period, ends, replicas = found
+    if len(replicas) == 1:
+        one = "one stage by its own objective: replicas, which take the batch without micro-batches"
+        return data_parallel.place(problem).noted(one)
     note = (
         f"stages of {'-'.join(map(str, replicas))} devices, {m} micro-batches; asynchronous, it "
         f"would end one every {format_seconds(period)} by its own objective"
     )
-    if len(replicas) == 1:
-        return data_parallel.place(problem).noted(note)
     stage = np.searchsorted(at[ends[:-1]], line.place, "right")
     return _in_turn(problem, m, stage, replicas).noted(note)
 
