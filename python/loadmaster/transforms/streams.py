@@ -1,9 +1,10 @@
 """A stream: steps of a graph one after another, as a graph of its own.
 
 Steps have parameters, buffers and constants in common. Inputs arrive with their step. In training,
-what a step reads of a parameter is what the step before has written. At most so many steps are
-under way as the *window* says: a step begins when the one that many steps before it has ended. What
-a step puts out is kept until the next step has put out the same.
+what a step reads of a parameter is what the step before has written. The *window* says how
+many steps are under way: a step begins when one op, the last of a step, has ended in the step a
+window before it. Where another op ends later now and then, a little more is under way.
+What a step puts out is kept until the next step has put out the same.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Stream:
 
 
 def stream(graph: OpGraph, steps: int, window: int, last: int) -> Stream:
-    """So many steps of a graph, of which a window is under way at most.
+    """So many steps of a graph, of which about a window is under way.
 
     Parameters
     ----------
