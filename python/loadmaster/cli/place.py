@@ -37,6 +37,11 @@ def add(commands: Any) -> None:
     )
     options.add_split(command)
     command.add_argument(
+        "--target",
+        metavar="TARGET",
+        help="plan for what this system can run, as it runs it; see `loadmaster targets`",
+    )
+    command.add_argument(
         "--recipe",
         metavar="RECIPE.toml",
         help="apply a recipe as it is, and search for what it leaves auto (.toml or .json)",
@@ -88,6 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
             constraints=inputs.constraints(arguments),
             recipe=inputs.recipe(arguments.recipe),
             objective=arguments.objective,
+            target=arguments.target,
             expert_imbalance=values.number("--expert-imbalance", arguments.expert_imbalance),
             progress=progress,
             **chosen,

@@ -50,6 +50,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "loadmaster": metadata.version("loadmaster"),
         "method": plan.method,
         "options": dict(plan.options),
+        **({} if plan.target is None else {"target": plan.target}),
         "seed": plan.seed,
         "makespan": plan.makespan,
         "objective": plan.objective.goal,
@@ -151,6 +152,8 @@ class _Reader:
         expect(isinstance(document["priority"], list), "priority is no list")
         expect(isinstance(document["options"], Mapping), "options are no object")
         expect(isinstance(document["method"], str), "method is no text")
+        target = document.get("target")
+        expect(target is None or isinstance(target, str), "target is no text")
         expect(isinstance(document["bound_source"], str), "bound_source is no text")
         problem = self._problem(own_graph, own_cluster)
         policy = document["policy"]
@@ -179,6 +182,7 @@ class _Reader:
             planning_seconds=checks.not_negative("planning_seconds", document["planning_seconds"]),
             constraints=self._constraints(own_graph),
             original_sha256=original,
+            target=target,
         )
 
     def _check_same(

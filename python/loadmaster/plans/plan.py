@@ -97,6 +97,8 @@ class Plan:
     original_sha256 : str or None
         Of a plan read from a document of version 1 that was for a transformed graph: the digest of
         the user's graph, which that document did not hold. :attr:`graph` is the transformed one.
+    target : str or None
+        The system that it was made for, by a name in :data:`loadmaster.strategies.TARGETS`.
     observed : Simulation or None
         What was measured of it; None: it was simulated.
     """
@@ -115,6 +117,7 @@ class Plan:
     planning_seconds: float = 0.0
     constraints: Constraints = field(default_factory=Constraints)
     original_sha256: str | None = None
+    target: str | None = None
     observed: Simulation | None = field(default=None, repr=False)
 
     # -- what was decided --------------------------------------------------------------------
@@ -360,7 +363,8 @@ class Plan:
     @property
     def made_by(self) -> str:
         """Its method in words, and that what is told of it was measured, where it was."""
-        return self.method if self.observed is None else f"{self.method}, measured"
+        method = self.method if self.target is None else f"{self.method} for {self.target}"
+        return method if self.observed is None else f"{method}, measured"
 
     @cached_property
     def predicted(self) -> Plan:

@@ -243,6 +243,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "graph": plan.graph.name,
         "cluster": plan.cluster.name,
         "method": plan.method,
+        "target": plan.target,
         "options": dict(plan.options),
         "seed": plan.seed,
         "single_device": plan.single,

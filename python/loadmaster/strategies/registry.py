@@ -153,7 +153,7 @@ PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
 
 
 @cache
-def _keywords(function: Callable[..., Candidate]) -> tuple[str, ...]:
+def keywords(function: Callable[..., Candidate]) -> tuple[str, ...]:
     """Names of a strategy's keywords, those that it takes as ``**shared: Unpack[...]`` first."""
     own: list[str] = []
     shared: list[str] = []
@@ -179,7 +179,7 @@ def _needs(function: Callable[..., Candidate]) -> tuple[str, ...]:
 
 def takes(function: Callable[..., Candidate], name: str) -> bool:
     """Whether a strategy has a keyword of this name."""
-    return name in _keywords(function)
+    return name in keywords(function)
 
 
 def function_of(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
@@ -193,7 +193,7 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
     function = METHODS[method][0]
-    known = [name for name in _keywords(function) if name not in PASSED_ON]
+    known = [name for name in keywords(function) if name not in PASSED_ON]
     unknown = sorted(set(options) - set(known))
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes no options"

@@ -44,6 +44,7 @@ from loadmaster.strategies.registry import (
     rivals_in_stages,
     takes,
 )
+from loadmaster.strategies.targets.base import target_of
 from loadmaster.strategies.warm import as_candidates, carried_over
 
 OnOom = Literal["error", "best_effort"]
@@ -64,6 +65,7 @@ def place(
     recipe: Recipe | None = None,
     objective: Goal = "step",
     expert_imbalance: float | None = None,
+    target: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -111,6 +113,11 @@ def place(
         How much more than its fair share of the experts' work the busiest device does, where
         devices share the experts of a mixture: 1 or more. If absent: what the recipe says, else 1,
         tokens spread evenly. A plan that shares experts says which it took.
+    target : str, optional
+        The system that will run the plan, by a name in :data:`loadmaster.strategies.TARGETS`. The
+        plan is then made within what that system can run, and priced as it runs it; there is no
+        ``method``, and ``options`` are those of the target. What was planned for a target is
+        exported to it.
     progress : callable, optional
         Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
         bound and the gap), or None.
@@ -146,6 +153,19 @@ def place(
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    if target is not None:
+        target_of(target).checked(options)
+        decides = {
+            f"method {method!r}": method != DEFAULT,
+            "recipe": recipe is not None,
+            "refine": refine,
+            "warm_start": warm_start is not None,
+            "contiguous": constraints is not None and constraints.contiguous,
+        }
+        for what in (name for name, is_given in decides.items() if is_given):
+            raise InputError(
+                f"target {target!r} has a way of planning of its own: leave out {what}"
+            )
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     if expert_imbalance is not None:
@@ -156,7 +176,8 @@ def place(
         if method == DEFAULT:
             method = "sharded" if recipe.is_open else "recipe"
         options["recipe"] = recipe
-    function_of(method, options)  # Refuses the impossible before any work.
+    if target is None:
+        function_of(method, options)  # Refuses the impossible before any work.
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     began = time.perf_counter()
     if progress is not None:
@@ -177,6 +198,7 @@ def place(
         refine=refine,
         warm_start=warm_start,
         constraints=constraints,
+        target=target,
         progress=progress,
         **options,
     )
@@ -193,6 +215,7 @@ def plan_for(
     constraints: Constraints | None = None,
     progress: Progress | None = None,
     greedy: bool = False,
+    target: str | None = None,
     **options: Any,
 ) -> Plan:
     """:func:`place` for a given problem, whose program may be a transformed one.
@@ -203,7 +226,7 @@ def plan_for(
     checks.flag("refine", refine)
     if time_limit is not None:
         time_limit = checks.time_limit(time_limit)
-    function = function_of(method, options)
+    function = function_of(method, options) if target is None else target_of(target).plan
     began = time.perf_counter() if began is None else began
     told = progress or (lambda stage, best: None)
     constraints = as_constraints(constraints)
@@ -214,7 +237,7 @@ def plan_for(
         if takes(function, "split"):
             options.setdefault("split", "none")  # A stage holds its ops whole.
     begun, before = _started(problem, warm_start)
-    told(method, None)
+    told(target or method, None)
     tell = _beside_bound(problem, progress)
     passed_on = {
         "time_limit": time_limit,
@@ -226,7 +249,10 @@ def plan_for(
     asked = {name: value for name, value in passed_on.items() if takes(function, name)}
     try:
         check_allowed(problem)
-        made = _made(problem, method, options, asked, greedy=greedy)
+        if target is None:
+            made = _made(problem, method, options, asked, greedy=greedy)
+        else:
+            made = function(problem, **options, **asked)
         rivals = [made, *as_candidates(begun, before)]
         if refine:
             tell("refine", problem.objective.seconds(made.verdict), made.problem)
@@ -246,6 +272,8 @@ def plan_for(
     if warm_start is not None:
         candidate = candidate.noted(_began_with(problem, warm_start))
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
+    if target is not None:
+        plan = replace(plan, target=target)
     told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
     return plan
 

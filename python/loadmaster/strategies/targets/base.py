@@ -1,0 +1,144 @@
+"""Targets by name: what each system makes of a plan, and the function that plans for it.
+
+A target states its semantics once. What plans for it stays within them and prices them, so that its
+writer (:mod:`loadmaster.writers.targets`) never refuses what was planned for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TypeVar
+
+from loadmaster.base.errors import InputError
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.registry import PASSED_ON, keywords
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """What a system makes of a plan, each a sentence or a few words for a person.
+
+    Attributes
+    ----------
+    system : str
+        What it is called where it comes from.
+    models : str
+        The kind of models that it takes.
+    splits : str
+        What may be split, and how.
+    unit : str
+        The unit of placement.
+    moves : str
+        What moves between devices, and when.
+    launches : str
+        Who launches ops.
+    memory : str
+        What counts as memory, and what else it keeps.
+    """
+
+    system: str
+    models: str
+    splits: str
+    unit: str
+    moves: str
+    launches: str
+    memory: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A system that runs plans.
+
+    Attributes
+    ----------
+    name : str
+    semantics : Semantics
+    plan : callable
+        From a :class:`~loadmaster.judge.problem.Problem` and options, as keywords, to a
+        :class:`~loadmaster.strategies.Candidate` that the system can run. It refuses a model of
+        another kind with an :class:`~loadmaster.base.errors.InputError` that names the kind
+        (:meth:`refused`).
+    """
+
+    name: str
+    semantics: Semantics
+    plan: Callable[..., Candidate]
+
+    def checked(self, options: Mapping[str, object]) -> None:
+        """Refuses options that planning for it does not take."""
+        known = [name for name in keywords(self.plan) if name not in PASSED_ON]
+        for name in sorted(set(options) - set(known)):
+            takes = f"takes {', '.join(known)}" if known else "takes no options"
+            raise InputError(f"target {self.name!r} has no option {name!r}; it {takes}")
+
+
+class _Targets(Mapping[str, Target]):
+    """Targets by name, in the order of their names. Their files are imported when asked for."""
+
+    def __init__(self) -> None:
+        self.registered: dict[str, Target] = {}
+
+    def __getitem__(self, name: str) -> Target:
+        _import_all()
+        return self.registered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        _import_all()
+        return iter(sorted(self.registered))
+
+    def __len__(self) -> int:
+        _import_all()
+        return len(self.registered)
+
+
+#: Every target that is planned for.
+TARGETS = _Targets()
+
+
+@cache
+def _import_all() -> None:
+    assert __package__ is not None
+    for module in iter_modules(import_module(__package__).__path__, f"{__package__}."):
+        import_module(module.name)
+
+
+Function = TypeVar("Function", bound=Callable[..., Candidate])
+
+
+def target(name: str, semantics: Semantics) -> Callable[[Function], Function]:
+    """Makes a function what plans for a target: ``place(..., target=name)`` calls it.
+
+    The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options with
+    defaults. Keywords ``time_limit`` and ``progress`` are passed on as methods get them.
+    """
+
+    def register(function: Function) -> Function:
+        TARGETS.registered[name] = Target(name, semantics, function)
+        return function
+
+    return register
+
+
+def target_of(name: str) -> Target:
+    """The target of a name.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    if not isinstance(name, str) or name not in TARGETS:
+        close = difflib.get_close_matches(str(name).lower(), list(TARGETS), 1)
+        meant = f": did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"no target is named {name!r}{meant} There are {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def refused(name: str, because: str) -> InputError:
+    """The error for a model that is not of the kind that a target takes."""
+    return InputError(f"target {name!r} takes {TARGETS[name].semantics.models}: {because}")
