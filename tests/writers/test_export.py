@@ -21,6 +21,7 @@ from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import main
 from loadmaster.plans.segments import Segments
 from loadmaster.writers.targets.export import TARGETS, export
+from loadmaster.writers.targets.refusal import refusal
 
 HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
 
@@ -501,6 +502,45 @@ def test_export_on_the_command_line(tmp_path, capsys):
         assert main(["export", plan, *wrong]) == 2
     assert main(["targets"]) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("device-map ")
+
+
+def test_a_screenful_is_printed_and_all_of_it_where_asked(tmp_path, capsys, lenet_plan):
+    lenet_plan.save(tmp_path / "plan.json")
+    plan, whole = str(tmp_path / "plan.json"), lm.writers.dot(lenet_plan)
+    assert main(["export", plan, "--target", "dot"]) == 0
+    out, err = capsys.readouterr()
+    assert whole.startswith(out)
+    assert len(out.splitlines()) + len(err.splitlines()) == 24
+    assert f"and {len(whole.splitlines()) - 23} more lines: -o FILE" in err
+    for all_of_it in (["-o", "-"], ["--json"]):
+        assert main(["export", plan, "--target", "dot", *all_of_it]) == 0
+        assert capsys.readouterr() == (whole, "")
+
+
+def test_a_plan_for_no_target_must_be_told_what_to_write_it_as(tmp_path, capsys, lenet_plan):
+    lenet_plan.save(tmp_path / "plan.json")
+    assert main(["export", str(tmp_path / "plan.json")]) == 2
+    assert "was made for no target of its own" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"nothing is written as 'fxx': did you mean 'fx'\?"):
+        export(lenet_plan, "fxx")
+
+
+def test_what_targets_make_of_a_plan_is_listed(capsys):
+    assert main(["targets", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert set(listed) == {*TARGETS, *lm.strategies.TARGETS}
+    for name, target in lm.strategies.TARGETS.items():
+        assert listed[name]["semantics"]["unit"] == target.semantics.unit
+        assert main(["targets", name]) == 0
+        assert target.semantics.moves in capsys.readouterr().out
+    assert main(["targets", "device-mapp"]) == 2
+    assert "did you mean 'device-map'?" in capsys.readouterr().err
+
+
+def test_a_refusal_names_the_first_few_of_each_sort(lenet_plan):
+    reasons = ["no module holds the loss", ("modules are torn", ["a", "b", "c", "d", "e"])]
+    said = str(refusal(lenet_plan, "dot", reasons))
+    assert said.endswith("as dot: no module holds the loss; modules are torn: a, b, c and 2 more")
 
 
 def test_max_memory_on_the_command_line(capsys):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.cli import inputs, options
-from loadmaster.cli.printing import note, put_file, show_json
+from loadmaster.cli.printing import note, put_file
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
+
+#: Lines that are printed where no file is named: what one screen shows.
+_SCREEN = 24
 
 #: The share by which a step may grow in being exported without a word.
 _NOTABLE = 0.01
@@ -21,8 +25,18 @@ def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(commands, "export", run, "write a saved plan for another system")
     options.add_plan(command)
-    command.add_argument("--to", required=True, metavar="TARGET", help="see `loadmaster targets`")
-    command.add_argument("-o", "--output", metavar="FILE", help="where to; default: stdout")
+    command.add_argument(
+        "--target",
+        "--to",
+        metavar="TARGET",
+        help="what to write it as, see `loadmaster targets`; default: what it was planned for",
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to, - for stdout; default: the first lines of it on stdout",
+    )
     command.add_argument("--model", metavar="FILE", help="the model itself, where that is written")
     command.add_argument("--root", help="what the model is called in the graph's module paths")
     command.add_argument("--layers", help="the module list that holds the layers")
@@ -40,18 +54,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.writers import check_onnx
-    from loadmaster.writers.targets.export import TARGETS, export
+    from loadmaster.writers.targets.export import TARGETS, export, target_for
 
-    if arguments.check and arguments.to != "onnx":
-        raise InputError("--check is for --to onnx")
+    path = None if arguments.output == "-" else arguments.output
     names = _names(arguments.name)
     with ProgressLine() as progress:
         progress("writing")
         plan = inputs.plan(arguments.plan)
+        target = target_for(plan, arguments.target)
+        if arguments.check and target != "onnx":
+            raise InputError("--check is for --target onnx")
         written = export(
             plan,
-            arguments.to,
-            arguments.output,
+            target,
+            path,
             model=arguments.model,
             root=arguments.root,
             layers=arguments.layers,
@@ -59,17 +75,36 @@ def run(arguments: argparse.Namespace) -> None:
         )
         if arguments.check:
             progress("running the parts, in parallel, and the whole")
-            error = check_onnx(arguments.output, arguments.model)
-    if arguments.output is None and isinstance(written, str):
-        put_file(written)
-    elif arguments.output is None or arguments.json:
-        show_json(written if isinstance(written, dict) else {"written": arguments.output})
+            assert path is not None, "sub-models are written to a folder"
+            error = check_onnx(path, arguments.model)
+    if path is None or arguments.json:
+        text = written if isinstance(written, str) else _document(written, path)
+        _print(text, whole=arguments.json or path != arguments.output)
     if arguments.check:
         note(f"parts and whole differ by {error:.2g} at most")
-    if TARGETS[arguments.to].in_segments:
+    if TARGETS[target].in_segments:
         _say_step(plan)
-    if arguments.output is not None:
-        note(f"{arguments.to} written to {arguments.output}")
+    if path is not None:
+        note(f"{target} written to {path}")
+
+
+def _document(written: Any, path: str | None) -> str:
+    return json.dumps(
+        written if isinstance(written, dict) else {"written": path}, indent=2, allow_nan=False
+    )
+
+
+def _print(text: str, *, whole: bool) -> None:
+    """Prints what was written, or as much of it as a screen shows, and where the rest goes."""
+    lines = text.splitlines(keepends=True)
+    if whole or len(lines) <= _SCREEN:
+        put_file(text if text.endswith("\n") else f"{text}\n")
+        return
+    put_file("".join(lines[: _SCREEN - 1]))
+    note(
+        f"and {len(lines) - _SCREEN + 1} more lines: -o FILE writes all of it to a file, -o - to "
+        "standard output"
+    )
 
 
 def _say_step(plan: Plan) -> None:

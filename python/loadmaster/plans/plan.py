@@ -362,8 +362,8 @@ class Plan:
 
     @property
     def made_by(self) -> str:
-        """Its method in words, and that what is told of it was measured, where it was."""
-        method = self.method if self.target is None else f"{self.method} for {self.target}"
+        """Its method or its target in words, and that it was measured, where it was."""
+        method = self.method if self.target is None else f"target {self.target}"
         return method if self.observed is None else f"{method}, measured"
 
     @cached_property

@@ -3,7 +3,8 @@
 Of a plan that was made for throughput it is periods that are compared.
 The result is a table for buyers of hardware. It has a line per scenario, with its step time against
 today's. ``auto`` plans every scenario, and today's cluster too, from the same plan and with
-the same effort. So a gain comes from the hardware, not from a longer search.
+the same effort. A plan that was made for a target is made again for that target, with its options.
+So a gain comes from the hardware, not from a longer search.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.streams import busy_shares, rate_in_words
 from loadmaster.plans.summary import document, title
 from loadmaster.rules.binding import bind
+from loadmaster.strategies.targets.base import target_of
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.tasks.place import plan_for
 
@@ -140,7 +142,7 @@ class WhatIf:
         every = f"{format_seconds(_seconds(self.before))} per {'step' if is_step else 'batch'}"
         said = "" if is_step else f" ({rate_in_words(self.before)})"
         lines = [
-            f"{title(self.before)}: {every}{said} by {self.before.method}",
+            f"{title(self.before)}: {every}{said} by {self.before.made_by}",
             *aligned([head, *(self._row(p) for p in self.prospects)]),
         ]
         return in_lines([*lines, *(f"{p.name}: {p.why_not}" for p in self.prospects if p.why_not)])
@@ -202,7 +204,8 @@ def what_if(
     time_limit : float, optional
         Seconds of search per scenario. If absent: the default of ``auto``.
     effort : "fast", "normal", "max" or a number, optional
-        Work that ``auto`` may do per scenario. It is counted, so every run has the same result.
+        Work that ``auto`` may do per scenario. It is counted, so every run has the same result. A
+        plan for a target takes it only if the target does.
     progress : callable, optional
         Called with the scenario and its stage, and the best makespan so far.
 
@@ -255,21 +258,33 @@ def what_if(
 
 
 def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospect:
-    # Only a plan of whole ops places the ops that are to be placed anew.
-    start = plan if plan.program.is_plain else None
     kept = _seen(plan, hardware.problem(plan))
     step = None if kept is None or not kept[1].fits else plan.objective.seconds(kept[1])
     try:
         found = plan_for(
-            hardware.whole_problem(plan),
-            "auto",
-            warm_start=start,
-            constraints=plan.constraints,
-            **asked,
+            hardware.whole_problem(plan), constraints=plan.constraints, **_asked(plan, asked)
         )
     except InfeasibleError as error:
         return Prospect(name, hardware.cluster, None, step, str(error))
     return Prospect(name, hardware.cluster, found, step)
+
+
+def _asked(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """How a plan is made again: for its target, with the target's options, or else by auto.
+
+    Raises
+    ------
+    InputError
+        An effort, where planning for the target counts none.
+    """
+    if plan.target is None:
+        # Only a plan of whole ops places the ops that are to be placed anew.
+        start = plan if plan.program.is_plain else None
+        return {**asked, "method": "auto", "warm_start": start}
+    options = {**plan.options, **asked}
+    passed_on = {name: options.pop(name, None) for name in ("time_limit", "progress")}
+    target_of(plan.target).checked(options)
+    return {**options, **passed_on, "method": plan.method, "target": plan.target}
 
 
 def _shared(

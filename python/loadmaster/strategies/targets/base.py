@@ -7,7 +7,7 @@ writer (:mod:`loadmaster.writers.targets`) never refuses what was planned for it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -133,10 +133,22 @@ def target_of(name: str) -> Target:
         There is none.
     """
     if not isinstance(name, str) or name not in TARGETS:
-        close = difflib.get_close_matches(str(name).lower(), list(TARGETS), 1)
-        meant = f": did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"no target is named {name!r}{meant} There are {', '.join(TARGETS)}")
+        raise InputError(f"no target is named {name!r}{meant(name, TARGETS)}")
     return TARGETS[name]
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """How the message goes on that says that there is no such name: the closest, and all.
+
+    >>> meant("dpp", ["ddp", "fsdp"])
+    ": did you mean 'ddp'? There are ddp, fsdp"
+    >>> meant("eager", ["ddp", "fsdp"])
+    '; there are ddp, fsdp'
+    """
+    names = list(known)
+    close = difflib.get_close_matches(str(name).lower(), names, 1)
+    listed = f"here are {', '.join(names)}" if names else "here is none"
+    return f": did you mean {close[0]!r}? T{listed}" if close else f"; t{listed}"
 
 
 def refused(name: str, because: str) -> InputError:

@@ -11,6 +11,7 @@ from typing import Any
 import loadmaster.writers as writers
 from loadmaster.base.errors import InputError
 from loadmaster.plans.plan import Plan
+from loadmaster.strategies.targets.base import meant
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Target:
 
 _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
 
-#: Every target by the name that ``--to`` takes.
+#: Every target by the name that ``--target`` takes.
 TARGETS: dict[str, Target] = {
     "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
     "pipelining": Target(writers.pipelining, "torch.distributed.pipelining split points (JSON)"),
@@ -79,9 +80,14 @@ TARGETS: dict[str, Target] = {
 
 
 def export(
-    plan: Plan, target: str, path: str | os.PathLike[str] | None = None, **options: Any
+    plan: Plan,
+    target: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> Any:
-    """Writes a plan in a named form; options that are None count as not given.
+    """Writes a plan in a named form, that of the target that it was planned for if none is named.
+
+    Options that are None count as not given.
 
     Returns
     -------
@@ -101,8 +107,9 @@ def export(
     >>> export(plan, "tensorflow")["convolution"]
     '/device:GPU:0'
     """
+    target = target_for(plan, target)
     if target not in TARGETS:
-        raise InputError(f"nothing is written as {target!r}; there are {', '.join(TARGETS)}")
+        raise InputError(f"nothing is written as {target!r}{meant(target, TARGETS)}")
     chosen = TARGETS[target]
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
@@ -114,3 +121,20 @@ def export(
     for key in missing:
         raise InputError(f"{target} needs a {key}: give {_FLAGS[key]}")
     return chosen.write(plan, path, **given)
+
+
+def target_for(plan: Plan, target: str | None) -> str:
+    """The target of that name; if there is no name, the one that the plan was made for.
+
+    Raises
+    ------
+    InputError
+        There is neither.
+    """
+    target = target or plan.target
+    if target is None:
+        raise InputError(
+            "the plan was made for no target of its own, so say what to write it as: --target "
+            f"{', '.join(TARGETS)}"
+        )
+    return target

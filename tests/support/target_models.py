@@ -1,0 +1,160 @@
+"""The models that targets are tried on: modules, their inputs, and their graphs.
+
+Each is small and made without weights from elsewhere. ``gpt3-330m`` is an example of the package,
+which has a graph and no module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch_models import BertMini, ResNet18
+
+import loadmaster as lm
+
+
+class DecoderLayer(nn.Module):
+    """Attention and a gated MLP, each behind a norm and beside a residual connection."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.input_layernorm = nn.RMSNorm(width)
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, width, bias=False)
+        self.v_proj = nn.Linear(width, width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+        self.post_attention_layernorm = nn.RMSNorm(width)
+        self.gate_proj = nn.Linear(width, 3 * width, bias=False)
+        self.up_proj = nn.Linear(width, 3 * width, bias=False)
+        self.down_proj = nn.Linear(3 * width, width, bias=False)
+
+    def forward(self, x):
+        y = self.input_layernorm(x)
+        shape = (*y.shape[:-1], self.heads, -1)
+        q, k, v = (
+            part(y).view(shape).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o_proj(seen.transpose(1, 2).flatten(2))
+        y = self.post_attention_layernorm(x)
+        return x + self.down_proj(functional.silu(self.gate_proj(y)) * self.up_proj(y))
+
+
+class Decoder(nn.Module):
+    """A LLaMA-like decoder, whose head is tied to its embedding."""
+
+    def __init__(self, width=32, layers=4, words=96, heads=4):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(DecoderLayer(width, heads) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.lm_head = nn.Linear(width, words, bias=False)
+        self.lm_head.weight = self.embed_tokens.weight
+
+    def forward(self, words):
+        x = self.embed_tokens(words)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.norm(x))
+
+
+class Branched(nn.Module):
+    """Two branches of unlike depth that meet: a module of one's own."""
+
+    def __init__(self, width=32, classes=10):
+        super().__init__()
+        self.stem = nn.Linear(width, 2 * width)
+        self.deep = nn.Sequential(
+            nn.Linear(2 * width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
+        )
+        self.wide = nn.Linear(2 * width, width)
+        self.scale = nn.Parameter(torch.ones(width))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        y = functional.relu(self.stem(x))
+        return self.head(self.deep(y) * self.scale + self.wide(y))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A module with weights, in eval mode, its inputs, and what its loss is made from."""
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    targets: torch.Tensor
+    loss: Callable[[Any, Any], torch.Tensor]
+
+
+def _words(batch, length, vocabulary):
+    return torch.randint(0, vocabulary, (batch, length))
+
+
+def _of_words(output, targets):
+    return functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+
+def _cnn(batch):
+    images = torch.rand(batch, 3, 32, 32)
+    return ResNet18(8), images, torch.randint(0, 10, (batch,)), functional.cross_entropy
+
+
+def _encoder(batch):
+    # Its outputs have the words in the second dimension, as cross entropy takes them.
+    made, words = BertMini(), _words(batch, 16, 100)
+    return made, words, _words(batch, 16, 100), functional.cross_entropy
+
+
+def _decoder(batch):
+    return Decoder(), _words(batch, 12, 96), _words(batch, 12, 96), _of_words
+
+
+def _branched(batch):
+    return (
+        Branched(),
+        torch.rand(batch, 32),
+        torch.randint(0, 10, (batch,)),
+        functional.cross_entropy,
+    )
+
+
+#: The models that have a module, by name.
+MODULES = {"cnn": _cnn, "encoder": _encoder, "decoder": _decoder, "branched": _branched}
+
+#: The models that are examples of the package.
+EXAMPLES = ("gpt3-330m",)
+
+
+def built(name: str, batch: int = 8) -> Built:
+    """A model, its weights and inputs the same every time."""
+    torch.manual_seed(0)
+    module, inputs, targets, loss = MODULES[name](batch)
+    return Built(module.eval(), (inputs,), targets, loss)
+
+
+@cache
+def graph_of(name: str, *, train: bool = False) -> lm.OpGraph:
+    """The graph of a model: of inference, or of a step with AdamW; an example's as it is."""
+    if name in EXAMPLES:
+        return lm.read(f"example:{name}")
+    made = built(name)
+    if not train:
+        return lm.capture(made.module, *made.inputs, train=False)
+    return lm.capture(
+        made.module.train(),
+        *made.inputs,
+        loss=made.loss,
+        targets=made.targets,
+        optimizer=torch.optim.AdamW,
+    )

@@ -1,0 +1,88 @@
+"""Targets by models: what is placed for a target exports to it, and runs in what it is for.
+
+Needs PyTorch, which the models are modules of, and for some targets their own packages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
+
+from target_models import EXAMPLES, MODULES, graph_of  # noqa: E402
+
+import loadmaster as lm  # noqa: E402
+from loadmaster.base.errors import InputError  # noqa: E402
+from loadmaster.writers.targets.export import TARGETS as WRITTEN  # noqa: E402
+from loadmaster.writers.targets.export import export  # noqa: E402
+
+CASES = tomllib.loads((Path(__file__).parents[1] / "targets.toml").read_text()).get("case", [])
+
+#: The keys of a case, and whether it must have them.
+KEYS = {
+    "target": True, "model": True, "cluster": True, "options": False, "train": False,
+    "runs": False, "refused": False,
+}  # fmt: skip
+
+
+def named(case):
+    return "-".join([case["target"], case["model"], *(["train"] if case.get("train") else [])])
+
+
+def test_the_table_is_of_known_targets_and_models():
+    for case in CASES:
+        assert set(case) <= set(KEYS), case
+        assert {key for key, needed in KEYS.items() if needed} <= set(case), case
+        assert ("runs" in case) != ("refused" in case), case
+        assert case["target"] in lm.strategies.TARGETS, case
+        assert case["model"] in (*MODULES, *EXAMPLES), case
+        if case.get("runs"):
+            assert find_spec(runner(case)), f"{case}: tests/support/{runner(case)}.py is not there"
+
+
+def test_every_target_that_is_planned_for_has_every_model():
+    for target in lm.strategies.TARGETS:
+        tried = {case["model"] for case in CASES if case["target"] == target}
+        assert tried == {*MODULES, *EXAMPLES}, target
+
+
+def runner(case):
+    """The module with a function ``run(case, plan, written)`` that tries what was written."""
+    return "runs_" + case["target"].replace("-", "_")
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
+    graph = graph_of(case["model"], train=case.get("train", False))
+    cluster, options = lm.Cluster.preset(case["cluster"]), case.get("options", {})
+    if "refused" in case:
+        with pytest.raises(InputError, match=case["refused"]):
+            lm.place(graph, cluster, target=case["target"], **options)
+        return
+    plan = lm.place(graph, cluster, target=case["target"], **options)
+    assert plan.target == case["target"]
+    assert plan.fits
+    assert plan.lower_bound <= plan.makespan * (1 + 1e-9)
+    again = lm.Plan.load(saved(plan, tmp_path))
+    assert again.target == plan.target
+    if case["target"] not in WRITTEN:
+        return
+    needs = WRITTEN[case["target"]].options
+    if any(needs.values()):
+        return  # The consumer's test has the model's own file.
+    written = export(again, path=tmp_path / "written")
+    assert (tmp_path / "written").exists()
+    assert json.dumps(written, default=str) == json.dumps(export(plan, path=None), default=str)
+    if case.get("runs"):
+        importlib.import_module(runner(case)).run(case, plan, written)
+
+
+def saved(plan, folder):
+    plan.save(folder / "plan.json")
+    return folder / "plan.json"
