@@ -508,9 +508,12 @@ class OpGraph:
         }
 
     def with_columns(
-        self, ops: Mapping[str, Any], edges: Mapping[str, Any] | None = None
+        self,
+        ops: Mapping[str, Any],
+        edges: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> OpGraph:
-        """The graph with some columns replaced.
+        """The graph with some columns replaced, and with more of ``meta``.
 
         >>> import loadmaster as lm
         >>> g = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
@@ -525,6 +528,7 @@ class OpGraph:
         }
         own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
         told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
+        told |= meta or {}
         return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=told)
 
     # -- networkx ----------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from loadmaster.model.roles import Roles
 #: Bytes that a device accesses in the time that it takes to launch an op: 5 us at 900 GB/s, what
 #: the presets have of a V100.
 LAUNCH_BYTES = 4_500_000.0
+
+#: What puts tensors into buckets: from their bytes, their turns, and the most bytes of a bucket.
+Fill: TypeAlias = "Callable[[NDArray[Any], NDArray[np.float64], int], NDArray[np.int64]]"
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class Buckets:
     gradient: NDArray[np.int64]
 
     @classmethod
-    def of(cls, graph: OpGraph, roles: Roles, most: int) -> Buckets:
+    def of(cls, graph: OpGraph, roles: Roles, most: int, fill: Fill | None = None) -> Buckets:
         """Fills buckets with gradients in the program's order. O(E log E).
 
         A bucket ends, full or not, before a gradient that depends on an update of this step (a
@@ -157,7 +161,7 @@ class Buckets:
         source, size = graph.src[edges[first]], graph.bytes[edges[first]]
         turn = turns(graph, edges)[source]
         order = np.lexsort((source, turn))
-        bucket = filled(size[order], turn[order], most)
+        bucket = (fill or filled)(size[order], turn[order], most)
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         return cls(tensor[order], source[order], size[order], bucket, edges, place[of_edge])
@@ -199,5 +203,25 @@ def filled(size: NDArray[Any], turn: NDArray[Any], most: int) -> NDArray[np.int6
         if number < 0 or filled + bytes_ > most or turn[i] != turn[i - 1]:
             number, filled = number + 1, 0
         filled += bytes_
+        bucket[i] = number
+    return bucket
+
+
+def reached(size: NDArray[Any], turn: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """The bucket of each tensor, in the order given, as PyTorch's reducer fills them: a bucket ends
+    with the tensor by which it has so many bytes or more, or where the turn changes.
+
+    >>> reached(np.array([4, 4, 4]), np.zeros(3), 6).tolist()
+    [0, 0, 1]
+    >>> filled(np.array([4, 4, 4]), np.zeros(3), 6).tolist()
+    [0, 1, 2]
+    """
+    bucket, full, number = np.zeros(len(size), dtype=np.int64), True, -1
+    held = 0
+    for i, bytes_ in enumerate(size.tolist()):
+        if full or turn[i] != turn[i - 1]:
+            number, held = number + 1, 0
+        held += bytes_
+        full = held >= most
         bucket[i] = number
     return bucket

@@ -27,7 +27,7 @@ from loadmaster.model.program import COLLECTIVE, Program, user_roles
 from loadmaster.transforms.base import build
 from loadmaster.transforms.batch_norm import statistics
 from loadmaster.transforms.copy_texts import CopyTexts
-from loadmaster.transforms.gradients import Buckets, Updates
+from loadmaster.transforms.gradients import Buckets, Fill, Updates, filled
 from loadmaster.transforms.shares import amounts, only_gradients, proportional
 from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
 
@@ -46,6 +46,11 @@ class Replication:
     bucket_bytes : int
     is_synchronised : bool
         Whether batch norms have the statistics of the whole batch.
+    is_summed_whole : bool
+        Whether every replica gets whole sums, even where it updates only some of the parameters
+        (PyTorch's ZeroRedundancyOptimizer).
+    fill : callable
+        What puts gradients into buckets.
     """
 
     rows: tuple[int, ...]
@@ -53,6 +58,8 @@ class Replication:
     shards: str
     bucket_bytes: int
     is_synchronised: bool
+    is_summed_whole: bool = False
+    fill: Fill = filled
 
     @property
     def k(self) -> int:
@@ -106,7 +113,7 @@ class _Replicas:
     def __init__(self, graph: OpGraph, how: Replication) -> None:
         self.graph, self.how, self.k = graph, how, how.k
         self.roles = graph.roles
-        self.buckets = Buckets.of(graph, self.roles, how.bucket_bytes)
+        self.buckets = Buckets.of(graph, self.roles, how.bucket_bytes, how.fill)
         self.updates = Updates.of(graph, self.roles.many)
         #: The set of updates that each op is in; -1: none, or every replica does all of it.
         self.shard = self.updates.of_op
@@ -144,9 +151,11 @@ class _Replicas:
         return [np.flatnonzero(group == b) for b in np.unique(group).tolist()]
 
     def _is_whole(self) -> NDArray[np.bool_]:
-        """Per bucket, whether an op that every replica does reads a gradient of it."""
+        """Per bucket, whether it is summed whole, as where an op that every replica does reads a
+        gradient of it.
+        """
         reader = self.graph.dst[self.buckets.edges]
-        whole = np.zeros(self.buckets.n, dtype=bool)
+        whole = np.full(self.buckets.n, self.how.is_summed_whole)
         whole[self.buckets.bucket[self.buckets.gradient[self.shard[reader] < 0]]] = True
         return whole
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loadmaster.running.onnx_segments import OnnxSegments
     from loadmaster.writers.pictures.drawings import dot, graphml
     from loadmaster.writers.pictures.trace import write_trace as perfetto
+    from loadmaster.writers.targets.ddp import ddp
     from loadmaster.writers.targets.huggingface import device_map, max_memory
     from loadmaster.writers.targets.llama_cpp_split import llama_cpp
     from loadmaster.writers.targets.megatron_layout import megatron
@@ -31,6 +32,7 @@ __all__ = [
     "OnnxProcesses",
     "OnnxSegments",
     "check_onnx",
+    "ddp",
     "device_map",
     "dot",
     "fx",
@@ -56,6 +58,7 @@ _HOMES = {
     "OnnxProcesses": ".running.onnx_processes",
     "OnnxSegments": ".running.onnx_segments",
     "check_onnx": ".running.onnx_check",
+    "ddp": "targets.ddp",
     "device_map": "targets.huggingface",
     "dot": "pictures.drawings",
     "fx": "targets.torch_fx",

@@ -47,6 +47,7 @@ _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
 
 #: Every target by the name that ``--target`` takes.
 TARGETS: dict[str, Target] = {
+    "ddp": Target(writers.ddp, "torch DistributedDataParallel (Python file)"),
     "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
     "pipelining": Target(writers.pipelining, "torch.distributed.pipelining split points (JSON)"),
     "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),

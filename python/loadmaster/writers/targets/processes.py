@@ -1,0 +1,64 @@
+"""Processes of PyTorch, one per device: how they are begun, and what each does first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from loadmaster.model.families import families
+from loadmaster.plans.plan import Plan
+
+#: The backend of torch.distributed by the family of devices.
+_BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
+
+#: What of a device's name may say which machine it is in.
+_MACHINE = re.compile(r"(?:node|host|machine)\d+")
+
+_START = '''\
+#: Processes, one on each device of the plan.
+PROCESSES = {n}
+
+
+def start(backend="{backend}", **options):
+    """Joins the processes that torchrun began; the device of this one."""
+    device = torch.device("{kind}", {number})
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group(backend, **options)
+    if dist.get_world_size() != PROCESSES:
+        raise RuntimeError(f"for {{PROCESSES}} processes, and there are {{dist.get_world_size()}}")
+    return device
+'''
+
+
+def start(plan: Plan, devices: Sequence[int]) -> str:
+    """The function ``start`` of a file: it joins the processes, and gives each its device."""
+    family = families(plan.cluster)[devices[0]][0]
+    kind = {"gpu": "cuda"}.get(family, family)
+    number = '0' if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
+    return _START.format(n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
+
+
+def command(plan: Plan, devices: Sequence[int]) -> str:
+    """The command that begins a process on each of these devices, for a script ``train.py``.
+
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> command(plan, [0, 2])
+    'CUDA_VISIBLE_DEVICES=0,2 torchrun --nproc-per-node 2 train.py'
+    """
+    of = families(plan.cluster)
+    names = [plan.cluster.devices[d].name for d in devices]
+    machines = {match[0] if (match := _MACHINE.match(name)) else "" for name in names}
+    if len(machines) > 1:
+        each = -(-len(devices) // len(machines))
+        return (
+            f"torchrun --nnodes {len(machines)} --nproc-per-node {each} --rdzv-backend c10d "
+            "--rdzv-endpoint HOST:PORT train.py"
+        )
+    numbers = [number for family, number in (of[d] for d in devices) if family == "gpu"]
+    there = sum(family == "gpu" for family, _ in of)
+    visible = ",".join(map(str, numbers)) if 0 < len(numbers) < there else ""
+    before = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
+    return f"{before}torchrun --nproc-per-node {len(devices)} train.py"
