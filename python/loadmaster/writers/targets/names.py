@@ -7,38 +7,17 @@ cluster's order. ``names`` overrides the name of a device.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.model.cluster import Cluster
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 
 #: How many ops or modules an error names before it says how many more there are.
 NAMED = 3
-
-_FAMILY = re.compile(r"(?<![a-z])(cpu|npu)(?![a-z])")
-
-
-def families(cluster: Cluster) -> list[tuple[str, int]]:
-    """Per device its family, ``"gpu"``, ``"cpu"`` or ``"npu"``, and its number within it.
-
-    >>> import loadmaster as lm
-    >>> families(lm.Cluster.preset("cpu+gpu"))
-    [('cpu', 0), ('gpu', 0)]
-    """
-    count: dict[str, int] = {}
-    found = []
-    for device in cluster.devices:
-        match = _FAMILY.search(f"{device.name} {device.type}".lower())
-        family = match[1] if match else "gpu"
-        found.append((family, count.setdefault(family, 0)))
-        count[family] += 1
-    return found
-
 
 def device_names(
     plan: Plan, spelled: Callable[[str, int], str], names: Mapping[str, str] | None
