@@ -12,6 +12,7 @@ pytest.importorskip("torch.distributed.pipelining", reason="needs PyTorch 2.5 or
 
 from placed import at_random, by_module  # noqa: E402
 from torch_models import Model, example, export, graph_of  # noqa: E402
+from written import constants  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
@@ -75,13 +76,11 @@ def test_a_pipeline_is_cut_where_the_plan_says(graph, ends_late):
     # The head on a third device, or the first layers' rest: a cut where a module begins, or ends.
     where = HALVES | {"head": 2} if not ends_late else {"": 1, "emb": 0, "mask": 1}
     plan = by_module(graph, where)
-    written = lm.writers.pipelining(plan)
-    fresh = Model()
-    spec = {name: SplitPoint[point] for name, point in written["split_spec"].items()}
-    pipe = pipeline(fresh, (example(),), split_spec=spec)
-    assert pipe.num_stages == len(written["stages"])
-    for stage in range(pipe.num_stages):
-        device = written["stages"][stage]["device"]
+    written = constants(lm.writers.pipelining(plan))
+    spec = {name: SplitPoint[point] for name, point in written["SPLIT_SPEC"].items()}
+    pipe = pipeline(Model(), (example(),), split_spec=spec)
+    assert pipe.num_stages == written["STAGES"] == len(written["DEVICES"])
+    for stage, device in enumerate(written["DEVICES"]):
         for name, _ in pipe.get_stage_module(stage).named_parameters():
             assert plan.device(name) == device.replace("cuda:", "gpu")
     found = pipe(example())

@@ -26,7 +26,7 @@ def on_processes(k, step, *arguments):
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "target_models"])
+    context.set_forkserver_preload(["torch", "torch.distributed.pipelining", "target_models"])
     with tempfile.TemporaryDirectory() as folder:
         store, found = Path(folder) / "store", [Path(folder) / f"{r}.pt" for r in range(k)]
         rows = [(step, rank, k, str(store), str(found[rank]), arguments) for rank in range(k)]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed import by_module, with_devices
 from stacks import CPU_AND_GPUS, stack
+from written import constants
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
@@ -45,7 +46,8 @@ def test_the_root_of_a_traced_model_is_left_out():
     graph = stack(prefix="m.")
     plan = by_module(graph, {f"m.{k}".rstrip("."): v for k, v in HALVES.items()} | {"": 0})
     assert lm.writers.device_map(plan, root="m")["layers.2"] == 1
-    assert lm.writers.pipelining(plan, root="m")["split_spec"] == {"layers.2": "BEGINNING"}
+    written = lm.writers.pipelining(plan, root="m")
+    assert constants(written)["SPLIT_SPEC"] == {"layers.2": "BEGINNING"}
     with pytest.raises(InputError, match="no op of 'stack' is in a module below 'n'"):
         lm.writers.device_map(plan, root="n")
 
@@ -71,7 +73,7 @@ def test_a_cut_where_no_module_begins_or_ends_is_refused():
     graph = lm.OpGraph.from_document(rows)
     where = [*by_module(graph, HALVES).devices]
     where[graph.index("add1")] = 1
-    says = r"between 'b1' on gpu0, 'add1' on gpu1.*inside 'layers\.1'.*--no-split 'layers\.\*'"
+    says = r"between: 'b1' and 'add1' in 'layers\.1'\..*--target pipelining"
     with pytest.raises(InputError, match=says):
         lm.writers.pipelining(with_devices(graph, where))
 
@@ -84,15 +86,16 @@ def test_a_backward_elsewhere_is_refused():
     plan = with_devices(graph, devices)
     with pytest.raises(InputError, match=r"'layers\.2\.b'"):
         lm.writers.device_map(plan)
-    with pytest.raises(InputError, match=r"'grad_b2' on gpu0.*--no-split"):
+    with pytest.raises(InputError, match=r"elsewhere: 'grad_b2' on gpu0\..*--target pipelining"):
         lm.writers.pipelining(plan)
 
 
 def test_tied_parameters_apart_are_refused():
     plan = by_module(stack(tied=True), HALVES)
-    for writer in (lm.writers.device_map, lm.writers.pipelining):
-        with pytest.raises(InputError, match=r"emb\.weight.*--pin 'emb'=gpu0 --pin 'head'=gpu0"):
-            writer(plan)
+    with pytest.raises(InputError, match=r"emb\.weight.*--pin 'emb'=gpu0 --pin 'head'=gpu0"):
+        lm.writers.device_map(plan)
+    with pytest.raises(InputError, match=r"copies would drift apart: emb\.weight"):
+        lm.writers.pipelining(plan)
 
 
 def constraints_in(message):
@@ -103,7 +106,7 @@ def constraints_in(message):
     return found
 
 
-BY_MODULE_OR_LAYER = ("device-map", "pipelining", "vllm", "megatron", "llama-cpp")
+BY_MODULE_OR_LAYER = ("device-map", "vllm", "megatron", "llama-cpp")
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -126,23 +129,39 @@ def test_the_way_out_leads_out(target, method, tied):
     pytest.fail(f"still refused with {rules}")
 
 
-def test_a_device_may_come_back_in_a_pipeline():
-    plan = by_module(stack(tied=True), HALVES | {"head": 0})
+def test_a_device_has_one_stage():
+    plan = by_module(stack(), HALVES | {"head": 0})
     assert lm.writers.device_map(plan)["head"] == 0
-    stages = lm.writers.pipelining(plan)["stages"]
-    assert [stage["device"] for stage in stages] == ["cuda:0", "cuda:1", "cuda:0"]
+    with pytest.raises(InputError, match=r"of 3 runs of modules: gpu0 2 runs\..*--target"):
+        lm.writers.pipelining(plan)
+
+
+def test_everything_in_the_way_of_a_pipeline_is_said_at_once():
+    rows = stack(tied=True, train=True).to_document()
+    graph = lm.OpGraph.from_document(rows)
+    rows["ops"]["module"][graph.index("b1")] = "layers.1"
+    graph = lm.OpGraph.from_document(rows)
+    devices = by_module(graph, HALVES).devices.copy()
+    devices[[graph.index("add1"), graph.index("grad_b2")]] = 1, 0
+    with pytest.raises(InputError) as refused:
+        lm.writers.pipelining(with_devices(graph, devices))
+    for words in ("'b1' and 'add1' in 'layers.1'", "drift apart: emb.weight", "'grad_b2' on gpu0"):
+        assert words in str(refused.value)
+    assert str(refused.value).count("--target pipelining") == 1
 
 
 def test_a_pipeline_may_end_a_module():
     graph = stack(2)
     # What the model itself does behind layer 0 is on the second device, and begins no module.
     plan = by_module(graph, {"": 0, "layers.1": 1, "head": 1})
-    assert lm.writers.pipelining(plan)["split_spec"] == {"layers.1": "BEGINNING"}
+    spec = constants(lm.writers.pipelining(plan))["SPLIT_SPEC"]
+    assert spec == {"layers.1": "BEGINNING"}
     rows = graph.to_document()
     rows["ops"]["module"][graph.index("a1")] = ""
     moved = lm.OpGraph.from_document(rows)
     devices = plan.devices.copy()
-    assert lm.writers.pipelining(with_devices(moved, devices))["split_spec"] == {"layers.0": "END"}
+    written = lm.writers.pipelining(with_devices(moved, devices))
+    assert constants(written)["SPLIT_SPEC"] == {"layers.0": "END"}
 
 
 # ---- by layer ---------------------------------------------------------------------------------
@@ -396,7 +415,6 @@ def test_devices_have_the_names_that_they_are_given(lenet_plan):
 
 OF_WHOLE_OPS = {
     "device-map": lm.writers.device_map,
-    "pipelining": lm.writers.pipelining,
     "fx": lm.writers.fx,
     "tensorflow": lm.writers.tensorflow,
     "vllm": lm.writers.vllm,

@@ -62,6 +62,14 @@ def lines(problem: Problem) -> list[Line]:
     return list(found.values())
 
 
+def line_of(problem: Problem, ops: NDArray[np.integer]) -> Line:
+    """The line of one order of the forward pass: int [n_forward], indices into the problem's graph."""
+    passes = _Passes(problem)
+    at = np.full(problem.graph.n_ops, -1, dtype=np.int64)
+    at[passes.forward] = np.arange(len(passes.forward))
+    return passes.line(at[ops].astype(np.int32))
+
+
 def _orders(problem: Problem, passes: _Passes) -> list[NDArray[np.int32]]:
     """Orders of the ops of the forward pass, int32 [n_forward], by their index among these."""
     forward = passes.forward

@@ -88,14 +88,11 @@ def place(
             f"and none of {', '.join(map(str, counts))} is a multiple of any of "
             f"{', '.join(map(str, numbers))}: give other micro_batches or stages"
         )
-    asked = _Asked(counts, numbers, NAMED if schedule == "auto" else (schedule,))
-    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    best: tuple[Candidate, Shape] | None = None
-    for one in _pipelines(space, asked, budget):
-        if best is None or problem.objective.better(best[0], one[0]) is one[0]:
-            best = one
-            if progress is not None:
-                progress(one[1].words, Incumbent(one[0].verdict.step_time))
+    if schedule == "auto":
+        asked = Asked(counts, numbers, NAMED, is_free=True)
+    else:
+        asked = Asked(counts, numbers, (schedule,))
+    best = fastest(space, asked, time_limit=time_limit, progress=progress)
     if best is None:
         return equal_layers(space, advised(space, micro_batches, problem.cluster.n_devices))
     found, shape = best
@@ -103,18 +100,36 @@ def place(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """What is tried: numbers of micro-batches and of stages, schedules, and how much is judged.
 
-    Where the stages of a pipeline tell of no shorter step than ``least`` seconds, it is not judged.
+    With ``is_free``, a schedule is also searched for. Where the stages of a pipeline tell of no
+    shorter step than ``least`` seconds, it is not judged.
     """
 
     counts: Sequence[int]
     numbers: Sequence[int]
     schedules: Sequence[Named]
+    is_free: bool = False
     judged: int = JUDGED
     moved_ops: int = MOVED_OPS
     least: float = float("inf")
+
+
+def fastest(
+    space: Space, asked: Asked, *, time_limit: float | None, progress: Progress | None
+) -> tuple[Candidate, Shape] | None:
+    """The best of the pipelines that were judged, with its shape; None: no stages fit by what they
+    cost. The other arguments are those of :func:`place`.
+    """
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    best: tuple[Candidate, Shape] | None = None
+    for one in _pipelines(space, asked, budget):
+        if best is None or space.problem.objective.better(best[0], one[0]) is one[0]:
+            best = one
+            if progress is not None:
+                progress(one[1].words, Incumbent(one[0].verdict.step_time))
+    return best
 
 
 def pipelines_below(
@@ -124,11 +139,13 @@ def pipelines_below(
     ``least`` seconds: few, and with few moves.
     """
     n = space.problem.cluster.n_devices
-    asked = _Asked(counts, [n], NAMED[1:], judged=1, moved_ops=FEW_MOVED_OPS, least=least)
+    asked = Asked(
+        counts, [n], NAMED[1:], is_free=True, judged=1, moved_ops=FEW_MOVED_OPS, least=least
+    )
     yield from _pipelines(space, asked, budget)
 
 
-def _pipelines(space: Space, asked: _Asked, budget: Budget) -> Iterator[tuple[Candidate, Shape]]:
+def _pipelines(space: Space, asked: Asked, budget: Budget) -> Iterator[tuple[Candidate, Shape]]:
     """Pipelines that were judged, each with its shape.
 
     Where the judge finds the best over the memory that its stages are within, there are others for
@@ -143,7 +160,7 @@ def _pipelines(space: Space, asked: _Asked, budget: Budget) -> Iterator[tuple[Ca
             is_far = shape.seconds > (1 + WITHIN) * rows[0].seconds
             if best is not None and (is_far or budget.lacks(0.0)):
                 break
-            for found in _judged(shape, share, is_free=len(asked.schedules) > 1):
+            for found in _judged(shape, share, is_free=asked.is_free):
                 yield found
                 if best is None or objective.better(best[0], found[0]) is found[0]:
                     best = found

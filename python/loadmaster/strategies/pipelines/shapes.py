@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import counted
-from loadmaster.model.micro import Micro
+from loadmaster.model.micro import WINDOWS, Micro
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.chains import (
@@ -66,6 +66,13 @@ class Shape:
     def times(self) -> StageTimes:
         """Seconds of each stage."""
         return times(self.pools, self.ways, self.chain)
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether what runs it takes such a pipeline."""
+        named = self.schedule if isinstance(self.schedule, str) else WINDOWS
+        p = len(self.chain) // self.chunks
+        return self.space.allows(named, self.m, p, self.stage)
 
     @property
     def seconds(self) -> float:
@@ -136,7 +143,7 @@ def ranked(
     share: float = 1.0,
 ) -> list[Shape]:
     """The best pipeline of each number of micro-batches, of stages, and schedule, by what stages
-    tell of the step; the best first.
+    tell of the step; the best first. Those that nothing could run are left out.
 
     Where a line has no stages that fit within ``share`` of the memory, stages may make activations
     anew.
@@ -145,7 +152,8 @@ def ranked(
     for m in counts:
         for p in numbers:
             for schedule in schedules:
-                here = list(_of_lines(space, m, p, schedule, share))
+                of_lines = _of_lines(space, m, p, schedule, share)
+                here = [shape for shape in of_lines if shape.is_allowed]
                 found += [min(here, key=lambda shape: shape.seconds)] if here else []
     return sorted(found, key=lambda shape: shape.seconds)
 
@@ -202,13 +210,15 @@ def moved(shape: Shape, share: float = 1.0, most: int = MOVES) -> Shape:
 
 
 def near(shape: Shape, step: int) -> Iterator[Shape]:
-    """The shapes with one cut some candidates later or sooner."""
+    """The shapes with one cut some candidates later or sooner that something could run."""
     ends = shape.chain.ends
     for at in range(len(ends) - 1):
         for end in (ends[at] + step, ends[at] - step):
             if (ends[at - 1] if at else 0) < end < ends[at + 1]:
                 changed = (*ends[:at], end, *ends[at + 1 :])
-                yield replace(shape, chain=replace(shape.chain, ends=changed))
+                other = replace(shape, chain=replace(shape.chain, ends=changed))
+                if other.is_allowed:
+                    yield other
 
 
 def holds(shape: Shape, share: float) -> bool:

@@ -111,6 +111,12 @@ class Space:
             ]
         return self._costs[m, again]
 
+    def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
+        """Whether what runs the pipeline takes such stages: a schedule, micro-batches, devices that
+        have stages, and the stage of each of the user's ops.
+        """
+        return True
+
     def checked(self, micro: int | None, stages: int | None) -> tuple[list[int], list[int]]:
         """The numbers of micro-batches and of stages to try, where a user may have said them.
 

@@ -49,7 +49,7 @@ _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
 TARGETS: dict[str, Target] = {
     "ddp": Target(writers.ddp, "torch DistributedDataParallel (Python file)"),
     "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
-    "pipelining": Target(writers.pipelining, "torch.distributed.pipelining split points (JSON)"),
+    "pipelining": Target(writers.pipelining, "torch.distributed.pipelining (Python)"),
     "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
     "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(

@@ -1,25 +1,99 @@
-"""torch.distributed.pipelining: a plan as split points.
+"""torch.distributed.pipelining: a plan of stages as a Python file.
 
-A split point stands before or after a module's ``forward``, so a pipeline can be cut only where a
-module begins or ends. Autograd runs the backward of a stage on the stage's own device.
+A split point stands before or after a module's ``forward``, so a pipeline is cut only where a module
+begins or ends (:mod:`loadmaster.rules.module_cuts`). Autograd runs the backward of a stage on the
+stage's own device.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from loadmaster.base.errors import InputError
-from loadmaster.base.files import written
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.files import write_bytes
+from loadmaster.base.units import counted
+from loadmaster.model.micro import Micro
+from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.targets.modules import Module, Modules
-from loadmaster.writers.targets.names import (
-    device_names,
-    pattern,
-    placed,
-    refuse_parts,
-    torch_device,
+from loadmaster.rules.module_cuts import ModuleCuts, inside
+from loadmaster.writers.targets.figures import figures
+from loadmaster.writers.targets.names import device_names, torch_device
+from loadmaster.writers.targets.refusal import Reason, refusal
+
+#: PyTorch's classes, by the names of schedules.
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved-1f1b": "ScheduleInterleaved1F1B",
+    "zero-bubble": "ScheduleInterleavedZeroBubble",
+}
+
+#: Schedules that take a list of stages, and send to the next stage only.
+_MULTI = ("interleaved-1f1b", "zero-bubble")
+
+_FILE = '''"""A pipeline by torch.distributed.pipelining: written by Loadmaster.
+
+torchrun --nproc-per-node {ranks} train.py
+
+    dist.init_process_group()
+    schedule, modules = parallelize(Model(), inputs{loss_fn})
+{step}
+"""
+
+{figures}
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import {schedule}, SplitPoint, pipeline
+
+#: The device of each rank: rank r has the stages r, r + {ranks}, ...
+DEVICES = {devices}
+STAGES = {stages}
+
+#: Where the model is cut: before or behind the forward pass of these modules.
+SPLIT_SPEC = {{{spec}}}
+
+#: Parts of the batch that follow one another through the stages.
+MICRO_BATCHES = {micro}
+
+
+def parallelize(model, inputs, loss_fn=None, device=None, group=None):
+    """The schedule that this rank runs, and the modules of its stages, which hold its parameters.
+
+    ``inputs`` is a tuple with what the model is called with: a whole batch, of which the sizes count.
+    """
+    rank = dist.get_rank(group)
+    device = torch.device(DEVICES[rank] if device is None else device)
+    micro = tuple(x.chunk(MICRO_BATCHES)[0] for x in inputs)
+    spec = {{module: SplitPoint[side] for module, side in SPLIT_SPEC.items()}}
+    pipe = pipeline(model, micro, split_spec=spec)
+    if pipe.num_stages != STAGES:
+        raise RuntimeError(f"the model has {{pipe.num_stages}} stages, and the plan {{STAGES}}")
+    stages = [
+        pipe.build_stage(index, device, group) for index in range(rank, STAGES, len(DEVICES))
+    ]
+    schedule = {schedule}({which}, MICRO_BATCHES, loss_fn=loss_fn)
+    return schedule, [stage.submod for stage in stages]
+'''
+
+_TRAINED = (
+    "    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)\n"
+    "    given = inputs if dist.get_rank() == 0 else ()\n"
+    "    schedule.step(*given, target=targets, losses=(losses := []))  # As the last rank has them.\n"
+    "    optimizer.step()\n"
+    "\n"
+    "loss_fn(output, target) is a mean over samples; gradients are of the mean over the batch."
+)
+_EVALUATED = (
+    "    given = inputs if dist.get_rank() == 0 else ()\n"
+    "    outputs = schedule.eval(*given)  # As the last rank has them."
 )
 
 
@@ -27,148 +101,238 @@ def pipelining(
     plan: Plan,
     path: str | os.PathLike[str] | None = None,
     *,
-    root: str = "",
+    root: str | None = None,
     names: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The plan as a ``split_spec`` for ``torch.distributed.pipelining.pipeline``.
-
-    Stages are runs of forward ops on one device, in the order in which the model runs them; a
-    device may have several. O(ops x depth of the module tree).
+) -> str:
+    """The plan as a Python file that cuts a model into stages and runs them by a schedule.
 
     Parameters
     ----------
     plan : Plan
-        Of a graph whose module paths are the model's.
+        Of stages with micro-batches, or of whole ops in one run of modules per device: these are
+        stages with one micro-batch.
     path : optional
-        Where to write it as JSON.
-    root, names
-        As for :func:`~loadmaster.writers.targets.huggingface.device_map`.
+        Where to write it.
+    root : str, optional
+        As for :func:`~loadmaster.writers.targets.huggingface.device_map`; what the plan was made
+        with if absent.
+    names : mapping, optional
+        Device name to the name to use instead.
 
     Returns
     -------
-    dict
-        ``split_spec``: module to ``"BEGINNING"`` or ``"END"``, members of ``SplitPoint``;
-        ``stages``: per stage its ``device`` and the number of ``ops``.
+    str
+        The file: ``parallelize(model, inputs, loss_fn)`` gives the schedule of a rank and the
+        modules of its stages.
 
     Raises
     ------
     InputError
-        A cut inside a module, a module called more than once at a cut, or a module whose backward
-        is elsewhere than its forward; the ops are named, with the constraint that avoids it.
+        Everything that PyTorch cannot run of the plan, with the command that plans for it.
+
+    Notes
+    -----
+    O(ops x depth of the module tree).
 
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
-    >>> lm.writers.pipelining(plan)["split_spec"]
-    {}
-
-    For PyTorch::
-
-        spec = {name: SplitPoint[point] for name, point in written["split_spec"].items()}
-        pipe = torch.distributed.pipelining.pipeline(model, (example,), split_spec=spec)
+    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    >>> plan = lm.place(graph, cluster, "single")
+    >>> [line for line in lm.writers.pipelining(plan).splitlines() if line.startswith("SPLIT_SPEC")]
+    ['SPLIT_SPEC = {}']
     """
-    refuse_parts(plan, "a pipeline of PyTorch")
-    modules = Modules(plan, root)
+    if root is None:
+        root = str(plan.options.get("root", ""))
+    reasons: list[Reason] = []
+    staged = _staged(plan, root, reasons)
+    if staged is not None:
+        reasons += staged.in_the_way()
+    if staged is None or reasons:
+        raise refusal(plan, "pipelining", reasons)
     spelled = device_names(plan, torch_device, names)
-    order = [op for op in modules.order if modules.is_forward(op)]
-    cuts = [i for i in range(1, len(order)) if plan.devices[order[i]] != plan.devices[order[i - 1]]]
-    begins, ends = _edges(modules, order)
-    spec = dict(_point(modules, order, cut, begins, ends) for cut in cuts)
-    bounds = [0, *cuts, len(order)]
-    stage_of = {
-        op: stage
-        for stage, begin in enumerate(bounds[:-1])
-        for op in order[begin : bounds[stage + 1]]
-    }
-    _refuse_apart(modules, stage_of)
-    document = {
-        "split_spec": spec,
-        "stages": [
-            {"device": spelled[plan.devices[order[begin]]], "ops": bounds[stage + 1] - begin}
-            for stage, begin in enumerate(bounds[:-1])
-        ],
-    }
-    return written(document, path)
-
-
-def _edges(
-    modules: Modules, order: list[int]
-) -> tuple[dict[int, list[Module]], dict[int, list[Module]]]:
-    """Modules whose ops are one run of the order, by the positions where the run begins and ends.
-
-    Outer modules come first. The model and lists of modules, which have no ``forward``, are left
-    out.
-    """
-    position = {op: i for i, op in enumerate(order)}
-    begins: dict[int, list[Module]] = {}
-    ends: dict[int, list[Module]] = {}
-    spans: dict[str, tuple[int, int, int]] = {}
-    walked = list(modules.top.walk())
-    for module in reversed(walked):
-        own = [position[op] for op in module.ops if op in position]
-        parts = [spans[child] for child in module.children if child in spans]
-        parts += [(min(own), max(own), len(own))] if own else []
-        if parts:
-            first, last = min(p[0] for p in parts), max(p[1] for p in parts)
-            spans[module.path] = first, last, sum(p[2] for p in parts)
-    for module in walked[1:]:
-        first, last, count = spans.get(module.path, (0, -1, -1))
-        if last - first + 1 == count and not module.is_list:
-            begins.setdefault(first, []).append(module)
-            ends.setdefault(last + 1, []).append(module)
-    return begins, ends
-
-
-def _point(
-    modules: Modules,
-    order: list[int],
-    cut: int,
-    begins: dict[int, list[Module]],
-    ends: dict[int, list[Module]],
-) -> tuple[str, str]:
-    if cut in begins:
-        return begins[cut][0].path, "BEGINNING"
-    if cut in ends:
-        return ends[cut][0].path, "END"
-    before, after = order[cut - 1], order[cut]
-    module = _common(modules.of[before] or "", modules.of[after] or "")
-    raise InputError(
-        "a pipeline cannot be cut between "
-        f"{placed(modules.plan, [before, after])}: no module begins or ends there"
-        + (f", it is inside {module!r}" if module else "")
-        + ". Place it again with --contiguous"
-        + (f" --no-split {pattern(modules.full(module))!r}" if module else "")
+    points = (staged.cuts.points[place] for place in staged.places)
+    spec = "".join(f'\n    "{module}": "{side}",' for module, side in points)
+    trains = "b" in plan.graph.phases
+    file = _FILE.format(
+        ranks=len(staged.devices),
+        figures="\n".join(figures(plan)),
+        schedule=SCHEDULES[staged.schedule],
+        devices=tuple(spelled[d] for d in staged.devices),
+        stages=staged.n_stages,
+        spec=spec and f"{spec}\n",
+        micro=1 if staged.micro is None else staged.micro.n,
+        which="stages" if staged.schedule in _MULTI else "stages[0]",
+        loss_fn=", loss_fn" if trains else "",
+        step=_TRAINED if trains else _EVALUATED,
     )
+    if path is not None:
+        write_bytes(path, file.encode())
+    return file
+
+
+@dataclass(frozen=True, eq=False)
+class _Staged:
+    """A plan by stages.
+
+    Attributes
+    ----------
+    plan : Plan
+    cuts : ModuleCuts
+    stage : int32 [n_ops]
+        Of each op of the user's graph that runs.
+    devices : tuple of int
+        Of each rank, by index.
+    n_stages : int
+    micro : Micro or None
+        None: the batch goes through as a whole.
+    """
+
+    plan: Plan
+    cuts: ModuleCuts
+    stage: NDArray[np.int32]
+    devices: tuple[int, ...]
+    n_stages: int
+    micro: Micro | None
+
+    @property
+    def schedule(self) -> str:
+        """Its name."""
+        return "gpipe" if self.micro is None else self.micro.schedule
+
+    @cached_property
+    def of_place(self) -> NDArray[np.int32]:
+        """The stage of each place of the forward pass."""
+        return np.asarray(self.stage[self.cuts.order])
+
+    @cached_property
+    def places(self) -> list[int]:
+        """The places before which stages begin."""
+        return (np.flatnonzero(np.diff(self.of_place)) + 1).tolist()
+
+    def in_the_way(self) -> Iterator[Reason]:
+        """What PyTorch cannot run."""
+        names = self.plan.graph.names
+        if self.schedule not in SCHEDULES:
+            yield f"its schedule is one of its own, and PyTorch has {', '.join(SCHEDULES)}"
+        if self.plan.recipe is not None and self.plan.recipe.recompute:
+            yield "modules are recomputed: PyTorch's stages keep their activations"
+        if self.schedule == "1f1b" and self.micro is not None and self.micro.n < self.n_stages:
+            yield f"1f1b takes {self.n_stages} micro-batches or more, as there are stages"
+        if self.of_place[[0, *self.places]].tolist() != list(range(self.n_stages)):
+            again = [
+                f"{names[self.cuts.order[at]]!r} ({self._where(int(self.of_place[at]))})"
+                for at in self.places
+            ]
+            yield "stages are not one run of the forward pass each; they begin with", again
+        yield from self._of_cuts()
+        yield from self._of_tensors()
+        if stray := self._stray():
+            yield "autograd runs these with their module's forward pass, elsewhere", stray
+
+    def _where(self, stage: int) -> str:
+        return self.plan.cluster.devices[self.devices[stage % len(self.devices)]].name
+
+    def _of_cuts(self) -> Iterator[Reason]:
+        names, order, modules = self.plan.graph.names, self.cuts.order, self.cuts.module_of
+        inner, late = [], []
+        for place in self.places:
+            before, after = (names[op] for op in order[[place - 1, place]])
+            if place > self.cuts.last:
+                late.append(f"from {after!r} on")
+            elif place not in self.cuts.points:
+                within = _common(modules[place - 1], modules[place])
+                inside_of = f" in {within!r}" if within else ""
+                inner.append(f"{before!r} and {after!r}{inside_of}")
+        if inner:
+            yield "no module begins or ends between", inner
+        if late:
+            yield "a stage has no module", late
+
+    def _of_tensors(self) -> Iterator[Reason]:
+        cuts, names = self.cuts, self.plan.graph.names
+        tied = [names[s.op] for s in cuts.tied if len(set(self.of_place[list(s.places)])) > 1]
+        if tied:
+            yield "several stages read a parameter, whose copies would drift apart", tied
+        late = [names[s.op] for s in cuts.inputs if self.of_place[list(s.places)].max() > 0]
+        if late:
+            yield "only the first stage is given inputs, and others read", late
+        train = "b" in self.plan.graph.phases
+        several = self.schedule in _MULTI
+        unsent = cuts.unsendable(self.of_place, train=train, neighbours=several).tolist()
+        if unsent:
+            to = "the next stage only" if several else "one other stage only, with gradients"
+            yield f"results are sent to {to}, and more read", [names[op] for op in unsent]
+
+    def _stray(self) -> list[str]:
+        """Ops of the backward pass and of the optimizer in another stage than their module, each
+        with its device.
+        """
+        graph, root = self.plan.graph, self.cuts.root
+        homes: dict[str, set[int]] = {}
+        for place, module in enumerate(self.cuts.module_of):
+            if module:
+                homes.setdefault(module, set()).add(int(self.of_place[place]))
+        moved = []
+        forward = set(self.cuts.order.tolist())
+        for op in np.flatnonzero(graph.reduced.runs).tolist():
+            if op in forward or not graph.modules[op]:
+                continue
+            module = inside(".".join(module_path(graph.modules[op])), root) or ""
+            while module and module not in homes:
+                module = module.rpartition(".")[0]
+            if module and int(self.stage[op]) not in homes[module]:
+                moved.append(f"{graph.names[op]!r} on {self._where(int(self.stage[op]))}")
+        return moved
+
+
+def _staged(plan: Plan, root: str, reasons: list[Reason]) -> _Staged | None:
+    """The plan by stages; None: there are none, and the reasons say why."""
+    graph, recipe = plan.graph, plan.recipe
+    cuts = ModuleCuts(graph, root)
+    if not any(cuts.module_of):
+        below = f" below {root!r}" if root else ""
+        reasons.append(f"no op of {graph.name!r} is in a module{below}")
+        return None
+    if recipe is not None and recipe.micro is not None and not recipe.labels:
+        on = tuple(recipe.mesh.on(plan.cluster).tolist())
+        n = len(on) * recipe.micro.chunks
+        return _Staged(plan, cuts, recipe.stage_of(graph), on, n, recipe.micro)
+    divided = np.flatnonzero(plan.devices < 0).tolist()
+    if divided:
+        kind = "replicas" if plan.parts(divided[0])[0].replica >= 0 else "parts"
+        reasons.append((f"ops are in {kind}", [repr(graph.names[op]) for op in divided]))
+        return None
+    return _by_device(plan, cuts, reasons)
+
+
+def _by_device(plan: Plan, cuts: ModuleCuts, reasons: list[Reason]) -> _Staged | None:
+    """Stages of a plan of whole ops: its devices, in the order in which the model comes to them;
+    None: a device has several.
+    """
+    devices = plan.devices[cuts.order]
+    begins = [0, *(np.flatnonzero(np.diff(devices)) + 1).tolist()]
+    runs = devices[begins].tolist()
+    order = list(dict.fromkeys(runs))
+    names = [plan.cluster.devices[d].name for d in order]
+    if len(runs) > len(order):
+        several = [
+            f"{name} {counted(runs.count(d), 'run')}"
+            for d, name in zip(order, names, strict=True)
+            if runs.count(d) > 1
+        ]
+        reasons.append((f"each rank has one stage, and of {len(runs)} runs of modules", several))
+        return None
+    number = np.full(plan.cluster.n_devices, -1, dtype=np.int32)
+    number[order] = np.arange(len(order), dtype=np.int32)
+    return _Staged(plan, cuts, number[plan.devices], tuple(order), len(order), None)
 
 
 def _common(a: str, b: str) -> str:
-    parts = []
+    """The module that two modules are in."""
+    parts: Sequence[str] = []
     for x, y in zip(a.split("."), b.split("."), strict=False):
         if x != y:
             break
-        parts.append(x)
+        parts = [*parts, x]
     return ".".join(parts)
-
-
-def _refuse_apart(modules: Modules, stage_of: dict[int, int]) -> None:
-    """Refuses parameters, backward and optimizer ops on another device than their stage."""
-    plan, devices = modules.plan, modules.plan.devices
-    for src, dst in modules.reads():
-        # Stages get copies of a buffer that they share; copies of a parameter would drift apart.
-        stored = plan.graph.kinds[src] == "parameter"
-        if stored and dst in stage_of and devices[src] != devices[dst]:
-            raise InputError(
-                f"{modules.name(src)!r} is on {plan.device(src)}, but the stage on "
-                f"{plan.device(dst)} reads it (op {plan.graph.names[dst]!r}): place it again with "
-                f"{modules.together(src, dst)}"
-            )
-    for module in modules.top.walk():
-        homes = {int(devices[op]) for op in module.ops if op in stage_of}
-        stray = [op for op in module.ops if op not in stage_of and int(devices[op]) not in homes]
-        if homes and stray:
-            raise InputError(
-                f"autograd runs the backward of {module.path or 'the model'!r} on the device of "
-                f"its forward, but the plan has {placed(plan, stray)}: place it again with "
-                f"--no-split {pattern(modules.full(module.path)) or '*'!r}"
-            )

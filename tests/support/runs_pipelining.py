@@ -1,0 +1,55 @@
+"""What is written for torch.distributed.pipelining, run on processes of gloo."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from gloo_steps import assert_same, functions, on_processes, whole_step
+from target_models import built
+
+
+def run(case, plan, written):
+    """What the written file runs is what the model as it is does: a step, or a forward pass."""
+    ranks = len(functions(written)["DEVICES"])
+    made = built(case["model"])
+    if not case.get("train"):
+        found = on_processes(ranks, evaluated, written, case["model"])[-1]
+        torch.testing.assert_close(found, made.module(*made.inputs), rtol=1e-4, atol=1e-6)
+        return
+    every = on_processes(ranks, trained, written, case["model"])
+    assert_same(
+        {
+            "loss": every[-1]["loss"],
+            "gradients": {k: v for found in every for k, v in found["gradients"].items()},
+            "parameters": {k: v for found in every for k, v in found["parameters"].items()},
+        },
+        whole_step(made),
+    )
+
+
+def trained(rank, ranks, written, name):
+    """Mean loss, gradients and parameters of a step of SGD, as far as a rank has them."""
+    made = built(name)
+    parallelize = functions(written)["parallelize"]
+    schedule, modules = parallelize(made.module, made.inputs, made.loss, "cpu")
+    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)
+    given, losses = made.inputs if rank == 0 else (), []
+    schedule.step(*given, target=made.targets, losses=losses)
+    parameters = {name: p for m in modules for name, p in m.named_parameters()}
+    gradients = {name: p.grad.clone() for name, p in parameters.items()}
+    optimizer.step()
+    return {
+        "loss": torch.stack(losses).mean().detach() if losses else None,
+        "gradients": gradients,
+        "parameters": {name: p.detach().clone() for name, p in parameters.items()},
+    }
+
+
+def evaluated(rank, ranks, written, name):
+    """What the model puts out, on the last rank."""
+    made = built(name)
+    schedule, _ = functions(written)["parallelize"](made.module, made.inputs, None, "cpu")
+    with torch.no_grad():
+        found = schedule.eval(*(made.inputs if rank == 0 else ()))
+    dist.barrier()
+    return found if rank == ranks - 1 else None
