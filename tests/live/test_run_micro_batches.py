@@ -13,17 +13,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
+from pipelined import plan_of  # noqa: E402
 from steps import differing  # noqa: E402
 from test_run_replicas import off, one_thread, taped  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.base.errors import InputError  # noqa: E402
-from loadmaster.running.micro_batches import micro_batched  # noqa: E402
+from loadmaster.judge.problem import Problem  # noqa: E402
+from loadmaster.running.one_micro_batch import MicroBatches  # noqa: E402
 from loadmaster.running.replay import Replay  # noqa: E402
-from loadmaster.running.replicas import replicated  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
+from loadmaster.running.transformed import transformed  # noqa: E402
+from loadmaster.strategies.simple.data_parallel import in_best_order  # noqa: E402
+from loadmaster.strategies.simple.homes import where_allowed  # noqa: E402
 from loadmaster.transforms import micro_batches, replicate  # noqa: E402
 
 pytestmark = [
@@ -48,14 +51,14 @@ def check(found, alone, tolerance=1e-4):
 def test_micro_batches_have_the_loss_and_the_gradients_of_the_batch(name, rows):
     tape, _ = taped(name)
     program = micro_batches(tape.graph, len(rows), rows)
-    check(micro_batched(program, tape).replay(2), tape.replay(2))
+    check(transformed(program, tape).replay(2), tape.replay(2))
 
 
 def test_other_inputs_than_those_recorded():
     tape, (_, inputs, targets) = taped("tied")
     given = (inputs + 1) % 50, (targets + 1) % 50
     program = micro_batches(tape.graph, 4)
-    found = micro_batched(program, tape, tape.given(*given)).replay(1)
+    found = transformed(program, tape, tape.given(*given)).replay(1)
     check(found, tape.replay(1, given[0], targets=given[1]))
 
 
@@ -99,7 +102,7 @@ def _in_inference(norm, x):
 
 def test_convolutions_with_the_statistics_of_inference():
     tape = recorded(frozen(Convolutions()), *images())
-    check(micro_batched(micro_batches(tape.graph, 4), tape).replay(2), tape.replay(2))
+    check(transformed(micro_batches(tape.graph, 4), tape).replay(2), tape.replay(2))
 
 
 def test_a_batch_norm_in_training_has_its_micro_batchs_statistics_as_pytorch_would():
@@ -109,7 +112,7 @@ def test_a_batch_norm_in_training_has_its_micro_batchs_statistics_as_pytorch_wou
     tape = recorded(model, inputs, targets)
     program = micro_batches(tape.graph, 2)
     assert any("statistics of a micro-batch" in note for note in program.notes)
-    found = micro_batched(program, tape).replay(1)
+    found = transformed(program, tape).replay(1)
     for part in (slice(0, 4), slice(4, 8)):
         (F.cross_entropy(model(inputs[part]), targets[part]) / 2).backward()
     for name, parameter in model.named_parameters():
@@ -151,37 +154,100 @@ def test_dropout_with_the_draws_of_the_batch():
     tape, _ = taped("dropout")
     assert any(call.random for call in tape.calls)
     program = micro_batches(tape.graph, 4)
-    check(micro_batched(program, with_draws_of(tape, 8)).replay(1), tape.replay(1))
+    check(transformed(program, with_draws_of(tape, 8)).replay(1), tape.replay(1))
 
 
-def test_micro_batches_of_replicas_have_the_gradients_of_the_batch():
-    """Piece by piece: what each micro-batch of the replicas calls is recorded at their samples."""
-    tape, _ = taped("tied")
-    replicas = replicate(tape.graph, 2, bucket_bytes=5000)
-    whole = replicated(replicas, tape)
-    tensors = [p.tensor for p in tape.placeholders if p.kind == "input"]
-    turn = iter(range(2))
+def cluster(k):
+    return lm.Cluster.preset("4xV100-PCIe").subset(range(k))
 
-    def again(_):
-        j = next(turn)
-        mine = torch.tensor([2 * j, 2 * j + 1, 4 + 2 * j, 5 + 2 * j])
-        return replicated(replicas, tape.again([each[mine] for each in tensors]))
 
-    program = micro_batches(replicas.graph, 2)
-    assert (program.micro[program.graph.is_member] == -1).all()
-    found = micro_batched(program, replace(whole, again=again)).replay(2)
+def plan_of_program(program, k):
+    """A plan of a program of replicas or shards: each on a device of its own."""
+    devices = cluster(k)
+    graph = program.source
+    placed = Problem.make(graph, devices, lm.costs.estimate(graph, devices)).transformed(program)
+    place = np.maximum(program.rank, program.replica)[placed.reduced.op_of]
+    return plan_of(in_best_order(placed, where_allowed(placed, np.maximum(place, 0))))
+
+
+def sharded(method, k):
+    """Programs of the recipe that a method makes of a graph."""
+    return lambda graph: lm.place(graph, cluster(k), method).program
+
+
+#: What the model is, on how many devices, and what is cut into micro-batches.
+OF_PROGRAMS = {
+    "replicas": ("tied", 2, lambda graph: replicate(graph, 2, bucket_bytes=5000)),
+    "unequal replicas": ("cells", 2, lambda graph: replicate(graph, 2, rows=[8, 4])),
+    "replicas that share the optimizer": (
+        "convolutions",
+        2,
+        lambda graph: replicate(graph, 2, shards="parameters", bucket_bytes=5000),
+    ),
+    "a parameter server": (
+        "tied",
+        2,
+        lambda graph: replicate(graph, 2, aggregation="parameter-server"),
+    ),
+    "megatron": ("tied", 4, sharded("megatron", 4)),
+    "fsdp": ("experts", 2, sharded("fsdp", 2)),
+    "sharded": ("cells", 2, sharded("sharded", 2)),
+}
+
+
+@pytest.mark.parametrize("case", OF_PROGRAMS)
+def test_micro_batches_of_replicas_and_of_shards_have_the_numbers_of_the_batch(case):
+    name, k, made = OF_PROGRAMS[case]
+    batch = 12 if "unequal" in case else 8
+    if name == "convolutions":
+        tape = recorded(frozen(Convolutions()), *images())
+    else:
+        tape, _ = taped(name, batch)
+    plan = plan_of_program(micro_batches(made(tape.graph), 2), k)
     alone = tape.replay(2)
-    names = [name for name in alone if name.startswith(("gradient", "parameter"))]
-    assert names
-    for name in names:
-        assert off(found[name], alone[name]) < 1e-4, name
+    of_batch = {name for name in alone if name.startswith(("gradient", "parameter"))}
+    joined = transformed(plan.program, tape).replay(2)
+    assert of_batch <= joined.keys()
+    for output in alone.keys() & joined.keys():
+        assert off(joined[output], alone[output]) < 1e-4, output
+    if "replicas" in case:
+        losses = [float(joined[f"loss@r{r}"]) for r in range(k)]
+        weights = (2, 1) if "unequal" in case else (1, 1)
+        assert np.average(losses, weights=weights) == pytest.approx(float(alone["loss"]), rel=1e-4)
+    with started(plan, tape) as devices:
+        devices.run(2)
+        assert differing(joined, devices.fetch()) == []
 
 
-def test_what_does_not_run_is_refused():
-    tape, _ = taped("tied")
-    of_replicas = micro_batches(replicate(tape.graph, 2), 2)
-    with pytest.raises(InputError, match="micro-batches run in stages of whole ops"):
-        micro_batched(of_replicas, tape)
+def test_a_micro_batch_is_a_program_of_its_own():
+    tape, _ = taped("tied", 12)
+    before = replicate(tape.graph, 2, rows=[8, 4], bucket_bytes=5000)
+    parts = MicroBatches.of(micro_batches(before, 3), 12)
+    assert parts.program.graph.names == before.graph.names
+    for column in ("src", "dst", "alias_of", "view"):
+        assert np.array_equal(getattr(parts.program.graph, column), getattr(before.graph, column))
+    assert parts.program.graph.collectives[-1] == before.graph.collectives[-1]
+    assert [parts.samples(j).tolist() for j in range(3)] == [
+        [0, 1, 2, 8, 9],
+        [3, 4, 5, 10],
+        [6, 7, 11],
+    ]
+    assert parts.weight(int((before.replica == 0).argmax()), 0) == pytest.approx(3 / 8)
+
+
+def test_stages_that_recompute_have_the_numbers_of_the_batch(tmp_path):
+    tape, _ = taped("tied", 16)
+    alone = tape.replay(2)
+    recipe = lm.place(tape.graph, cluster(2), "gpipe").program.recipe
+    recipe = replace(recipe, recompute=("layers.*",))
+    plan = lm.place(tape.graph, cluster(2), recipe=recipe)
+    assert any("@again@m1" in name for name in plan.program.graph.names)
+    plan.save(tmp_path / "plan.json")
+    joined = transformed(plan.program, tape).replay(2)
+    check(joined, alone)
+    with started(lm.Plan.load(tmp_path / "plan.json"), tape) as devices:
+        devices.run(2)
+        assert differing(joined, devices.fetch()) == []
 
 
 @pytest.mark.parametrize(("name", "p"), [("tied", 4), ("LSTM", 2)])
@@ -189,8 +255,7 @@ def test_what_does_not_run_is_refused():
 def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
     # One sample has ops of its own in PyTorch: each of p, 2p or 4p micro-batches has two.
     tape, _ = taped(name, 8 * p)
-    cluster = lm.Cluster.preset("4xV100-PCIe").subset(range(p))
-    plan = lm.place(tape.graph, cluster, method)
+    plan = lm.place(tape.graph, cluster(p), method)
     assert plan.program.micro.max() > 0
     assert len(np.unique(plan.running_devices)) == p
     with started(plan, tape) as devices:
@@ -198,4 +263,4 @@ def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
         check(devices.fetch(), tape.replay(1))
         devices.run(2)
         later = devices.fetch()
-    assert differing(micro_batched(plan.program, tape).replay(3), later) == []
+    assert differing(transformed(plan.program, tape).replay(3), later) == []

@@ -8,24 +8,29 @@ such as the running statistics of a batch norm, each micro-batch writes in turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.batch import batch_of
-from loadmaster.model.program import COMPUTE, Program
+from loadmaster.model.program import Program
 from loadmaster.running.calls import Call, Ref, renumbered
+from loadmaster.running.one_micro_batch import MicroBatches
 from loadmaster.running.replicas import at_samples, by_op
 from loadmaster.running.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.running.turns import in_turn
 
 
 def micro_batched(
-    program: Program, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+    program: Program,
+    tape: Tape,
+    given: Mapping[int, torch.Tensor] | None,
+    of_program: Callable[[Program, Tape], Tape],
 ) -> Tape:
     """The tape of a program of micro-batches, whose outputs have the names of the tape's.
 
@@ -35,54 +40,39 @@ def micro_batched(
     Parameters
     ----------
     program
-        Of micro-batches alone, and of stages.
     tape
         Of the whole batch.
     given
         Inputs and targets that are not those of the recording, by slot.
+    of_program
+        Gives the tape of a program without micro-batches, from that of the user's graph.
 
     Raises
     ------
     InputError
-        Micro-batches of replicas, shards or split ops; a batch that the inputs do not have; a model
-        that runs other ops at a share of its batch.
+        A batch that the inputs do not have; a model that runs other ops at a share of its batch.
     """
-    _check(program)
-    rows = _rows(program, tape)
-    starts = np.cumsum([0, *rows]).tolist()
-    tapes = [
-        at_samples(tape, given or {}, starts[-1], start, end) for start, end in pairwise(starts)
-    ]
-    return _Joined(program, tapes, rows).tape()
-
-
-def _check(program: Program) -> None:
-    others = (program.replica >= 0) | (program.rank >= 0) | (program.parts > 1)
-    if others.any():
-        raise InputError(
-            f"{program.label(int(others.argmax()))}: micro-batches run in stages of whole ops, not "
-            "of replicas or shards: plan with one device per stage"
-        )
-    pairs = np.stack([program.serves, program.micro, program.own])
-    if len(np.unique(pairs, axis=1).T) < program.graph.n_ops:
-        raise InputError(
-            "micro-batches of a step that recomputes, or accumulates several results of one op, "
-            "do not run: plan without recomputation"
-        )
-
-
-def _rows(program: Program, tape: Tape) -> list[int]:
-    """Samples per micro-batch."""
     batch = batch_of(tape.graph)
     if batch is None:
         raise InputError("the tape's graph does not say its batch: micro-batches have no share")
-    computes = program.role == COMPUTE
-    m = int(program.micro.max()) + 1
-    shares = [float(program.share[computes & (program.micro == j)].min()) for j in range(m)]
-    rows = [round(batch * share) for share in shares]
-    if sum(rows) != batch:
-        raise InputError(f"the micro-batches' shares {shares} are not of a batch of {batch}")
-    return rows
+    parts = MicroBatches.of(program, batch)
+    samples = [parts.samples(j) for j in range(parts.m)]
+    if sum(map(len, samples)) != batch or not all(map(len, samples)):
+        sizes = [len(each) for each in samples]
+        raise InputError(f"micro-batches of {sizes} samples are not of a batch of {batch}")
+    recorded = [at_samples(tape, given or {}, batch, each.tolist()) for each in samples]
+    tapes = [of_program(parts.of_micro_batch(j), each) for j, each in enumerate(recorded)]
+    order = np.argsort(np.concatenate(samples))
+    return _Joined(program, parts, tapes, _per_sample(recorded, samples), order).tape()
+
+
+def _per_sample(tapes: Sequence[Tape], samples: Sequence[NDArray[np.int64]]) -> set[str]:
+    """The outputs that have a row per sample."""
+    found = set(tapes[0].outputs)
+    for tape, mine in zip(tapes, samples, strict=True):
+        sizes = {name: tape.slots[slot].sizes for name, slot in tape.outputs.items()}
+        found &= {name for name, of in sizes.items() if of[:1] == (len(mine),)}
+    return found
 
 
 class _Joined:
@@ -91,16 +81,19 @@ class _Joined:
     An op that there is once is that of the first tape.
     """
 
-    def __init__(self, program: Program, tapes: Sequence[Tape], rows: Sequence[int]) -> None:
-        self._graph, self._tapes, self._rows = program.graph, tapes, rows
-        self._weights = [n / sum(rows) for n in rows]
-        micro, own = program.micro, program.own
-        self._is_once: list[bool] = (micro < 0).tolist()
+    def __init__(
+        self,
+        program: Program,
+        parts: MicroBatches,
+        tapes: Sequence[Tape],
+        per_sample: set[str],
+        order: NDArray[np.int64],
+    ) -> None:
+        self._graph, self._parts, self._tapes = program.graph, parts, tapes
+        self._per_sample, self._order = per_sample, torch.from_numpy(order)
+        self._is_once: list[bool] = (program.micro < 0).tolist()
         #: By micro-batch, where each op of its tape is in the graph that runs.
-        self._at = np.full((len(tapes), tapes[0].graph.n_ops), -1, dtype=np.int64)
-        for j in range(len(tapes)):
-            mine = np.flatnonzero(~own & ((micro == j) | (micro < 0)))
-            self._at[j, program.serves[mine]] = mine
+        self._at = parts.at
         self._slots: dict[int, Slot] = {}
         self._n = self._n_storages = 0
         #: By micro-batch, the new number of each slot.
@@ -110,11 +103,12 @@ class _Joined:
         self._additions: list[Call] = []
         #: The slot of each sum by the storage of what the first micro-batch adds to it.
         self._sums: dict[int, int] = {}
-        adds: dict[int, list[int]] = defaultdict(list)
-        for op in np.flatnonzero(own).tolist():
-            adds[int(program.serves[op])].append(op)
-        for maker, ops in adds.items():
-            self._accumulate(maker, ops)
+        of_maker: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        for maker, ops in parts.sums:
+            of_maker[maker].append(ops)
+        for maker, chains in of_maker.items():
+            for i, ops in enumerate(chains):
+                self._accumulate(maker, i, ops)
 
     def _number(self, j: int) -> None:
         """New numbers for the slots of a tape; what there is once has those of the first."""
@@ -134,9 +128,13 @@ class _Joined:
         self._n = first + tape.n_values
         self._slot_at.append(found)
 
-    def _accumulate(self, maker: int, ops: Sequence[int]) -> None:
+    def _accumulate(self, maker: int, which: int, ops: Sequence[int]) -> None:
         """Calls that add up what an op of the tapes makes; ``ops`` add, from the second on."""
-        made = [self._slot_at[j][by_op(tape)[maker][0]] for j, tape in enumerate(self._tapes)]
+        made = [
+            at[self._result(tape, maker, which)]
+            for at, tape in zip(self._slot_at, self._tapes, strict=True)
+        ]
+        weight = [self._parts.weight(maker, j) for j in range(len(made))]
         first = so_far = made[0]
         for j, op in enumerate(ops, 1):
             in_place = bool(self._graph.alias_of[op] >= 0)
@@ -144,7 +142,7 @@ class _Joined:
             storage = like.storage if in_place else self._n_storages
             self._n_storages += not in_place
             self._slots[self._n] = replace(like, op=op, storage=storage)
-            weights = (self._weights[0] if j == 1 else 1.0, self._weights[j])
+            weights = (weight[0] if j == 1 else 1.0, weight[j])
             self._additions.append(
                 Call(
                     op, partial(_added, weights, in_place), (Ref(so_far), Ref(made[j])), {},
@@ -158,6 +156,16 @@ class _Joined:
         for slot, one in self._slots.items():
             if one.storage == before and self._is_once[one.op]:
                 self._slots[slot] = replace(one, storage=self._slots[so_far].storage)
+
+    def _result(self, tape: Tape, maker: int, which: int) -> int:
+        """The slot of the result of an op that is added up; of a view that devices take parts of,
+        what it shows.
+        """
+        given = by_op(tape)
+        while maker not in given:
+            into = np.flatnonzero((tape.graph.dst == maker) & (tape.graph.roles.tensor >= 0))
+            maker = int(tape.graph.src[into[0]])
+        return given[maker][min(which, len(given[maker]) - 1)]
 
     def _summed(self, slot: int) -> int:
         """What an op that there is once reads in the place of what the first micro-batch made."""
@@ -177,7 +185,7 @@ class _Joined:
         hosts = [tape.host for tape in self._tapes]
         return Tape(
             graph=self._graph,
-            calls=tuple(sorted([*calls, *self._additions], key=lambda call: call.op)),
+            calls=in_turn(self._graph, [*calls, *self._additions], self._slots),
             slots=self._slots,
             placeholders=tuple(p for j in range(len(self._tapes)) for p in self._placeholders(j)),
             outputs=outputs,
@@ -208,20 +216,77 @@ class _Joined:
     def _outputs(self) -> tuple[dict[str, int], dict[str, Joint]]:
         outputs: dict[str, int] = {}
         joints: dict[str, Joint] = {}
-        for name in self._tapes[0].outputs:
-            slots = [
-                at[tape.outputs[name]] for at, tape in zip(self._slot_at, self._tapes, strict=True)
+        for name in (*self._tapes[0].outputs, *self._tapes[0].joints):
+            parts = [
+                self._output(at, tape, name)
+                for at, tape in zip(self._slot_at, self._tapes, strict=True)
             ]
-            sizes = [self._slots[slot].sizes for slot in slots]
-            if name.startswith(("parameter.", "gradient.")):
-                outputs[name] = self._summed(slots[0])
-            elif name == "loss":
-                joints[name] = Joint(tuple(slots), partial(_mean, self._weights))
-            elif [s[0] if s else 0 for s in sizes] == list(self._rows):
-                joints[name] = Joint(tuple(slots), _put_together)
+            what = name.partition("@")[0]  # of a replica, or of the whole batch
+            if what.startswith(("parameter.", "gradient.")):
+                made = self._of_sums(parts)
+                if name in self._tapes[0].outputs and len(made.slots) == 1:
+                    outputs[name] = made.slots[0]
+                else:
+                    joints[name] = made
+            elif what == "loss":
+                op = int(self._tapes[0].slots[self._tapes[0].slots_of([name])[0]].op)
+                weights = [self._parts.weight(op, j) for j in range(len(parts))]
+                joints[name] = _joint(parts, partial(_mean, weights))
+            elif what in self._per_sample:
+                order = self._order if what == name else None
+                joints[name] = _joint(parts, partial(_put_together, order))
             else:
-                outputs |= {f"{name}@m{j}": slot for j, slot in enumerate(slots)}
+                joints |= {f"{name}@m{j}": part for j, part in enumerate(parts)}
         return outputs, joints
+
+    def _of_sums(self, parts: Sequence[Joint]) -> Joint:
+        """A gradient or a parameter. What no device reads is not added up: it is here."""
+        slots: list[int] = []
+        weights: list[list[float]] = []
+        for i, slot in enumerate(parts[0].slots):
+            total = self._summed(slot)
+            if total != slot or self._is_once[self._slots[slot].op]:
+                slots.append(total)
+                weights.append([1.0])
+                continue
+            op = int(np.flatnonzero(self._at[0] == self._slots[slot].op)[0])
+            slots += [part.slots[i] for part in parts]
+            weights.append([self._parts.weight(op, j) for j in range(len(parts))])
+        return Joint(tuple(slots), partial(_summed_up, parts[0], weights))
+
+    def _output(self, at: Mapping[int, int], tape: Tape, name: str) -> Joint:
+        """An output of a micro-batch, as what puts it together of slots."""
+        joint = tape.joints.get(name) or Joint((tape.outputs[name],), _only)
+        return replace(joint, slots=tuple(at[slot] for slot in joint.slots))
+
+
+def _joint(
+    parts: Sequence[Joint], of_all: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+) -> Joint:
+    """An output of all micro-batches, of what each has."""
+    slots = tuple(slot for part in parts for slot in part.slots)
+    return Joint(slots, partial(_of_micro_batches, parts, of_all))
+
+
+def _of_micro_batches(
+    parts: Sequence[Joint],
+    of_all: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    values: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    rest = iter(values)
+    return of_all([part.join([next(rest) for _ in part.slots]) for part in parts])
+
+
+def _summed_up(
+    whole: Joint, weights: Sequence[Sequence[float]], values: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    rest = iter(values)
+    each = ([next(rest) for _ in of_slot] for of_slot in weights)
+    return whole.join([_mean(*both) for both in zip(weights, each, strict=True)])
+
+
+def _only(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return values[0]
 
 
 def _added(
@@ -241,5 +306,7 @@ def _mean(weights: Sequence[float], losses: Sequence[torch.Tensor]) -> torch.Ten
     return found
 
 
-def _put_together(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(list(parts))
+def _put_together(order: torch.Tensor | None, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Rows of samples; in an order, or as they come."""
+    rows = torch.cat(list(parts))
+    return rows if order is None else rows[order]

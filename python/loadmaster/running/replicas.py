@@ -61,7 +61,7 @@ def replicated(
     starts = np.cumsum([0, *rows]).tolist()
     batch = starts[-1]
     parts = [
-        _Replica(program, r, at_samples(tape, given or {}, batch, starts[r], starts[r + 1]))
+        _Replica(program, r, at_samples(tape, given or {}, batch, range(starts[r], starts[r + 1])))
         for r in range(len(rows))
     ]
     joined = _Joined(program, parts, [n / batch for n in rows])
@@ -83,20 +83,21 @@ def _rows(program: Program, tape: Tape) -> list[int]:
 
 
 def at_samples(
-    tape: Tape, given: Mapping[int, torch.Tensor], batch: int, start: int, end: int
+    tape: Tape, given: Mapping[int, torch.Tensor], batch: int, samples: Sequence[int]
 ) -> Tape:
     """The tape of some of the samples."""
+    rows = torch.tensor(samples)
     if tape.again is None:
         raise InputError("a tape of a program cannot be recorded at a share of its batch")
     placed = [p for p in tape.placeholders if p.kind == "input"]
     tensors = [given.get(p.slot, p.tensor) for p in placed]
-    parts = [t[start:end] if t.dim() and len(t) == batch else t for t in tensors]
+    parts = [t[rows] if t.dim() and len(t) == batch else t for t in tensors]
     found = tape.again(parts)
     pairs = zip(tape.graph.names, found.graph.names, strict=False)
     other = next((f"{b!r}, not {a!r}" for a, b in pairs if a != b), None)
     if other is not None or found.graph.n_ops != tape.graph.n_ops:
         raise InputError(
-            f"with {end - start} of {batch} samples the model runs other ops"
+            f"with {len(rows)} of {batch} samples the model runs other ops"
             f"{f' ({other})' if other else ''}: use fewer replicas or micro-batches, or a larger "
             "batch"
         )

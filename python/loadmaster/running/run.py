@@ -46,7 +46,7 @@ def run(
     plan
         Of the tape's graph. Each replica runs what is recorded at its share of the batch, and the
         loss must be a mean over the batch. Shards run their parts of what was recorded, on the
-        devices of the recipe's mesh.
+        devices of the recipe's mesh. Micro-batches run of all of these.
     tape
         From `record`.
     inputs, targets
@@ -127,7 +127,6 @@ def started(
     with importing("torch", "torch", "running a plan"):
         from loadmaster.running.crew import Given
         from loadmaster.running.cuda import Cuda
-        from loadmaster.running.micro_batches import micro_batched
         from loadmaster.running.processes import Processes
         from loadmaster.running.threads import Threads
         from loadmaster.running.transformed import transformed
@@ -141,8 +140,7 @@ def started(
     tensors = tape.given(inputs, targets)
     if not plan.program.is_plain:
         check_graph(plan.program.source, tape.graph)
-        made = micro_batched if (plan.program.micro >= 0).any() else transformed
-        tape, tensors = made(plan.program, tape, tensors), {}
+        tape, tensors = transformed(plan.program, tape, tensors), {}
     wiring = Wiring(plan, tape, tensors)
     given = Given(places, seed, patience)
     kinds: dict[str, type[Processes] | type[Threads] | type[Cuda]]

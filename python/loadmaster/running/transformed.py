@@ -1,4 +1,4 @@
-"""The tape of a program that was made of a recorded graph: replicas, shards, recomputation."""
+"""The tape of a program that was made of a recorded graph: replicas, shards, micro-batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.program import Program
+from loadmaster.running.micro_batches import micro_batched
 from loadmaster.running.recomputed import recomputed
 from loadmaster.running.replicas import replicated
 from loadmaster.running.sharded import sharded
@@ -41,10 +42,9 @@ def transformed(
         :func:`.sharded`.
     """
     if (program.micro >= 0).any():
-        op = program.label(int((program.micro >= 0).argmax()))
-        raise InputError(f"{op}: micro-batches do not run yet: plan without them (micro=1)")
+        return micro_batched(program, tape, given, transformed)
     recipe = program.recipe
-    if recipe is not None:
+    if recipe is not None and (program.rank >= 0).any():
         layout = Layout.of(tape.graph, recipe)
         if recipe.recompute:
             again = recompute(tape.graph, recipe.recompute)

@@ -435,14 +435,16 @@ class Layout:
     def exchanged(self) -> NDArray[np.int64]:
         """Bytes that the parts of each op all-reduce while they run: int64 [n_axes, n_ops].
 
-        Those of the largest part on the other axes.
+        Those of the largest part on the other axes. What is summed over on another axis, too, leaves
+        the sums as large as they are.
         """
         bytes_ = self.tables.exchanged(self.form_of, self.labels)
         if self.batch_norm == "local" and bytes_.any():
             bytes_ = np.where(is_batch_norm(self.graph), 0, bytes_)
         classes = self.tables.work_class(self.form_of, self.labels)
+        unsummed = np.where(bytes_ > 0, ALL, classes)
         for axis in range(len(classes)):
-            others = classes.copy()
+            others = unsummed.copy()
             others[axis] = ALL
             some = np.flatnonzero(bytes_[axis])
             # Ways are found before fractions are asked for: these are of all that are known.

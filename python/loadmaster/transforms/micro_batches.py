@@ -97,7 +97,7 @@ def _rows(before: Program, m: int, rows: Sequence[int] | None) -> NDArray[np.int
         )
     if rows is not None:
         _check(rows, m, batch)
-    replicas = _samples_of_replicas(before, batch)
+    replicas = samples_of_replicas(before, batch)
     least = min(replicas)
     if least < m:
         samples = counted(least, "sample")
@@ -127,7 +127,7 @@ def _check(rows: Sequence[int], m: int, batch: int) -> None:
         raise InputError(f"rows add up to {sum(rows)}, and the batch is {batch}")
 
 
-def _samples_of_replicas(before: Program, batch: int) -> list[int]:
+def samples_of_replicas(before: Program, batch: int) -> list[int]:
     """What each replica reads of the batch; all of it, where that is not known to be whole."""
     is_input = before.source.stands_for[before.serves] == INPUT
     at = np.flatnonzero(is_input & (before.replica >= 0))

@@ -253,7 +253,10 @@ class Shards:
         return np.array(table)[axis]
 
     def _enter(self, member: NDArray[np.int64]) -> None:
-        """Links into members: from what is converted, or from the step before."""
+        """Links into members: from what is converted, or from the step before.
+
+        Of what is whole on another axis, and wanted in parts there, a member brings its part.
+        """
         c, steps, layout = self.conversions, self.conversions.steps, self.layout
         has = self.ways.fractions[steps.before].T > 0
         first = np.flatnonzero(steps.is_first)
@@ -266,8 +269,10 @@ class Shards:
         ids = np.where(is_known, self.ids[np.where(is_known, edge, 0)] + at, fresh)
         into = self._end(member)
         place = np.where(is_known, edge, self.graph.n_edges)
-        whole = self._whole(tensor)
-        self._link(has[:, first], place, self._copy(maker), into[:, first], ids, whole)
+        whole, read = self._whole(tensor), self.read[:, first]
+        is_part = (read < whole).any(axis=0)
+        ids, size = np.where(is_part, fresh, ids), np.where(is_part, read, whole)
+        self._link(has[:, first], place, self._copy(maker), into[:, first], ids, size)
         # The step before is the last of the conversion's that came earlier.
         order = np.lexsort((np.arange(len(steps.row)), steps.row))
         before = np.empty(len(order), dtype=np.int64)
