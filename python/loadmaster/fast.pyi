@@ -507,11 +507,13 @@ class Labelling:
         *,
         tied: _Ids | None = None,
         start: _Ids | None = None,
+        after: Labels | None = None,
         sweeps: int = 200,
         progress: Callable[[Labels], object] | None = None,
     ) -> Labels:
         """Labels of little energy, and a bound on the least, by TRW-S and ICM.
 
+        ``after``: what was found for other costs of the same nodes and edges, to go on from.
         O(sweeps E L^2). Can be interrupted between sweeps.
         """
 

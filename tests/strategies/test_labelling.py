@@ -148,6 +148,29 @@ def test_the_result_is_no_worse_than_the_start_nor_than_descending_from_it(seed)
 
 
 @given(SEEDS)
+def test_a_solve_that_goes_on_from_another_keeps_its_labels_and_its_bound(seed):
+    costs = random_costs(seed, n=30, m=60)
+    problem, near = costs.problem, replace(costs, unary=1.01 * costs.unary).problem
+    first = near.solve(WEIGHTS, sweeps=20)
+    found = problem.solve(WEIGHTS, after=first, sweeps=0)
+    assert found.energy <= problem.energy(first.labels, WEIGHTS) + 1e-9
+    found = problem.solve(WEIGHTS, after=first, sweeps=1)
+    alone = problem.solve(WEIGHTS)
+    assert found.bound <= alone.energy + 1e-9
+    assert alone.bound <= found.energy + 1e-9
+    again = problem.solve(WEIGHTS, after=alone)
+    assert again.energy <= alone.energy + 1e-9
+    assert again.bound >= alone.bound - 1e-9
+    assert again.sweeps <= alone.sweeps
+
+
+def test_what_was_found_of_other_nodes_is_nothing_to_go_on_from():
+    other = random_costs(1, n=3, m=2).problem.solve(WEIGHTS)
+    with pytest.raises(InputError, match="after"):
+        random_costs(1, n=4, m=2).problem.solve(WEIGHTS, after=other)
+
+
+@given(SEEDS)
 def test_a_long_hot_walk_finds_what_is_best_and_no_walk_is_worse_than_its_start(seed):
     costs = random_costs(seed, n=5, m=6)
     problem = costs.problem

@@ -11,6 +11,8 @@ from dimensioned import by_hand
 from trained import linears
 
 import loadmaster as lm
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.form import PARTIAL
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh, MeshAxis
 from loadmaster.strategies.sharding.frame import Frame
@@ -21,6 +23,8 @@ from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import STAYS, Setting, Tables
 from loadmaster.strategies.sharding.tying import part_played
+from loadmaster.transforms.batch_norm import is_batch_norm
+from loadmaster.transforms.layout import Layout
 
 PCIE = lm.Cluster.preset("4xV100-PCIe")
 
@@ -92,6 +96,36 @@ def test_memory_that_stays_is_what_parts_have(sizes):
     state = graph.param_bytes.sum()
     assert kept == pytest.approx(graph.resident.sum() - state + state / 4)
     assert solver.mirror.seen(columns).peak >= kept
+
+
+def test_gradients_of_local_batch_norms_are_left_in_parts_of_a_sum():
+    dimensions = Dimensions.of(lm.read("example:inception-v3"))
+    local, synchronised = (parts_of_sums(dimensions, word) for word in ("local", "synchronised"))
+    assert local > synchronised
+
+
+def parts_of_sums(dimensions: Dimensions, batch_norm: str) -> int:
+    """How many outputs of batch norms are parts of a sum, over all labels; all outputs lie as the
+    layout says.
+    """
+    structure = Structure.of(dimensions, batch_norm)
+    ways, way = structure.ways, structure.way
+    in_parts = 0
+    for column in range(int(ways.n_labels.max())):
+        at = np.minimum(column, ways.n_labels[way] - 1)
+        labels = np.zeros((1, structure.graph.n_ops), dtype=np.int32)
+        labels[0, structure.op] = ways.label[way, at]
+        layout = Layout(dimensions, Mesh.of({"x": 4}), labels, batch_norm)
+        count = np.diff(layout.first_output)[structure.op]
+        node = np.repeat(np.arange(structure.n), count)
+        which = np.arange(len(node)) - np.repeat(np.cumsum(count) - count, count)
+        lays = ways.outputs[ways.first_output[way[node]] + which, at[node]]
+        np.testing.assert_array_equal(
+            lays, layout.made[0, layout.first_output[structure.op[node]] + which]
+        )
+        of_norms = is_batch_norm(structure.graph)[structure.op[node]]
+        in_parts += int(((lays == PARTIAL) & of_norms).sum())
+    return in_parts
 
 
 # -- solutions -----------------------------------------------------------------------------------

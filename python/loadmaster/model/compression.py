@@ -139,9 +139,10 @@ def _gains(
     items = np.flatnonzero((wanted >= 0) & (columns[0] >= 0))
     if not len(items):
         return []
-    keys = np.stack([column[items] for column in columns])
-    _, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.ravel()
+    key = np.zeros(len(items), dtype=np.int64)
+    for column in columns:
+        key = key * (int(column.max()) + 1) + column[items]
+    _, group = np.unique(key, return_inverse=True)
     n, words = int(group.max()) + 1, int(wanted.max()) + 1
     counts = np.bincount(group * words + wanted[items], minlength=n * words).reshape(n, words)
     right = np.bincount(group, wanted[items] == now[items], n)

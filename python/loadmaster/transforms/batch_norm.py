@@ -39,6 +39,17 @@ def is_batch_norm(graph: OpGraph) -> NDArray[np.bool_]:
     return np.fromiter((known[kind] for kind in graph.kinds), bool, graph.n_ops)
 
 
+def sums_gradients(graph: OpGraph) -> NDArray[np.bool_]:
+    """Which ops are gradients of batch norms: bool [n_ops].
+
+    With statistics of a part of the batch, the gradients of weights that they make, all outputs but
+    the first, are of that part, and others are to be added.
+    """
+    kinds = {kind for kind in graph.kinds if "ackward" in kind}
+    backward = np.fromiter(map(kinds.__contains__, graph.kinds), bool, graph.n_ops)
+    return is_batch_norm(graph) & backward
+
+
 def statistics(
     graph: OpGraph, many: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

@@ -69,7 +69,7 @@ class LabelTables:
         )
         for f, form in enumerate(all_of_them):
             for label in (FLAT, OWNER, *range(len(form.cuts) + 1)):
-                at = int(_column(np.array(label)))
+                at = label + _BEFORE if label >= 0 else int(label == OWNER)
                 needs, gives = lays_of(form, label)
                 needed[first_input[f] : first_input[f + 1], at] = needs
                 made[first_output[f] : first_output[f + 1], at] = gives

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.model.shapes import parse_output
-from loadmaster.transforms.batch_norm import is_batch_norm
+from loadmaster.transforms.batch_norm import is_batch_norm, sums_gradients
 from loadmaster.transforms.gradients import Updates, of_experts
 from loadmaster.transforms.label_tables import LabelTables
 from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat, part_weights
@@ -174,7 +174,7 @@ class Layout:
     @cached_property
     def tables(self) -> LabelTables:
         """What labels of forms mean."""
-        return LabelTables.of(self.dimensions.forms)
+        return _tables(self.dimensions)
 
     @cached_property
     def form_of(self) -> NDArray[np.int32]:
@@ -312,10 +312,7 @@ class Layout:
         which = np.arange(len(self.maker)) - self.first_output[self.maker]
         made = self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
         if self.batch_norm == "local":
-            # The gradient of a batch norm's weights is of a part of the batch: others are, too.
-            is_backward = np.array(["ackward" in kind for kind in self.graph.kinds], dtype=bool)
-            of = is_batch_norm(self.graph) & is_backward
-            of = np.flatnonzero(of[self.maker] & (which > 0))
+            of = np.flatnonzero(sums_gradients(self.graph)[self.maker] & (which > 0))
             is_cut = self.tables.exchanged(self.form_of, self.labels)[:, self.maker[of]] > 0
             made[:, of] = np.where(is_cut & (made[:, of] == REPLICATE), PARTIAL, made[:, of])
         return made
@@ -486,6 +483,12 @@ class Layout:
         edge = self.dimensions.edge
         some = self.is_read & (self.wanted != ANY).any(axis=0)
         return np.where(some, self.graph.bytes[np.where(some, edge, 0)], np.uint64(0))
+
+
+@lru_cache(maxsize=2)
+def _tables(dimensions: Dimensions) -> LabelTables:
+    """Layouts of a graph share them."""
+    return LabelTables.of(dimensions.forms)
 
 
 def _bytes(dtype: str, sizes: tuple[int, ...] | None) -> int:

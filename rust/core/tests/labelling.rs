@@ -233,6 +233,26 @@ proptest! {
     }
 
     #[test]
+    fn a_search_that_goes_on_from_other_costs_has_a_valid_bound(
+        problem in problems(9, Shape::Any, 4),
+        weights in [0.1..3.0, 0.1..3.0],
+        sweeps in 0..20u32,
+    ) {
+        let (Ok(before), Ok(fresh)) = (
+            solve(&problem, &[1.0, 0.0], None, None, 50),
+            solve(&problem, &weights, None, None, sweeps),
+        ) else { return Ok(()) };
+        let mut solver = Solver::new(&problem, &weights, None, Some(&before.labels)).expect("valid").after(&before.sent);
+        for _ in 0..sweeps {
+            solver.sweep().expect("labels are known");
+        }
+        let found = solver.labels().expect("those before");
+        let start = energy(&problem.components(&before.labels), &weights);
+        prop_assert!(found.bound <= fresh.energy + SLACK && fresh.bound <= found.energy + SLACK);
+        prop_assert!(found.energy <= start + SLACK, "{} {start}", found.energy);
+    }
+
+    #[test]
     fn what_is_left_costs_at_best_what_all_did(
         problem in problems(7, Shape::Any, 2),
         drawn in prop::collection::vec(any::<u32>(), 7),

@@ -119,7 +119,7 @@ impl Labelling {
 
     /// Labels of little energy, and a bound on the least, by TRW-S and ICM.
     ///
-    /// Stops once the energy is within a relative 1e-6 of the bound, or nothing has improved for some
+    /// Stops once the energy is within a relative 1e-4 of the bound, or nothing has improved for some
     /// sweeps. More sweeps never give a worse result. O(sweeps E L^2). Can be interrupted between
     /// sweeps.
     ///
@@ -131,6 +131,10 @@ impl Labelling {
     ///     Nodes of one number take one label; they have equally many. A negative number: tied to none.
     /// start : int32 [n], optional
     ///     Labels to improve. The result is never worse than these.
+    /// after : Labels, optional
+    ///     What was found for other costs of the same nodes and edges, with the same ties. The search
+    ///     goes on from there: from its bound, and from its labels where ``start`` gives none. The
+    ///     nearer the costs are, the fewer sweeps it takes.
     /// sweeps : int
     ///     At most so many.
     /// progress : callable, optional
@@ -149,21 +153,34 @@ impl Labelling {
     ///     Tied nodes with different numbers of labels; a label that a node does not have; a bad weight.
     /// ValueError
     ///     A wrong dtype or shape.
-    #[pyo3(signature = (weights, *, tied=None, start=None, sweeps=200, progress=None))]
+    #[pyo3(signature = (weights, *, tied=None, start=None, after=None, sweeps=200, progress=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn solve(
         &self,
         py: Python<'_>,
         weights: &Bound<'_, PyAny>,
         tied: Option<&Bound<'_, PyAny>>,
         start: Option<&Bound<'_, PyAny>>,
+        after: Option<&Labels>,
         sweeps: u32,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Labels> {
         let weights = self.weights(weights)?;
         let tied = tied.map(|tied| convert::integers("tied", tied)).transpose()?;
-        let start = start.map(|start| self.labels("start", start)).transpose()?;
-        let made = py.detach(|| Solver::new(&self.core, &weights, tied.as_deref(), start.as_deref()));
-        let mut solver = made.map_err(Raised::from)?;
+        let after = after.map(|known| &known.core);
+        let start = match (start, after) {
+            (Some(start), _) => Some(self.labels("start", start)?),
+            (None, Some(known)) => Some(self.checked("after", known.labels.iter().map(|&label| label.into()).collect())?),
+            (None, None) => None,
+        };
+        let made = py.detach(|| {
+            let solver = Solver::new(&self.core, &weights, tied.as_deref(), start.as_deref())?;
+            Ok(match after {
+                Some(known) => solver.after(&known.sent),
+                None => solver,
+            })
+        });
+        let mut solver = made.map_err(|error: Error| Raised::from(error))?;
         let mut next = 1;
         for done in 1..=sweeps {
             if solver.is_done() {
@@ -276,7 +293,10 @@ impl Labelling {
     }
 
     fn labels(&self, argument: &'static str, labels: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-        let labels = convert::integers(argument, labels)?;
+        self.checked(argument, convert::integers(argument, labels)?)
+    }
+
+    fn checked(&self, argument: &'static str, labels: Vec<i64>) -> PyResult<Vec<u32>> {
         Ok(self.core.check_labels(argument, &labels).map_err(Raised::from)?)
     }
 }

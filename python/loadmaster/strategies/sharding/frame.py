@@ -7,7 +7,7 @@ the other may want, as indices into lists of lays: tables of pairs are made once
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,22 @@ class Frame:
         """Number of nodes, hubs among them."""
         return len(self.at)
 
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Pairs of lays on edges that are alike, for each :attr:`code`."""
+        some = firsts(self.code)
+        what = role_of(self.role[some], self.traffic[some], self.apart[some])
+        n, m = self.counts[self.src[some]], self.counts[self.dst[some]]
+        kind, owned = [np.empty(0, dtype=np.int8)], [np.empty(0, dtype=bool)]
+        for left, right, role, rows, columns in zip(
+            *(c.tolist() for c in (self.left[some], self.right[some], what, n, m)), strict=True
+        ):
+            have, want = self.lays[left][:rows], self.lays[right][:columns]
+            kind.append(kinds(have.tobytes(), want.tobytes(), role))
+            owned.append(((have == OWNER)[:, None] | (want == OWNER)[None, :]).reshape(-1))
+        starts = np.cumsum([0, *map(len, kind[1:])], dtype=np.int64)
+        return Pairs(starts, m, np.concatenate(kind).astype(np.int64), np.concatenate(owned))
+
     def sizes(self, structure: Structure, of_arguments: Floats, of_nodes: Floats) -> Floats:
         """Bytes of each edge, from those of each argument [n_arguments, m] and node [n, m]."""
         found = np.zeros((len(self.src), of_arguments.shape[1]))
@@ -128,6 +144,33 @@ class Frame:
             some = self.where == where
             found[some] = size[self.row[some]]
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of lays at the ends of edges, table by table, row by row.
+
+    Attributes
+    ----------
+    start : int64 [n_tables + 1]
+    columns : int64 [n_tables]
+    kind : int64 [n_pairs]
+        The conversion of each.
+    owned : bool [n_pairs]
+        Whether one device owns the tensor before or after.
+    """
+
+    start: Ints
+    columns: Ints
+    kind: Ints
+    owned: NDArray[np.bool_]
+
+    def of(self, tables: Ints) -> Pairs:
+        """The pairs of some tables, one after another."""
+        count = np.diff(self.start)[tables]
+        start = np.append(0, np.cumsum(count))
+        at = np.arange(start[-1]) + np.repeat(self.start[tables] - start[:-1], count)
+        return Pairs(start, self.columns[tables], self.kind[at], self.owned[at])
 
 
 def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np.int64], ...]:
@@ -208,9 +251,14 @@ class Hubs:
 
     def largest(self, structure: Structure, size: Floats) -> Floats:
         """The most of a value per argument [n_arguments, ...] of each hub's arguments."""
-        found = np.zeros((self.n, *size.shape[1:]))
         shared = np.flatnonzero(structure.hub >= 0)
-        np.maximum.at(found, structure.hub[shared], size[shared])
+        if not len(shared):
+            return np.zeros((0, *size.shape[1:]))
+        hub = structure.hub[shared]
+        order = np.argsort(hub, kind="stable")
+        found: Floats = np.maximum.reduceat(
+            size[shared[order]], np.searchsorted(hub[order], range(self.n))
+        )
         return found
 
     @classmethod
@@ -229,8 +277,9 @@ class Hubs:
             (ways.outputs, structure.made),
             (structure.lays_wanted, structure.wanted),
         ):
-            pairs = np.unique(np.stack([tie[hub], row[rows]]), axis=1)
-            for t, r in pairs.T.tolist():
+            of_hub, of_row = tie[hub], row[rows]
+            some = firsts(joint(of_hub, of_row)) if len(rows) else rows
+            for t, r in zip(of_hub[some].tolist(), of_row[some].tolist(), strict=True):
                 found[t].update(lays[r].tolist())
         lists = [np.array(sorted(lays - {ANY}), dtype=np.int32) for lays in found]
         traffic = np.full(len(of), ACTIVATION, dtype=np.int8)

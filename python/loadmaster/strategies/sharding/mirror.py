@@ -88,6 +88,7 @@ class Mirror:
         self.reduced, self.n_reduced = problem.reduced, problem.graph.n_ops
         src, dst, _, _, is_home = fast.edges(problem.graph)
         self.order = src[~is_home].astype(np.int64), dst[~is_home].astype(np.int64)
+        self._seen: dict[tuple[bytes, bool], Seen] = {}
 
     @cached_property
     def network(self) -> list[int]:
@@ -103,7 +104,10 @@ class Mirror:
         """What a step is under labels, int64 [n_axes, n_nodes]; ``in_time``: also in an order in
         which what collectives wait for comes first.
         """
-        return _Mirrored(self, columns).simulated(in_time)
+        key = columns.tobytes(), in_time
+        if key not in self._seen:
+            self._seen[key] = _Mirrored(self, columns).simulated(in_time)
+        return self._seen[key]
 
 
 @dataclass(frozen=True)

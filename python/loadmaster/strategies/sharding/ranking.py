@@ -21,7 +21,6 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.uniform import roles_only
 
 #: By the number of a mesh's axes: a step within this share of the least that its devices could take
 #: is good enough, and the mesh is not tried.
@@ -158,15 +157,13 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) ->
     """Labels on one mesh, for some weights, and where it has one axis those that share by the
     batch.
     """
-    setting, memory = space.setting(mesh), space.memory(mesh)
-    solver = Solver(setting, space.allowed)
+    memory, solver = space.memory(mesh), space.solver(mesh)
     for labels in solver.all_weights(memory, weights, to_beat):
         yield Ranked(mesh, labels, solver, labels.fits(memory))
     if len(mesh.axes) > 1:
         return
     for state in (("whole",), ("flat",)):
-        mask = roles_only(space.structure, ("batch",), state)
-        only = Solver(setting, [mask if space.allowed is None else mask & space.allowed[0]])
+        only = space.solver_of_batch(mesh, state)
         try:
             labels = only.solve(weights[0])
         except InfeasibleError:

@@ -42,8 +42,9 @@ WITHIN = 0.25
 #: Up to so many ops, those of layers that are alike may differ, if that gains.
 UNTIED = 5_000
 
-#: How many more are judged while nothing fits.
-_MORE = 3
+#: How many more are judged while nothing fits; and by what share of the memory the mirror may be
+#: over it, for labels to be judged beside others.
+_MORE, _OVER = 3, 0.1
 
 #: How often labels are found for less of the memory, and the share of it that is left free then.
 _ATTEMPTS, _SPARE = 3, 0.98
@@ -161,7 +162,8 @@ def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
         rows = best_of([rows[0].untied(space.memory(rows[0].mesh)), *rows], 0)
     for found in rows:
         is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
-        if n >= most + _MORE or (fits and (n >= most or is_far)):
+        is_over = found.labels.seen.peak > (1 + _OVER) * space.memory(found.mesh)
+        if n >= most + _MORE or (fits and (n >= most or is_far)) or (n > 0 and is_over):
             return
         candidate = expanded(space, found)
         n, fits = n + 1, fits or candidate.fits

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.strategies.sharding.mirror import Mirror, Seen
 from loadmaster.strategies.sharding.tables import Setting, Tables
@@ -100,6 +101,9 @@ class Solver:
         self.setting, self.allowed = setting, allowed
         self.mirror = Mirror(setting)
         self._tables: dict[tuple[int, bytes], Tables] = {}
+        self._found: dict[tuple[int, bytes, float, float], fast.Labels] = {}
+        #: Per axis, what was found last.
+        self._last: dict[int, fast.Labels] = {}
 
     @property
     def n_axes(self) -> int:
@@ -118,14 +122,27 @@ class Solver:
             return np.zeros((self.n_axes, self.setting.structure.n), dtype=np.int64)
         return np.array([may.argmax(axis=1) for may in self.allowed], dtype=np.int64)
 
-    def _of(self, axis: int, columns: Ints) -> Tables:
+    def _solved(
+        self, axis: int, columns: Ints, weight: float, price: float
+    ) -> tuple[Tables, fast.Labels]:
+        """The tables of an axis, and the labels found there, tied. The search goes on from what was
+        found last for the axis: costs are seldom far from those.
+        """
         others = columns.copy()
         others[axis] = 0
-        key = (axis, others.tobytes())
-        if key not in self._tables:
+        of = (axis, others.tobytes())
+        if of not in self._tables:
             may = None if self.allowed is None else self.allowed[axis]
-            self._tables[key] = Tables.of(self.setting, axis, others, may)
-        return self._tables[key]
+            self._tables[of] = Tables.of(self.setting, axis, others, may)
+        tables, key = self._tables[of], (*of, weight, price)
+        if key not in self._found:
+            self._last[axis] = self._found[key] = tables.costs.problem.solve(
+                _weights(weight, price),
+                tied=tables.tied,
+                after=self._last.get(axis),
+                sweeps=self._sweeps(tables),
+            )
+        return tables, self._found[key]
 
     def solve(
         self,
@@ -167,10 +184,7 @@ class Solver:
         """
         columns, gaps = columns.copy(), []
         for axis in range(self.n_axes):
-            tables = self._of(axis, columns)
-            found = tables.costs.problem.solve(
-                _weights(weight, price), tied=tables.tied, sweeps=self._sweeps(tables)
-            )
+            tables, found = self._solved(axis, columns, weight, price)
             columns[axis] = found.labels[tables.at[: columns.shape[1]]]
             gaps.append(found.gap)
         return columns, max(gaps)
@@ -179,11 +193,8 @@ class Solver:
         """The same labels, or better ones where ops that play the same part may differ."""
         columns, is_tied = labels.columns.copy(), labels.is_tied
         for axis in range(self.n_axes):
-            tables = self._of(axis, columns)
+            tables, tied = self._solved(axis, columns, labels.weight, labels.price)
             weights, n = _weights(labels.weight, labels.price), columns.shape[1]
-            tied = tables.costs.problem.solve(
-                weights, tied=tables.tied, sweeps=self._sweeps(tables)
-            )
             try:
                 free = tables.costs.problem.solve(weights, start=tied.labels, sweeps=_SWEEPS[0])
             except InfeasibleError:
@@ -213,6 +224,10 @@ class Solver:
             found = self.solve(weight, price, memory=memory)
             if not found.fits(memory) and found.seen.step_time < to_beat:
                 found = self._within(found, memory)
+                if not found.fits(memory):
+                    # Bytes alone counted: other weights find none that hold less.
+                    yield found
+                    return
             # What one weight had to pay, others have to pay about as well.
             price = found.price
             yield found

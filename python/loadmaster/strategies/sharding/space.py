@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -19,10 +19,11 @@ from loadmaster.strategies.sharding.fixed import fixed, masks
 from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.joint import joint
 from loadmaster.strategies.sharding.parts import Parts
+from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.tables import Setting
 from loadmaster.strategies.sharding.tying import part_played
-from loadmaster.strategies.sharding.uniform import Mask
+from loadmaster.strategies.sharding.uniform import Mask, roles_only
 from loadmaster.transforms.recomputation import recompute
 
 
@@ -47,6 +48,8 @@ class Space:
         That fixes some labels, and the mesh.
     allowed : list of bool [n_nodes, most labels], or None
         Per axis of the recipe's mesh, which labels each node may have.
+    solvers : dict
+        Those that there are: what they found stands for any share of the memory.
     """
 
     problem: Problem
@@ -58,6 +61,7 @@ class Space:
     share: float = 1.0
     recipe: Recipe | None = None
     allowed: Sequence[Mask] | None = None
+    solvers: dict[tuple[Mesh, tuple[str, ...]], Solver] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -80,8 +84,9 @@ class Space:
             )
         source, again = problem, recompute(problem.model, modules) if modules else None
         problem = problem if again is None else problem.transformed(again)
-        structure = Structure.of(Dimensions.of(problem.model))
-        parts = Parts(problem, structure, recipe.batch_norm if recipe else "local")
+        batch_norm = recipe.batch_norm if recipe else "local"
+        structure = Structure.of(Dimensions.of(problem.model), batch_norm)
+        parts = Parts(problem, structure, batch_norm)
         tied = part_played(structure, parts.nature)
         if again is not None:
             tied = _as_their_origins(structure, again, tied)
@@ -108,6 +113,24 @@ class Space:
     def setting(self, mesh: Mesh) -> Setting:
         """The setting of a mesh."""
         return Setting.of(self.parts, mesh, self.frame)
+
+    def solver(self, mesh: Mesh) -> Solver:
+        """The solver of a mesh."""
+        key = mesh, ()
+        if key not in self.solvers:
+            self.solvers[key] = Solver(self.setting(mesh), self.allowed)
+        return self.solvers[key]
+
+    def solver_of_batch(self, mesh: Mesh, state: tuple[str, ...]) -> Solver:
+        """The solver of a mesh of one axis with all work shared by the batch; roles of updates are
+        ``state``.
+        """
+        key = mesh, state
+        if key not in self.solvers:
+            mask = roles_only(self.structure, ("batch",), state)
+            allowed = [mask if self.allowed is None else mask & self.allowed[0]]
+            self.solvers[key] = Solver(self.setting(mesh), allowed)
+        return self.solvers[key]
 
     def memory(self, mesh: Mesh) -> float:
         """Bytes of the smallest device of a mesh that may be filled."""

@@ -17,6 +17,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.ways import Ways
+from loadmaster.transforms.batch_norm import sums_gradients
 from loadmaster.transforms.gradients import Updates, of_experts
 
 #: What a tensor is, as far as its traffic is concerned: part of the model's work; a gradient on its
@@ -82,8 +83,10 @@ class Structure:
     arguments: Arguments
 
     @classmethod
-    def of(cls, dimensions: Dimensions) -> Structure:
-        """The nodes of a graph. O(V + E), and sorting."""
+    def of(cls, dimensions: Dimensions, batch_norm: str = "local") -> Structure:
+        """The nodes of a graph, whose batch norms are "local" or "synchronised". O(V + E), and
+        sorting.
+        """
         graph = dimensions.graph
         updates = Updates.of(graph, graph.roles.many)
         op = np.flatnonzero(dimensions.form_of >= 0)
@@ -93,9 +96,10 @@ class Structure:
         in_update[node[updates.parameter[node[updates.parameter] >= 0]]] = True
         form = dimensions.form_of[op].astype(np.int64)
         of_expert = of_experts(dimensions.experts, updates)[0][op] >= 0
-        way = joint(form, in_update, of_expert)
+        sums_late = sums_gradients(graph)[op] & (batch_norm == "local")
+        way = joint(form, in_update, of_expert, sums_late)
         forms = [
-            (dimensions.forms[form[i]], bool(in_update[i]), bool(of_expert[i]))
+            (dimensions.forms[form[i]], bool(in_update[i]), bool(of_expert[i]), bool(sums_late[i]))
             for i in firsts(way).tolist()
         ]
         arguments = _arguments(dimensions, node)
@@ -185,9 +189,11 @@ class Structure:
         phase = np.where(a.traffic == WEIGHT, self.phase[a.reader], -1)
         code = joint(a.root, a.output, phase)
         shared = ~a.is_written & (self.stands_for[a.root] != INPUT)
-        pairs = np.unique(np.stack([code[shared], a.reader[shared]]), axis=1)
-        readers = np.bincount(pairs[0], minlength=int(code.max(initial=-1)) + 1)
         found = np.full(len(code), -1, dtype=np.int64)
+        if not shared.any():
+            return found
+        pairs = firsts(joint(code[shared], a.reader[shared]))
+        readers = np.bincount(code[shared][pairs], minlength=int(code.max()) + 1)
         has = shared & (readers[code] > 1)
         if has.any():
             found[has] = joint(code[has])

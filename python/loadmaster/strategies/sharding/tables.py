@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.dimensions.form import OWNER
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh
-from loadmaster.strategies.sharding.frame import ENDS, Frame, kinds, role_of
+from loadmaster.strategies.sharding.frame import ENDS, Frame
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
@@ -233,8 +232,7 @@ class _Building:
             columns += [c for i, c in enumerate(size.T[1:]) if not np.array_equal(c, size[:, i])]
             code = joint(code, *columns)
         some = firsts(code)
-        counts = frame.counts[frame.src[some]], frame.counts[frame.dst[some]]
-        return code, self._pairs(some, counts, size[some])
+        return code, self._pairs(some, size[some])
 
     def _written(self) -> Floats:
         """Bytes that nodes keep on this axis, for each kind of collective."""
@@ -272,28 +270,16 @@ class _Building:
                 found[:, code] *= np.where(is_done, into[axis], out[axis])
         return found
 
-    def _pairs(
-        self, some: Ints, shape: tuple[Ints, Ints], size: Floats
-    ) -> tuple[Ints, Ints, Floats]:
+    def _pairs(self, some: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
         """Of tables, each of one of some edges: where its pairs start, its columns, and costs."""
         frame = self.setting.frame
         traffic, role = frame.traffic[some], frame.role[some]
-        of = role_of(role, traffic, frame.apart[some])
-        ends = (frame.left[some], frame.right[some], of, *shape)
-        alike = joint(*ends)
-        distinct = (column[firsts(alike)].tolist() for column in ends)
-        known = [
-            kinds(frame.lays[left][:n].tobytes(), frame.lays[right][:m].tobytes(), what)
-            for left, right, what, n, m in zip(*distinct, strict=True)
-        ]
-        tables = [known[i] for i in alike.tolist()]
-        starts = np.cumsum([0, *map(len, tables)], dtype=np.int64)
-        kind = np.concatenate([np.empty(0, dtype=np.int8), *tables]).astype(np.int64)
-        table = np.repeat(np.arange(len(tables)), np.diff(starts))
-        is_there = np.zeros((len(tables), _KINDS), dtype=bool)
-        is_there[table, kind] = True
+        pairs = frame.pairs.of(frame.code[some])
+        table = np.repeat(np.arange(len(some)), np.diff(pairs.start))
+        is_there = np.zeros((len(some), _KINDS), dtype=bool)
+        is_there[table, pairs.kind] = True
         # Of a table, what goes in the tables' own way, and what goes with other experts'.
-        seconds = np.zeros((2, len(tables), _KINDS))
+        seconds = np.zeros((2, len(some), _KINDS))
         together = np.where(traffic == ACTIVATION, frame.together[some], 1)
         for code in range(-2, len(fast.COLLECTIVES)):
             for bucket, is_alone in ((0.0, True), (self.setting.bucket, False)):
@@ -303,20 +289,10 @@ class _Building:
                 several = rows[together[rows] > 1]
                 n = together[several]
                 seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
-        owned = np.zeros(len(kind), dtype=bool)
-        for t in np.flatnonzero(together > 1).tolist():
-            row = (int(column[t]) for column in (*ends[:2], *shape))
-            owned[starts[t] : starts[t + 1]] = _owned(frame, *row)
+        owned = pairs.owned & (together > 1)[table]
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)
-        found = np.zeros((len(kind), 4))
+        found = np.zeros((len(table), 4))
         where = np.where(overlaps, OVERLAPPED, SECONDS)[table]
-        found[np.arange(len(kind)), where] = seconds[owned.astype(np.int64), table, kind]
-        return starts, shape[1], found
-
-
-def _owned(frame: Frame, left: int, right: int, n: int, m: int) -> NDArray[np.bool_]:
-    """Which pairs of lays have one device own a tensor before or after, row by row."""
-    have, want = frame.lays[left][:n], frame.lays[right][:m]
-    found: NDArray[np.bool_] = ((have == OWNER)[:, None] | (want == OWNER)[None, :]).reshape(-1)
-    return found
+        found[np.arange(len(table)), where] = seconds[owned.astype(np.int64), table, pairs.kind]
+        return pairs.start, pairs.columns, found

@@ -78,15 +78,18 @@ class Ways:
     shares_experts: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, forms: Sequence[tuple[Form, bool, bool]]) -> Ways:
-        """The labels of forms, each with whether it is one of ops that update, and of an expert.
+    def of(cls, forms: Sequence[tuple[Form, bool, bool, bool]]) -> Ways:
+        """The labels of forms, each with whether it is one of ops that update, and of an expert,
+        and whether what its parts would sum while they run is left in parts of a sum instead: all
+        outputs but the first.
 
         >>> from loadmaster.dimensions.form import Cut
         >>> one = Form((Cut("row", "batch", 8, (0,), (0,)),), (((0, 8),),), (((0, 8),),))
-        >>> Ways.of([(one, False, False), (one, True, False), (one, False, True)]).n_labels.tolist()
+        >>> ops = [(one, False, False, False), (one, True, False, False), (one, False, True, False)]
+        >>> Ways.of(ops).n_labels.tolist()
         [2, 4, 3]
         """
-        labels = [labels_of(*one) for one in forms]
+        labels = [labels_of(*one[:3]) for one in forms]
         most = max((len(row) for row in labels), default=1)
         n_inputs = [len(form.inputs) for form, *_ in forms]
         n_outputs = [len(form.outputs) for form, *_ in forms]
@@ -112,13 +115,16 @@ class Ways:
                     "expert" if of_expert and label == OWNER else _role(form, label)
                     for label in row
                 )
-                for (form, _, of_expert), row in zip(forms, labels, strict=True)
+                for (form, _, of_expert, _), row in zip(forms, labels, strict=True)
             ),
             np.zeros(of_op, dtype=bool),
         )
-        for row, (form, _, of_expert) in enumerate(forms):
+        for row, (form, _, of_expert, sums_late) in enumerate(forms):
+            later = made.outputs[made.first_output[row] :][1 : len(form.outputs)]
             for column, label in enumerate(labels[row]):
                 made._fill(row, column, form, label)
+                if sums_late and made.exchanged[row, column] > 0:
+                    later[later[:, column] == REPLICATE, column] = PARTIAL
                 is_theirs = label > 0 and form.cuts[label - 1].shares_experts
                 made.shares_experts[row, column] = is_theirs or (label == OWNER and of_expert)
         return made

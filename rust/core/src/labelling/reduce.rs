@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 
 use super::model::{Edge, Model, Node, Side};
+use super::trws::Names;
 
 /// A neighbour, and where the table starts whose rows are this node's labels.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +63,7 @@ pub struct Reduced {
 #[derive(Debug)]
 pub struct Back {
     /// The node of the whole model that each node is, and the labels that its labels are.
-    nodes: Vec<u32>,
-    labels: Vec<Vec<u32>>,
+    pub names: Names,
     work: Work,
 }
 
@@ -81,7 +81,9 @@ impl Reduced {
         }
         let nodes: Vec<u32> = (0..work.unary.len() as u32).filter(|&v| work.is_left[v as usize]).collect();
         let labels = nodes.iter().map(|&v| work.labels[v as usize].clone()).collect();
-        Self { model: work.model(&nodes), constant: work.constant, back: Back { nodes, labels, work } }
+        let n_labels = nodes.iter().map(|&v| work.unary[v as usize].len()).collect();
+        let (model, constant) = (work.model(&nodes), work.constant);
+        Self { model, constant, back: Back { names: Names { nodes, labels, n_labels }, work } }
     }
 }
 
@@ -96,15 +98,15 @@ impl Back {
                 labels[node as usize] = instead;
             }
         }
-        let place = |(i, &v): (usize, &u32)| self.labels[i].iter().position(|&l| l == labels[v as usize]);
-        self.nodes.iter().enumerate().map(|one| place(one).unwrap_or(0) as u32).collect()
+        let place = |(i, &v): (usize, &u32)| self.names.labels[i].iter().position(|&l| l == labels[v as usize]);
+        self.names.nodes.iter().enumerate().map(|one| place(one).unwrap_or(0) as u32).collect()
     }
 
     /// Labels of the whole model, from those of what is left: the best for all else.
     pub fn whole(&self, labels: &[u32]) -> Vec<u32> {
         let mut found = vec![0; self.work.unary.len()];
         for (i, &label) in labels.iter().enumerate() {
-            found[self.nodes[i] as usize] = self.labels[i][label as usize];
+            found[self.names.nodes[i] as usize] = self.names.labels[i][label as usize];
         }
         for step in self.work.steps.iter().rev() {
             if let Step::Eliminated { node, near } = step {

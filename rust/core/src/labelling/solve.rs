@@ -1,5 +1,5 @@
-//! A labelling by TRW-S and ICM: in each sweep labels are read off the messages and improved one by one. The best
-//! labels of all count, and each sweep tries to improve them by a move of many nodes.
+//! A labelling by TRW-S and ICM: in every other sweep labels are read off the messages and improved one by one. The best
+//! labels of all count, and each such sweep tries to improve them by a move of many nodes.
 //!
 //! What need not be searched is taken out first.
 //!
@@ -11,12 +11,12 @@ use super::icm::descend;
 use super::model::{Energy, Model};
 use super::reduce::{Back, Reduced};
 use super::ties::Ties;
-use super::trws::{Direction, Messages, NoChoice};
+use super::trws::{Direction, Messages, NoChoice, Sent};
 use super::{Labelling, energy};
 use crate::error::Error;
 
 /// Labels that are within this share of the bound are the best.
-const TOLERANCE: f64 = 1e-6;
+const TOLERANCE: f64 = 1e-4;
 
 /// Sweeps in which nothing improves, before the last. The bound has improved once this share of what was between it
 /// and the energy is gone, in however many of them.
@@ -26,7 +26,8 @@ const PROGRESS: f64 = 1e-2;
 /// Passes over a problem without labels, at most, to name what has no choice.
 const REFUSAL: usize = 100;
 
-/// Moves of many nodes in a sweep, at most.
+/// Labels are read in each sweep of so many. Moves of many nodes then, at most.
+const READ: u32 = 2;
 const MOVES: u32 = 2;
 
 /// Labels, and how good they are.
@@ -40,6 +41,8 @@ pub struct Labels {
     pub bound: f64,
     /// Sweeps made.
     pub sweeps: u32,
+    /// What the bound stands on.
+    pub sent: Sent,
 }
 
 impl Labels {
@@ -108,6 +111,12 @@ impl<'a> Solver<'a> {
         Ok(solver)
     }
 
+    /// Begins with the messages that were found for a problem with other costs.
+    pub fn after(mut self, sent: &Sent) -> Self {
+        self.messages.receive(&self.model, &self.back.names, sent);
+        self
+    }
+
     /// Whether more sweeps are of no use.
     pub fn is_done(&self) -> bool {
         let cost = self.best_energy.cost + self.constant;
@@ -129,8 +138,9 @@ impl<'a> Solver<'a> {
             return Err(self.refusal()?);
         }
         let before = self.best_energy;
+        let reads = self.sweeps % READ == 0;
         for (turn, direction) in [Direction::Forward, Direction::Backward].into_iter().enumerate() {
-            if self.sweeps % 2 == turn as u32 {
+            if reads && self.sweeps / READ % 2 == turn as u32 {
                 self.messages.labels(&self.model, direction, &mut self.read);
                 self.keep();
             }
@@ -138,7 +148,9 @@ impl<'a> Solver<'a> {
             let bound = pass.or_else(|_| Err(self.refusal()?))?;
             self.bound = self.bound.max(bound + self.constant);
         }
-        self.improve();
+        if reads {
+            self.improve();
+        }
         self.sweeps += 1;
         self.idle += 1;
         if self.best_energy < before || self.gap() < (1.0 - PROGRESS) * self.gap_then {
@@ -179,7 +191,8 @@ impl<'a> Solver<'a> {
             return Err(Error::NoLabelling(reason));
         }
         let energy = energy(&self.problem.components(&labels), self.weights);
-        Ok(Labels { labels, energy, bound: self.bound.min(energy), sweeps: self.sweeps })
+        let sent = self.messages.sent(&self.model, &self.back.names);
+        Ok(Labels { labels, energy, bound: self.bound.min(energy), sweeps: self.sweeps, sent })
     }
 
     /// Why there are no labels without a forbidden choice: what messages of the whole model find.

@@ -29,6 +29,36 @@ pub enum Direction {
     Backward,
 }
 
+/// What nodes and labels of a model are called elsewhere. Nodes ascend there, too.
+#[derive(Debug)]
+pub struct Names {
+    /// Per node.
+    pub nodes: Vec<u32>,
+    /// Per node, of each of its labels.
+    pub labels: Vec<Vec<u32>>,
+    /// How many labels each has there.
+    pub n_labels: Vec<usize>,
+}
+
+/// Messages of later nodes to earlier ones, by the names of nodes and labels. All are finite: whatever they say, a
+/// search that begins with them finds valid bounds, since messages change no energy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sent {
+    /// The ends of edges, ascending.
+    ends: Vec<(u32, u32)>,
+    /// Where the numbers of each start, one per label of the smaller node.
+    start: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl Sent {
+    fn between(&self, ends: (u32, u32)) -> Option<&[f64]> {
+        let edge = self.ends.binary_search(&ends).ok()?;
+        let end = self.start.get(edge + 1).copied().unwrap_or(self.values.len());
+        Some(&self.values[self.start[edge]..end])
+    }
+}
+
 /// The messages of a model.
 #[derive(Debug)]
 pub struct Messages {
@@ -42,6 +72,42 @@ impl Messages {
     /// Messages that say nothing.
     pub fn new(model: &Model) -> Self {
         Self { messages: vec![0.0; model.n_messages()], belief: Vec::new(), sent: Vec::new() }
+    }
+
+    /// What later nodes sent last, as nodes and labels are numbered there.
+    pub fn sent(&self, model: &Model, names: &Names) -> Sent {
+        let mut sent = Sent::default();
+        for node in 0..model.n_nodes() {
+            for side in model.later(node) {
+                let message = &self.messages[side.message as usize..][..model.n_labels(node)];
+                let finite = message.iter().copied().filter(|value| value.is_finite());
+                let most = finite.fold(0.0, f64::max);
+                let start = sent.values.len();
+                sent.values.resize(start + names.n_labels[node], most);
+                for (&label, &value) in names.labels[node].iter().zip(message) {
+                    sent.values[start + label as usize] = value.min(most);
+                }
+                sent.ends.push((names.nodes[node], names.nodes[side.other as usize]));
+                sent.start.push(start);
+            }
+        }
+        sent
+    }
+
+    /// Begins with what was sent in another problem, on the edges that both have.
+    pub fn receive(&mut self, model: &Model, names: &Names, sent: &Sent) {
+        for node in 0..model.n_nodes() {
+            for side in model.later(node) {
+                let ends = (names.nodes[node], names.nodes[side.other as usize]);
+                let Some(values) = sent.between(ends).filter(|known| known.len() == names.n_labels[node]) else {
+                    continue;
+                };
+                let message = &mut self.messages[side.message as usize..];
+                for (&label, value) in names.labels[node].iter().zip(message) {
+                    *value = values[label as usize];
+                }
+            }
+        }
     }
 
     /// Visits all nodes. Returns a lower bound on the energy.
@@ -136,11 +202,42 @@ fn lowered(values: &mut [f64]) -> Option<f64> {
 
 /// Per column of a table, the least of its entries with a number added per row.
 pub(super) fn least_sums(rows: &[f64], table: &[f64], out: &mut [f64]) {
-    out.fill(f64::INFINITY);
-    for (row, costs) in rows.iter().zip(table.chunks_exact(out.len())) {
-        for (least, cost) in out.iter_mut().zip(costs) {
-            let sum = row + cost;
-            *least = if sum < *least { sum } else { *least };
+    match out.len() {
+        1 => least_of_width::<1>(rows, table, out),
+        2 => least_of_width::<2>(rows, table, out),
+        3 => least_of_width::<3>(rows, table, out),
+        4 => least_of_width::<4>(rows, table, out),
+        5 => least_of_width::<5>(rows, table, out),
+        6 => least_of_width::<6>(rows, table, out),
+        7 => least_of_width::<7>(rows, table, out),
+        8 => least_of_width::<8>(rows, table, out),
+        9 => least_of_width::<9>(rows, table, out),
+        10 => least_of_width::<10>(rows, table, out),
+        11 => least_of_width::<11>(rows, table, out),
+        12 => least_of_width::<12>(rows, table, out),
+        _ => {
+            out.fill(f64::INFINITY);
+            for (row, costs) in rows.iter().zip(table.chunks_exact(out.len())) {
+                lower(*row, costs, out);
+            }
         }
+    }
+}
+
+/// The same for tables of one width: what is least so far stays in registers.
+#[inline(always)]
+fn least_of_width<const N: usize>(rows: &[f64], table: &[f64], out: &mut [f64]) {
+    let mut least = [f64::INFINITY; N];
+    for (row, costs) in rows.iter().zip(table.as_chunks::<N>().0) {
+        lower(*row, costs, &mut least);
+    }
+    out.copy_from_slice(&least);
+}
+
+#[inline(always)]
+fn lower(row: f64, costs: &[f64], least: &mut [f64]) {
+    for (least, cost) in least.iter_mut().zip(costs) {
+        let sum = row + cost;
+        *least = if sum < *least { sum } else { *least };
     }
 }
