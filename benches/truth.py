@@ -5,6 +5,7 @@
     python benches/truth.py onnx [--models NAME ...] [--rounds N] [--steps N] [--anyway]
                                  [--realtime]
     python benches/truth.py real [--models NAME ...] [--rounds N] [--realtime] [--file FILE]
+    python benches/truth.py adapt [--models NAME ...] [--rounds N] [--realtime]
     python benches/truth.py pipelines [--rounds N]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
@@ -17,6 +18,9 @@ pairs of plans that are predicted more than 1 % apart, by graph.
 ``real``: plans of six models, for inference and a step of SGD, on two worker processes; see
 ``truth_real.py``. It needs PyTorch. Finished cases are kept in FILE (``.truth.jsonl``), so that a
 run that was broken off goes on; those that were refused are run again.
+
+``adapt``: the loop of ``lm.adapt`` on the same models, with at most N placements (4); see
+``truth_adapt.py``. It needs PyTorch.
 
 ``pipelines``: stages of a transformer, beside PyTorch's own pipelines; see ``truth_pipelines.py``.
 It needs PyTorch.
@@ -189,6 +193,10 @@ def main() -> None:
     command.add_argument("--rounds", type=int, default=48)
     command.add_argument("--realtime", action="store_true")
     command.add_argument("--file", type=Path, default=Path(__file__).parent / ".truth.jsonl")
+    command = commands.add_parser("adapt")
+    command.add_argument("--models", nargs="*", default=())
+    command.add_argument("--rounds", type=int, default=4)
+    command.add_argument("--realtime", action="store_true")
     command = commands.add_parser("pipelines")
     command.add_argument("--rounds", type=int, default=10)
     asked = parser.parse_args()
@@ -197,18 +205,22 @@ def main() -> None:
 
         truth_pipelines.main(asked.rounds)
         return
+    said = " ".join(["python benches/truth.py", *sys.argv[1:]])
+    urgent = first_of_all if "realtime" in asked and asked.realtime else None
     if asked.command == "real":
         import truth_real
 
-        urgent = first_of_all if asked.realtime else None
         truth_real.main(asked.file, asked.models, asked.rounds, urgent)
         return
-    if asked.realtime:
-        first_of_all()
+    if asked.command == "adapt":
+        import truth_adapt
+
+        sys.exit(not truth_adapt.main(asked.models, asked.rounds, urgent, said))
+    if urgent:
+        urgent()
     if asked.command == "onnx":
         import truth_onnx
 
-        said = " ".join(["python benches/truth.py", *sys.argv[1:]])
         if not truth_onnx.main(asked.models, asked.rounds, asked.steps, asked.anyway, said):
             sys.exit(1)
     elif not emulated(asked.graphs, asked.methods, asked.steps, asked.seconds):

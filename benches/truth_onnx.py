@@ -2,10 +2,12 @@
 
 Two models, Inception-v3 and a mixture of experts, on two cores. Each is optimised once by ONNX
 Runtime, placed on two devices by ``auto``, ``heft`` and at random, exported, and run with a process
-per core, one thread each. All plans take turns in rounds. A single device runs in the same rounds,
-under ONNX Runtime's profiler: the 10th percentile of each op is its cost, by which the plans are
-judged again. What a message takes, and a byte more, is measured at first, with ops in a row that
-change cores. A step is the least of all.
+per core, one thread each. All plans take turns in rounds. In the same rounds the whole model runs
+under ONNX Runtime's profiler: on one core alone, and on both at once, each by itself. What an op
+took in the fastest fifth of these steps is its cost, by which the plans are judged again: a plan of
+one device by the first, others by the second, for an op takes longer beside a busy core. What a
+message takes, a byte more, and the call that a segment begins with are measured at first, with ops
+in a row that change cores, and with a model of one op. A step is the least of all.
 
 Where processes had to wait for a core for more than 2 % of the time, the machine is too busy:
 nothing is written then, unless ``--anyway`` is given, and the page says so. Needs two cores, and
@@ -17,6 +19,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +28,18 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from quality import DATA, table
 
 import loadmaster as lm
 from loadmaster.plans.plan import Plan
 from loadmaster.readers.ort_profile import profile
-from loadmaster.running.measured import MOST_DELAY, typical
+from loadmaster.running.measured import MOST_DELAY, fastest, typical
 from loadmaster.running.onnx_processes import OnnxProcesses, SegmentSteps
 from loadmaster.running.onnx_segments import CPU
+
+Floats = NDArray[np.float64]
 
 PAGE = Path(__file__).parent / "results" / "truth-onnx.md"
 
@@ -120,6 +126,12 @@ def products() -> onnx.ModelProto:
     return _model("products", nodes, ["v0"], [f"v{HOPS}"], (1, size), weights)
 
 
+def nothing() -> onnx.ModelProto:
+    """One op that does next to nothing."""
+    nodes = [helper.make_node("Relu", ["v0"], ["v1"], "nothing")]
+    return _model("nothing", nodes, ["v0"], ["v1"], (1, 1), [])
+
+
 def copies() -> onnx.ModelProto:
     """Ops in a row that do little but read what the last one has made."""
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], f"hop{i}") for i in range(HOPS)]
@@ -157,17 +169,42 @@ class Profiled:
         self._path, self._feeds, self._core = path, feeds, core
         self._session = onnxruntime.InferenceSession(str(path), options, providers=[CPU])
 
-    def run(self, steps: int) -> None:
-        """Runs so many steps."""
+    def run(self) -> None:
+        """Runs a step."""
         with pinned(self._core):
-            for _ in range(steps):
-                self._session.run(None, self._feeds)
+            self._session.run(None, self._feeds)
 
     def seconds(self) -> dict[str, float]:
         """What each op takes, in seconds; of no use for running after this."""
         seen = profile(self._session.end_profiling(), graph=str(self._path))
         columns = np.asarray(seen.seconds)
-        return dict(zip(seen.names, typical(columns.T).tolist(), strict=True))
+        usual = columns[:, fastest(columns.sum(axis=0))].mean(axis=1)
+        return dict(zip(seen.names, usual.tolist(), strict=True))
+
+
+class Single:
+    """The whole model on one core alone, and on both at once."""
+
+    def __init__(self, path: Path, feeds: dict[str, Any]) -> None:
+        first, second = sorted(os.sched_getaffinity(0))[:2]
+        self._alone = Profiled(path, feeds, first)
+        self._beside = [Profiled(path, feeds, core) for core in (first, second)]
+
+    def run(self, steps: int) -> None:
+        """Runs so many steps alone, then as many on both cores."""
+        for _ in range(steps):
+            self._alone.run()
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(steps):
+                list(pool.map(Profiled.run, self._beside))
+
+    def costs(self, graph: lm.OpGraph) -> tuple[Floats, Floats]:
+        """A cost for each op, [n_ops, 1], alone and beside the other core; of no use after this.
+        What the profiles do not name takes no time.
+        """
+        runs = [one.seconds() for one in (self._alone, *self._beside)]
+        alone, *beside = np.array([[ran.get(name, 0.0) for name in graph.names] for ran in runs])
+        return alone[:, None], np.mean(beside, axis=0)[:, None]
 
 
 @contextmanager
@@ -244,12 +281,6 @@ def feeds_of(path: Path) -> dict[str, Any]:
     }
 
 
-def costs_of(graph: lm.OpGraph, ran: Profiled) -> np.ndarray[Any, Any]:
-    """A cost for each op; what the profile does not name takes no time."""
-    seconds = ran.seconds()
-    return np.array([[seconds.get(name, 0.0)] for name in graph.names])
-
-
 def in_turn(model: onnx.ModelProto, method: str) -> SegmentSteps:
     """A row of ops, each on the other core than the last, or all on one."""
     with tempfile.TemporaryDirectory() as name:
@@ -264,36 +295,39 @@ def in_turn(model: onnx.ModelProto, method: str) -> SegmentSteps:
             return placed.measure(50)
 
 
-def two_cores() -> lm.Cluster:
-    """Two cores of this machine: what a message takes from the end of a segment to the start of the
-    next, and the time that an op takes longer to read what the other core has made.
+def two_cores() -> tuple[lm.Cluster, float]:
+    """Two cores of this machine, and what a call of ONNX Runtime takes beside the ops.
+
+    A message takes what passes from the end of a segment to the start of the next, and the time
+    that an op takes longer to read what the other core has made.
     """
+    call = float(typical(in_turn(nothing(), "single").seconds))
     apart = in_turn(products(), "round-robin")
-    latency = float(np.median(apart.start[:, 1:] - apart.finish[:, :-1]))
+    # A segment tells that it is done just before its end is noted.
+    latency = max(float(np.median(apart.start[:, 1:] - apart.finish[:, :-1])), 0.0)
     apart, close = in_turn(copies(), "round-robin"), in_turn(copies(), "single")
-    longer = np.median(apart.finish - apart.start) - close.seconds.min() / HOPS
+    longer = np.median(apart.finish - apart.start) - call - (close.seconds.min() - call) / HOPS
     bandwidth = 4 * FLOATS / max(float(longer), 1e-9)
-    return lm.Cluster.mesh(2, **CORE, latency=latency, bandwidth=bandwidth)
+    return lm.Cluster.mesh(2, **CORE, latency=latency, bandwidth=bandwidth), call
 
 
-def measured(name: str, cluster: lm.Cluster, rounds: int, steps: int) -> list[Row]:
+def measured(name: str, cluster: lm.Cluster, call: float, rounds: int, steps: int) -> list[Row]:
     """All plans of a model."""
-    core = min(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
         path = saved(MODELS[name](), folder)
         feeds = feeds_of(path)
-        first = Profiled(path, feeds, core)
+        first = Single(path, feeds)
         first.run(10)
         graph = lm.read(path)
-        costs = costs_of(graph, first)
+        _, costs = first.costs(graph)
         plans, placed = {}, {}
         for method, options in METHODS.items():
             plans[method] = lm.place(graph, cluster, method, costs=costs, **options)
             lm.writers.onnx(plans[method], folder / method, model=path)
             processes = OnnxProcesses(folder / method, feeds, optimize=False)
             placed[method] = stack.enter_context(processes)
-        single = Profiled(path, feeds, core)
+        single = Single(path, feeds)
         runs: dict[str, list[SegmentSteps]] = {method: [] for method in plans}
         random = np.random.default_rng(0)
         for turn in range(rounds + 1):
@@ -302,20 +336,33 @@ def measured(name: str, cluster: lm.Cluster, rounds: int, steps: int) -> list[Ro
                 ran = placed[method].measure(steps)
                 # The first round warms up.
                 runs[method] += [ran] if turn else []
-        costs = costs_of(graph, single)
+        alone, beside = single.costs(graph)
         return [
             Row(
                 name,
                 method,
                 len(placed[method].manifest["segments"]),
-                step_of(plan, costs),
+                step_of(
+                    plan,
+                    (alone if method == "single" else beside)
+                    + called(graph, folder / method, placed[method].manifest, call),
+                ),
                 joined(runs[method]),
             )
             for method, plan in plans.items()
         ]
 
 
-def step_of(plan: Plan, costs: np.ndarray[Any, Any]) -> float:
+def called(graph: lm.OpGraph, folder: Path, manifest: Any, call: float) -> Floats:
+    """What the calls of segments add to the costs of ops: one to the first op of each."""
+    added = np.zeros((graph.n_ops, 1))
+    for segment in manifest["segments"]:
+        part = onnx.load(folder / segment["file"], load_external_data=False)
+        added[graph.index(part.graph.node[0].name)] = call
+    return added
+
+
+def step_of(plan: Plan, costs: Floats) -> float:
     """Seconds per step of a plan by other costs."""
     seen = lm.simulate(
         plan.graph, plan.cluster, plan.devices, plan.priority, plan.policy, costs=costs
@@ -332,7 +379,7 @@ def joined(runs: list[SegmentSteps]) -> SegmentSteps:
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def page(rows: list[Row], cluster: lm.Cluster, command: str) -> str:
+def page(rows: list[Row], cluster: lm.Cluster, call: float, command: str) -> str:
     """The page ``truth-onnx.md``."""
     split = [row for row in rows if row.method != "single"]
     good = sum(abs(row.error) <= TARGET for row in split)
@@ -347,7 +394,7 @@ def page(rows: list[Row], cluster: lm.Cluster, command: str) -> str:
         "",
         f"{good} of {len(split)} plans are within {TARGET:.0%} of their prediction, by the least "
         f"of {len(rows[0].steps.seconds)} steps. A message takes {latency * 1e6:.0f} us, and a GB "
-        f"{per_byte * 1e12:.0f} ms more.",
+        f"{per_byte * 1e12:.0f} ms more; a segment begins with a call of {call * 1e6:.0f} us.",
         "",
         *table(head, [row.cells() for row in rows]),
     ]
@@ -358,9 +405,9 @@ def page(rows: list[Row], cluster: lm.Cluster, command: str) -> str:
 
 def main(names: Sequence[str], rounds: int, steps: int, anyway: bool, command: str) -> bool:
     """Measures, prints, and writes the page; whether it was written."""
-    cluster = two_cores()
-    rows = [row for name in names for row in measured(name, cluster, rounds, steps)]
-    text = page(rows, cluster, command)
+    cluster, call = two_cores()
+    rows = [row for name in names for row in measured(name, cluster, call, rounds, steps)]
+    text = page(rows, cluster, call, command)
     print(text)
     if max(row.waited for row in rows) > MOST_DELAY and not anyway:
         print("the machine is too busy: nothing is written; run it again when it is idle")

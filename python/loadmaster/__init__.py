@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from loadmaster.running.record import record
     from loadmaster.running.run import run
     from loadmaster.running.tape import Tape
+    from loadmaster.running.together import measure_ops
     from loadmaster.strategies import strategy
     from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
@@ -118,6 +119,7 @@ __all__ = [
     "lower_bound",
     "measure_device",
     "measure_links",
+    "measure_ops",
     "measuring_plan",
     "optimise_order",
     "place",
@@ -180,6 +182,7 @@ _HOMES = {
     "running.record": ("record",),
     "running.run": ("run",),
     "running.tape": ("Tape",),
+    "running.together": ("measure_ops",),
     "strategies": ("strategy",),
     "tasks.bound": ("lower_bound",),
     "tasks.calibrate": ("Calibration", "calibrate"),

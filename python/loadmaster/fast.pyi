@@ -607,12 +607,15 @@ class Dispatcher:
 
     A worker calls, for each step, :meth:`begin`; then :meth:`next` and :meth:`done` in turn, until
     ``next`` gives -1; then :meth:`end`. It calls :meth:`arrive` for what it sends, once that is
-    there to be read. After ``patience`` seconds without news a wait ends with a ``TimeoutError``;
+    there to be read. A wait keeps its core for ``alert`` seconds after the last news (50 us if
+    absent), and then naps. After ``patience`` seconds without news it ends with a ``TimeoutError``;
     where the board was stopped, it ends with an ``InterruptedError``. Neither is mended by waiting
     again. The worker stops the board, and :meth:`missing` says what was waited for.
     """
 
-    def __new__(cls, part: Part, board: Board, patience: float) -> Dispatcher: ...
+    def __new__(
+        cls, part: Part, board: Board, patience: float, alert: float | None = None
+    ) -> Dispatcher: ...
     def begin(self) -> int:
         """Comes to the next step, and waits until it begins for all devices: when that is, in
         nanoseconds.

@@ -55,10 +55,10 @@ def test_a_world_that_is_as_the_judge_has_it_is_predicted_exactly():
     truly, links = BRANCHES.time["*"], truth_real.cpus(2)
     case = truth_real.measure("exact", BRANCHES, pretended(truly, links), 4)
     assert case.plans == ("single", *truth_real.METHODS)
-    assert truth_real.medians([case], "single") == pytest.approx(np.zeros(6), abs=1e-4)
-    assert case.predicted["single"] == pytest.approx(case.measured)
-    assert truth_real.tau(case.predicted["single"], case.measured) == 1.0
-    promised, kept = truth_real.kept_promises([case], "single")
+    assert truth_real.medians([case], "alone") == pytest.approx(np.zeros(6), abs=1e-4)
+    assert case.predicted["alone"] == pytest.approx(case.measured)
+    assert truth_real.tau(case.predicted["alone"], case.measured) == 1.0
+    promised, kept = truth_real.kept_promises([case], "alone")
     assert promised == kept > 0
     text = truth_real.report([case])
     assert "| exact | auto |" in text
@@ -68,14 +68,30 @@ def test_a_world_that_is_as_the_judge_has_it_is_predicted_exactly():
 def test_a_world_whose_senders_copy_is_predicted_with_what_that_costs():
     truly, links = BRANCHES.time["*"], truth_real.copying(truth_real.cpus(2))
     case = truth_real.measure("copying", BRANCHES, pretended(truly, links), 4)
-    assert truth_real.medians([case], "others") == pytest.approx(np.zeros(6), abs=1e-3)
-    assert case.predicted["others"] == pytest.approx(case.measured, rel=1e-3)
+    for source in ("single", "others"):
+        assert truth_real.medians([case], source) == pytest.approx(np.zeros(6), abs=1e-3)
+        assert case.predicted[source] == pytest.approx(case.measured, rel=1e-3)
+
+
+def test_ops_that_take_longer_beside_a_busy_core_are_predicted_by_one_device_beside_itself():
+    truly, links = BRANCHES.time["*"], truth_real.copying(truth_real.cpus(2))
+    alone, beside = pretended(truly, links), pretended(1.25 * truly, links)
+
+    def ready(plan):
+        used = len(set(plan.devices.tolist()))
+        return (alone if used == 1 and plan.cluster.n_devices == 2 else beside)(plan)
+
+    case = truth_real.measure("beside", BRANCHES, ready, 4)
+    assert case.predicted["single"] == pytest.approx(case.measured, rel=1e-3)
+    spread = [i for i, plan in enumerate(case.plans) if plan in ("heft", "etf", "round-robin")]
+    for i in spread:
+        assert case.predicted["alone"][i] < 0.9 * case.measured[i]
 
 
 def test_steps_that_take_longer_than_their_ops_say_are_off_by_that():
     truly, links = BRANCHES.time["*"], truth_real.cpus(2)
     case = truth_real.measure("slow", BRANCHES, slowed(truly, links, 1.25), 4)
-    assert truth_real.medians([case], "single") == pytest.approx(np.full(6, 0.2), abs=1e-4)
+    assert truth_real.medians([case], "alone") == pytest.approx(np.full(6, 0.2), abs=1e-4)
 
 
 def test_a_busy_machine_is_refused_and_counts_in_no_figure():

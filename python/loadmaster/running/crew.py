@@ -18,7 +18,7 @@ from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.running.clocks import Seen, steps_of
 from loadmaster.running.compiled import Missing
 from loadmaster.running.measured import Steps
-from loadmaster.running.places import Place
+from loadmaster.running.places import OWN_CORE, Place, are_apart
 from loadmaster.running.wiring import Wiring
 from loadmaster.running.worker import NOTHING, Arena, Held, Worker
 
@@ -75,6 +75,13 @@ class Crew:
         """How many workers there are."""
         return self.wiring.compiled.n_devices
 
+    @property
+    def alert(self) -> float | None:
+        """Seconds for which a worker that waits keeps its core, before it naps."""
+        places = self.given.places
+        alone = places[0].kind == "cpu" and are_apart(place.cores for place in places)
+        return OWN_CORE if alone else None
+
     def numbers(self, steps: int) -> list[tuple[float, ...]]:
         """What the host gives to each of the next steps."""
         first, self._steps = self._steps, self._steps + steps
@@ -113,7 +120,7 @@ class Member:
         self._worker = Worker(
             crew.wiring, crew.wiring.device(device), crew.arena, crew.board,
             seed=crew.given.seed, patience=crew.given.patience,
-            alone=alone,
+            alert=crew.alert, alone=alone,
         )  # fmt: skip
 
     def run(self, numbers: Sequence[Sequence[float]], memory: bool) -> Part:

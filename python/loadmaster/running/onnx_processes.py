@@ -29,7 +29,7 @@ from loadmaster.base.errors import InputError, RunError
 from loadmaster.running.measured import MOST_DELAY, typical
 from loadmaster.running.onnx_buffers import buffers
 from loadmaster.running.onnx_segments import OnnxSegments, check_feeds, read_manifest
-from loadmaster.running.places import place_of, usable_cores
+from loadmaster.running.places import OWN_CORE, are_apart, place_of, usable_cores
 from loadmaster.running.shared_arrays import Location, SharedArrays
 
 #: The arrays of the board.
@@ -105,6 +105,8 @@ class Work:
         Where the values and the board's arrays lie.
     patience : float
         Seconds without news after which it gives up.
+    alert : float, optional
+        Seconds for which it keeps its core while it waits, before it naps.
     """
 
     folder: str
@@ -118,6 +120,7 @@ class Work:
     values: Shared
     board: Shared
     patience: float
+    alert: float | None
 
 
 class OnnxProcesses(Closing):
@@ -205,6 +208,7 @@ class OnnxProcesses(Closing):
                     (self._values.places, self._values.descriptor),
                     (self._board.places, self._board.descriptor),
                     patience,
+                    OWN_CORE if are_apart(pinned.values()) else None,
                 )
                 self._processes.append(_Process(device, work))
             self._answers(_LOADING)

@@ -56,7 +56,7 @@ class _Device:
             _columns(sends),
             fixed=True,
         )
-        self._dispatcher = fast.Dispatcher(part, board, work.patience)
+        self._dispatcher = fast.Dispatcher(part, board, work.patience, work.alert)
         self._delay = waited_for_a_core()
         share_memory()
         self._bound = {i: self._binding(row) for i, row in work.segments.items()}

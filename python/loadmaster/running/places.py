@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadmaster.base.errors import InputError
@@ -13,6 +13,11 @@ from loadmaster.model.cluster import Cluster
 
 #: The words of a place, and what they mean.
 KINDS = {"cpu": "a worker process", "thread": "a thread of this process", "cuda": "a GPU"}
+
+
+#: Seconds for which a worker that waits for others keeps its core where no other worker has it. It
+#: would be told of what arrives some 10 us late if it napped, and few waits of a step are longer.
+OWN_CORE = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,16 @@ def places_of(cluster: Cluster, on: Mapping[str, str] | None) -> list[Place]:
     if len({place.kind for place in places}) > 1:
         raise InputError("on= mixes kinds of places: all devices must be of one")
     return places
+
+
+def are_apart(cores: Iterable[Sequence[int]]) -> bool:
+    """Whether no core is named twice.
+
+    >>> are_apart([(0, 1), (2,)]), are_apart([(0, 1), (1,)])
+    (True, False)
+    """
+    used = [core for each in cores for core in each]
+    return len(set(used)) == len(used)
 
 
 def usable_cores() -> list[int]:

@@ -68,21 +68,34 @@ class Processes(Closing):
 
     def run(self, steps: int, *, memory: bool = False) -> Steps:
         """Runs so many steps more; ``memory``: counts what devices hold, which takes time."""
-        return self._crew.joined(self._ask("run", self._crew.numbers(steps), memory))
+        self.begin(steps, memory=memory)
+        return self.ended()
+
+    def begin(self, steps: int, *, memory: bool = False) -> None:
+        """Has the workers run so many steps more; :meth:`ended` must be called next."""
+        self._tell("run", self._crew.numbers(steps), memory)
+
+    def ended(self) -> Steps:
+        """The steps that the workers were told to run, once they are run."""
+        return self._crew.joined(self._answers())
 
     def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Outputs of the last step by name, from the devices that hold them; all by default."""
         tape = self._crew.wiring.tape
         found: dict[int, torch.Tensor] = {}
-        for part in self._ask("outputs", tape.slots_of(names)):
+        self._tell("outputs", tape.slots_of(names))
+        for part in self._answers():
             found |= {slot: _unpacked(*sent) for slot, sent in part.items()}
         return tape.named(found.__getitem__, names)
 
-    def _ask(self, *words: Any) -> list[Any]:
-        """What all workers answer."""
+    def _tell(self, *words: Any) -> None:
+        """Asks all workers for something."""
         for pipe in self._pipes:
-            with suppress(OSError):  # its worker is dead, as is found below
+            with suppress(OSError):  # its worker is dead, as is found when it is to answer
                 pipe.send(words)
+
+    def _answers(self) -> list[Any]:
+        """What all workers answer."""
         answers: dict[int, Any] = {}
         failed = False
         while len(answers) < len(self._pipes):

@@ -12,7 +12,7 @@ from loadmaster.base.errors import importing
 from loadmaster.base.warnings import warn
 from loadmaster.plans.plan import Plan
 from loadmaster.running.measured import Measured
-from loadmaster.running.places import places_of
+from loadmaster.running.places import are_apart, places_of
 from loadmaster.running.rounds import Session
 from loadmaster.running.tape import Tape
 
@@ -134,8 +134,7 @@ def started(
 
     checks.positive("patience", patience)
     places = places_of(plan.cluster, on)
-    used = [core for place in places for core in place.cores]
-    if len(set(used)) < len(used) and places[0].kind != "cuda":
+    if not are_apart(place.cores for place in places) and places[0].kind != "cuda":
         warn("devices share a core: they wait for each other, and steps take longer than planned")
     tensors = tape.given(inputs, targets)
     if not plan.program.is_plain:

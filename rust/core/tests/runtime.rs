@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Case, US, cases, mesh, micros, on, plain, run, tick};
+use common::{Case, US, cases, cost, costly, launched_in, mesh, micros, on, plain, run, tick, with_costs};
 use loadmaster_core::Error;
 use loadmaster_core::bounds::{Source, bounds};
 use loadmaster_core::clock::Ticks;
@@ -14,54 +14,9 @@ use loadmaster_core::opgraph::{OpColumns, OpGraph};
 use loadmaster_core::reduce::reduce;
 use loadmaster_core::simulate::{Copied, Doing, LinkOrder, Options, Policy, Schedule, Simulator, Waited};
 use loadmaster_core::workload::{Columns, Times, Workload};
-use proptest::collection::vec;
 use proptest::prelude::*;
 
 const POLICIES: [Policy; 4] = [Policy::Priority, Policy::Fifo, Policy::Random(7), Policy::Fixed];
-
-/// `latency` microseconds per message and 1 byte per microsecond.
-fn cost(type_name: &str, latency: f64) -> SendCost {
-    SendCost { type_name: type_name.into(), latency: latency * US, bandwidth: 1e6 }
-}
-
-fn with_costs(cluster: Cluster, costs: &[SendCost]) -> Cluster {
-    cluster.with_send_costs(costs).expect("costs of types that there are")
-}
-
-fn launched_in(times: Times, dispatch: &[u32]) -> Times {
-    times.with_dispatch(dispatch.iter().map(|&t| f64::from(t) * US).collect()).expect("good times")
-}
-
-/// A case that has both costs, or one.
-#[derive(Clone, Debug)]
-struct Costly {
-    case: Case,
-    /// Whether the priorities are a topological order.
-    is_sorted: bool,
-}
-
-fn costly(max_ops: usize) -> impl Strategy<Value = Costly> {
-    let dispatch = prop_oneof![Just(None), vec(0u32..6, max_ops).prop_map(Some)];
-    let send = prop_oneof![Just(None), (0u32..4, any::<bool>()).prop_map(Some)];
-    (cases(max_ops), dispatch, send, any::<bool>(), any::<bool>()).prop_map(
-        |(mut case, dispatch, send, has_host_each, is_sorted)| {
-            case.cluster = case.cluster.with_host_each(has_host_each);
-            if let Some(dispatch) = dispatch {
-                case.times = launched_in(case.times, &dispatch[..case.work.n_ops()]);
-            }
-            if let Some((latency, of_all)) = send {
-                let types = case.cluster.types();
-                let paying = if of_all { types } else { &types[..1] };
-                let costs: Vec<_> = paying.iter().map(|name| cost(name, f64::from(latency))).collect();
-                case.cluster = with_costs(case.cluster, &costs);
-            }
-            if is_sorted {
-                case.priority = case.topological_priority();
-            }
-            Costly { case, is_sorted }
-        },
-    )
-}
 
 /// A schedule with the questions that the properties ask of it.
 struct Seen<'a> {

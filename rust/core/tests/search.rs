@@ -38,7 +38,8 @@ fn problem<'a>(case: &'a Case, spare: u64, lead: Option<&[OpId]>) -> Problem<'a>
     let used = case.work.static_per_device(&case.placement, case.cluster.n_devices());
     let capacity: Vec<u64> = used.iter().map(|u| u + spare).collect();
     let (work, cluster) = (&case.work, &case.cluster);
-    Problem::new(work, cluster, clock, &ticks, &bytes, &capacity, lead).expect("few devices")
+    let searched = Problem::new(work, cluster, clock, &ticks, &bytes, &capacity, lead).expect("few devices");
+    searched.launching(&clock.ticks_of(case.times.dispatch()))
 }
 
 fn found(case: &Case) -> Found {
@@ -99,6 +100,32 @@ proptest! {
                 );
                 prop_assert_eq!(Some(state.makespan()), of.finish.iter().copied().max());
                 prop_assert_eq!(state.makespan(), simulated(&case, state.device(), state.order()));
+            }
+        }
+    }
+
+    /// So it is where senders copy what they send, and hosts launch ops.
+    #[test]
+    fn every_state_knows_what_the_runtime_costs(costly in costly(14), seed in any::<u64>()) {
+        let case = &costly.case;
+        let problem = problem(case, 30, None);
+        let start = found(case);
+        let mut state = State::new(&problem, &start.device, &start.order);
+        let (mut moves, mut random) = (Moves::new(case.work.n_ops()), Random::new(seed, 0));
+        for step in 0..120 {
+            if random.below(4) > 0 {
+                state.find_critical();
+            }
+            moves.draw(&mut state, OpId::new(random.below(case.work.n_ops())), &mut random);
+            if state.is_changed() {
+                let full = State::new(&problem, state.device(), state.order()).makespan();
+                let limit = [Ticks::MAX / 2, state.makespan(), full, full.saturating_sub(1)][step % 4];
+                let seen = state.evaluate(limit);
+                prop_assert_eq!(seen, (full <= limit).then_some(full));
+                if seen.is_some() { state.keep() } else { state.undo() }
+            }
+            if is_mesh(case) {
+                prop_assert_eq!(state.makespan(), simulated(case, state.device(), state.order()));
             }
         }
     }

@@ -106,6 +106,9 @@ impl Part {
 /// board : Board
 /// patience : float
 ///     Seconds without news after which a wait ends with a ``TimeoutError``.
+/// alert : float, optional
+///     Seconds after the last news for which a wait keeps its core, and then naps: long where the core is the
+///     worker's own, for a nap ends later than the news came. 50 us if absent.
 ///
 /// Raises
 /// ------
@@ -141,7 +144,8 @@ pub struct Dispatcher {
 #[pymethods]
 impl Dispatcher {
     #[new]
-    fn new(part: &Part, board: Py<Board>, patience: f64) -> PyResult<Self> {
+    #[pyo3(signature = (part, board, patience, alert=None))]
+    fn new(part: &Part, board: Py<Board>, patience: f64, alert: Option<f64>) -> PyResult<Self> {
         let py_board = board.get();
         let core = Core::new(
             Arc::clone(&part.0),
@@ -149,7 +153,11 @@ impl Dispatcher {
             Python::attach(clock)?,
             nanoseconds("patience", patience)?,
         );
-        Ok(Self { core: Mutex::new(core.map_err(Raised::from)?), board })
+        let mut core = core.map_err(Raised::from)?;
+        if let Some(alert) = alert {
+            core.stay_alert(nanoseconds("alert", alert)?);
+        }
+        Ok(Self { core: Mutex::new(core), board })
     }
 
     /// Comes to the next step, and waits until it begins for all devices: when that is, in nanoseconds.

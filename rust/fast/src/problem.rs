@@ -311,7 +311,7 @@ impl Problem {
     /// The problem as the search has it.
     pub fn searched(&self) -> Result<SearchProblem<'_>, Error> {
         let (work, lead) = (self.work(), self.lead.as_deref());
-        SearchProblem::new(
+        let searched = SearchProblem::new(
             work,
             &self.cluster,
             self.clock,
@@ -319,7 +319,8 @@ impl Problem {
             &self.charges(),
             &self.capacity,
             lead,
-        )
+        )?;
+        Ok(searched.launching(&self.dispatch))
     }
 
     /// A device per op, in.

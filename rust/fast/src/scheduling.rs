@@ -72,7 +72,8 @@ fn scheduled<'py>(
             Some(charge) => Admission::Charged(p.memory(charge)),
             None => Admission::by_lifetimes(work, &p.cluster, lead, &p.capacity, p.on_oom),
         };
-        Engine::new(work, &p.cluster, p.clock, &p.ticks, lead, p.contention, admission)
+        let engine = Engine::new(work, &p.cluster, p.clock, &p.ticks, lead, p.contention, admission);
+        engine.launching(&p.dispatch)
     });
     if !run(&mut engine)? {
         return Ok(None);

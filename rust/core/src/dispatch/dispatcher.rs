@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::dispatch::board::Board;
 use crate::dispatch::part::{Part, wrong};
-use crate::dispatch::waiting::{Bells, Monotonic, Waiting};
+use crate::dispatch::waiting::{ALERT, Bells, Monotonic, Waiting};
 use crate::error::Error;
 
 /// Nanoseconds between the moment when all devices have come to a step and its begin, so that all of them
@@ -83,7 +83,7 @@ impl Dispatcher {
         }
         Ok(Self {
             clock,
-            waiting: Waiting::Looking,
+            waiting: Waiting::Looking(ALERT),
             patience,
             step: 0,
             state: vec![State::Done; part.tasks.len()],
@@ -102,6 +102,12 @@ impl Dispatcher {
     /// Has other threads of the process wake the device, instead of looking for news again and again.
     pub fn wake_by(&mut self, bells: Arc<Bells>) {
         self.waiting = Waiting::Woken(bells);
+    }
+
+    /// Has it look for news for so many nanoseconds after the last before it naps: it may do so for long where
+    /// the core is its own.
+    pub fn stay_alert(&mut self, nanoseconds: u64) {
+        self.waiting = Waiting::Looking(nanoseconds);
     }
 
     /// The part that it runs.

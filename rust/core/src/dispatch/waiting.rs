@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 /// to wake it (measured: half of all wakes within 17 us, nine of ten within 35 us).
 const WAKING: u64 = 30_000;
 
-/// Nanoseconds for which a thread that nobody wakes looks for news again and again before it naps.
-const ALERT: u64 = 50_000;
+/// Nanoseconds for which a thread that nobody wakes looks for news again and again before it naps, where its
+/// core may have other work. A nap is noticed: it ends later than the news came.
+pub(super) const ALERT: u64 = 50_000;
 
 /// Nanoseconds of a nap of a thread that nobody wakes.
 const NAP: u64 = 20_000;
@@ -65,8 +66,9 @@ impl Bells {
 /// How a device waits.
 #[derive(Clone, Debug)]
 pub enum Waiting {
-    /// It looks at the board again and again, and naps in between: processes cannot wake each other.
-    Looking,
+    /// It looks at the board again and again, for so many nanoseconds after the last news, then naps in between:
+    /// processes cannot wake each other.
+    Looking(u64),
     /// It sleeps until another thread of the process rings.
     Woken(Arc<Bells>),
 }
@@ -94,8 +96,8 @@ impl Waiting {
             // A thread that yields its core on a busy machine does not get it back for milliseconds.
             _ if left <= WAKING => std::hint::spin_loop(),
             Self::Woken(_) => thread::park_timeout(Duration::from_nanos((left - WAKING).min(DOZE))),
-            Self::Looking if now.saturating_sub(heard) < ALERT => std::hint::spin_loop(),
-            Self::Looking => thread::sleep(Duration::from_nanos(NAP.min(left - WAKING))),
+            Self::Looking(alert) if now.saturating_sub(heard) < *alert => std::hint::spin_loop(),
+            Self::Looking(_) => thread::sleep(Duration::from_nanos(NAP.min(left - WAKING))),
         }
     }
 }

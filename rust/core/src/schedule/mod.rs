@@ -12,8 +12,9 @@
 //! it is an estimate, since ops stay where they were scheduled. For a given placement and order, [`append`]
 //! finds exactly what the simulator will do.
 //!
-//! Where a runtime has costs, the copies that senders make and the launches by hosts are left out, so a
-//! makespan is then a little short. The simulator counts them.
+//! Where a runtime has costs, an op starts once its host has launched all that were scheduled before it. A
+//! tensor is queued once its sender has copied it out, which takes the next idle time of the sender. The
+//! simulator is exact: there the copy comes before the sender's next op.
 
 pub mod admission;
 pub mod append;
@@ -66,6 +67,8 @@ struct Input {
     /// The device that it comes from, and the time from which it is there.
     at: DeviceId,
     from: Ticks,
+    /// Ticks for which sending it keeps that device busy; only then is it queued.
+    copy: Ticks,
     bytes: u64,
     /// The kind of route last asked for, and the ticks that a transfer over it takes. Most devices
     /// are reached by routes of one kind.
@@ -74,11 +77,13 @@ struct Input {
 }
 
 impl Input {
-    fn new(tensor: TensorId, at: DeviceId, from: Ticks, bytes: u64) -> Self {
-        Self { tensor, at, from, bytes, route: None, length: 0 }
+    fn new(tensor: TensorId, at: DeviceId, from: Ticks, bytes: u64, engine: &Engine<'_>) -> Self {
+        let seconds = engine.cluster.send_seconds(at, bytes);
+        let copy = seconds.map_or(0, |seconds| engine.clock.ticks(seconds));
+        Self { tensor, at, from, copy, bytes, route: None, length: 0 }
     }
 
-    /// Ticks that sending the tensor to a device takes.
+    /// Ticks that sending the tensor to a device takes, once it is copied out.
     #[inline(always)]
     fn transfer(&mut self, device: DeviceId, cluster: &Cluster, clock: Clock) -> Ticks {
         let route = Some(cluster.route_kind(self.at, device));
@@ -89,12 +94,18 @@ impl Input {
         self.length
     }
 
+    /// When it can be queued for other devices.
+    #[inline(always)]
+    fn queued(&self) -> Ticks {
+        self.from + self.copy
+    }
+
     /// When the tensor would be on any device but its own, and its own device. The routes of the
     /// cluster must all be of one kind.
     #[inline(always)]
     fn elsewhere(&mut self, cluster: &Cluster, clock: Clock) -> (Ticks, DeviceId) {
         let other = DeviceId(u32::from(self.at.0 == 0));
-        (self.from + self.transfer(other, cluster, clock), self.at)
+        (self.queued() + self.transfer(other, cluster, clock), self.at)
     }
 }
 
@@ -133,6 +144,9 @@ pub struct Engine<'a> {
     time: &'a [Ticks],
     /// Per op, the op that decides where it goes.
     lead: &'a [OpId],
+    /// Ticks that the launch of each op takes, empty: none, and when each host is free.
+    launch: &'a [Ticks],
+    hosts: Vec<Ticks>,
     devices: Vec<Timeline>,
     /// The queues of the channels; none in the classic model, where channels are unlimited.
     queues: Option<Queues<'a>>,
@@ -175,6 +189,8 @@ impl<'a> Engine<'a> {
             clock,
             time,
             lead,
+            launch: &[],
+            hosts: Vec::new(),
             devices: vec![Timeline::default(); cluster.n_devices()],
             queues: contention.then(|| Queues::new(cluster)),
             sent: Sent::new(&work.graph),
@@ -189,6 +205,22 @@ impl<'a> Engine<'a> {
             answer: Answer::default(),
             aside: Answer::default(),
         }
+    }
+
+    /// The same, where hosts launch ops. `launch` is ticks per op; empty: none.
+    #[must_use]
+    pub fn launching(self, launch: &'a [Ticks]) -> Self {
+        let n_hosts = if launch.is_empty() { 0 } else { self.cluster.n_hosts() };
+        Self { launch, hosts: vec![0; n_hosts], ..self }
+    }
+
+    /// When an op is launched, if it is the next one and goes to this device.
+    #[inline(always)]
+    fn launched(&self, op: OpId, device: DeviceId) -> Ticks {
+        if self.launch.is_empty() {
+            return 0;
+        }
+        self.hosts[self.cluster.host_of(device)] + self.launch[op.ix()]
     }
 
     /// From now on a tick of delay of other ops weighs as much as `weight` ticks of the op's own.
@@ -229,10 +261,11 @@ impl<'a> Engine<'a> {
         self.admission.free(device)
     }
 
-    /// The time after which nothing runs on a device.
+    /// The time after which nothing runs on a device, and its host can launch an op for it.
     #[inline(always)]
     pub fn open(&self, device: DeviceId) -> Ticks {
-        self.devices[device.ix()].open()
+        let host = if self.launch.is_empty() { 0 } else { self.hosts[self.cluster.host_of(device)] };
+        self.devices[device.ix()].open().max(host)
     }
 
     /// Makes `op` the op under consideration. All its producers must be scheduled. O(inputs).
@@ -251,12 +284,14 @@ impl<'a> Engine<'a> {
         for (tensor, source) in graph.inputs_with_ops(op) {
             let slot = self.slots[source.ix()];
             let bytes = self.work.tensor_bytes[tensor.ix()];
-            self.inputs.push(Input::new(tensor, slot.device, slot.finish, bytes));
+            let input = Input::new(tensor, slot.device, slot.finish, bytes, self);
+            self.inputs.push(input);
         }
         for &tensor in graph.pulls(op) {
             let at = self.slots[graph.source(tensor).ix()].device;
             if !at.is_none() {
-                self.inputs.push(Input::new(tensor, at, 0, self.work.tensor_bytes[tensor.ix()]));
+                let input = Input::new(tensor, at, 0, self.work.tensor_bytes[tensor.ix()], self);
+                self.inputs.push(input);
             }
         }
         self.input_bytes = self.inputs.iter().fold(0, |sum, i| i.bytes.saturating_add(sum));
@@ -298,7 +333,7 @@ impl<'a> Engine<'a> {
                 self.answer.known.push(transfer);
                 queues.end(transfer)
             } else {
-                let turn = Turn::new(input.from, self.work.graph.key(input.tensor), device);
+                let turn = Turn::new(input.queued(), self.work.graph.key(input.tensor), device);
                 self.answer.legs.push(i);
                 queues.ask(turn, input.at, input.transfer(device, self.cluster, self.clock))
             };
@@ -356,8 +391,11 @@ impl<'a> Engine<'a> {
         }
         let mut ready = 0;
         for input in &mut self.inputs {
-            let sent = if input.at == device { 0 } else { input.transfer(device, self.cluster, self.clock) };
-            ready = ready.max(input.from + sent);
+            ready = ready.max(if input.at == device {
+                input.from
+            } else {
+                input.queued() + input.transfer(device, self.cluster, self.clock)
+            });
         }
         ready
     }
@@ -368,7 +406,7 @@ impl<'a> Engine<'a> {
     /// are booked pushes none of them back.
     pub fn finish_before(&mut self, limit: Ticks, device: DeviceId) -> Option<Ticks> {
         let length = self.length(self.op, device);
-        let undelayed = self.undelayed(device);
+        let undelayed = self.undelayed(device).max(self.launched(self.op, device));
         if undelayed + length >= limit {
             return None;
         }
@@ -421,7 +459,7 @@ impl<'a> Engine<'a> {
         if self.aside.is_of(device) {
             self.put_aside();
         }
-        let ready = self.arrival(device).at;
+        let ready = self.arrival(device).at.max(self.launched(op, device));
         let length = self.length(op, device);
         let timeline = &mut self.devices[device.ix()];
         let start = match self.answer.slot {
@@ -436,6 +474,9 @@ impl<'a> Engine<'a> {
         self.admission.take(op, lead, device, copies, first);
         self.admission.read(op, &self.sent, |u| self.slots[u.ix()].device);
         self.slots[op.ix()] = Slot { device, start, finish: start + length };
+        if !self.launch.is_empty() {
+            self.hosts[self.cluster.host_of(device)] += self.launch[op.ix()];
+        }
         self.bound[lead.ix()] = device;
         self.op = OpId::NONE;
     }
@@ -446,7 +487,11 @@ impl<'a> Engine<'a> {
         let mut copies = 0u64;
         if let Some(queues) = &mut self.queues {
             for (transfer, &i) in (queues.book()..).zip(&self.answer.legs) {
-                let Input { tensor, bytes, .. } = self.inputs[i];
+                let Input { tensor, at, from, copy, bytes, .. } = self.inputs[i];
+                if copy > 0 {
+                    let sender = &mut self.devices[at.ix()];
+                    sender.book(sender.earliest(from, copy), copy);
+                }
                 self.sent.note(tensor, device, transfer);
                 self.answer.known.push(transfer);
                 copies = copies.saturating_add(bytes);

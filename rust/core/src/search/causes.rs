@@ -2,7 +2,8 @@
 //!
 //! An op starts when the last of its inputs arrives, or when the op before it on its device ends. A transfer
 //! starts when its tensor is made, or when the transfer before it on its channels ends. The chain follows one
-//! such cause after another. O(D V + E + T) for D devices and T transfers, usually far less.
+//! such cause after another. Where sending or launching costs time, what waited for that counts as waiting for
+//! the op before. O(D V + E + T) for D devices and T transfers, usually far less.
 
 use crate::clock::Ticks;
 use crate::ids::{DeviceId, OpId, TensorId};
@@ -52,7 +53,8 @@ impl State<'_> {
         else {
             // It waited for a channel that carries none of the order's transfers.
             self.critical.home_reach = steps;
-            return None;
+            // Or it waited until the device had copied something out, or until it was launched.
+            return before.filter(|_| problem.has_runtime_costs());
         };
         if read.is_none() {
             self.note_readers(sent, steps);
@@ -70,7 +72,7 @@ impl State<'_> {
             }
             self.critical.note(source, steps);
             let start = self.arrival(t, to) - problem.transfer(t, from, to);
-            if start == self.finish(source) {
+            if start == self.finish(source) || problem.has_runtime_costs() {
                 return Some(source);
             }
             let Some(queued) = self.queued_before(t, to, start) else {

@@ -1,7 +1,9 @@
 //! The evaluator: the makespan of a placement and an order, again after every small change.
 //!
 //! The recurrence is that of [`append`](crate::schedule::append): every op at the end of its device, every
-//! tensor sent the moment it is produced, each transfer at the end of its channels' queues. Two kinds of rows
+//! tensor sent the moment it is produced, each transfer at the end of its channels' queues. Where sending
+//! costs its sender time, a device copies out what it sends before its next op; where launches take time, an
+//! op starts once its host has launched all ops up to it in the order. Two kinds of rows
 //! are marked to be worked out: rows that a change touches, and rows with a reader of a tensor that arrives
 //! at another time than before. Where all devices and channels are free at the same time as before the
 //! change, the evaluation passes over to the next marked row.
@@ -84,6 +86,7 @@ impl State<'_> {
     fn send_homes<const IS_HOPEFUL: bool>(&mut self) {
         let (problem, k) = (self.problem, self.problem.n_devices);
         let n_channels = self.home_free.len();
+        self.now[..k].fill(0);
         self.now[k..k + n_channels].copy_from_slice(&problem.channel_free);
         let mut next = self.away.first_from(0);
         while let Some(rank) = next {
@@ -98,6 +101,12 @@ impl State<'_> {
                         self.send_home::<IS_HOPEFUL>(rank as usize);
                     }
                 }
+            }
+        }
+        if problem.is_whole() {
+            self.home_copied.copy_from_slice(&self.now[..k]);
+            if self.home_copied != self.checkpoints[self.checkpoint(0)][..k] {
+                self.rows.mark(0);
             }
         }
         // A channel that is free at another time than before changes nothing before its first use.
@@ -186,6 +195,11 @@ impl State<'_> {
         if !is_open {
             begin = begin.max(self.channels_in_time(u, d));
         }
+        if !problem.launch.is_empty() && problem.open.contains(&u.ix()) {
+            let host = self.hosts() + problem.cluster.host_of(d);
+            self.now[host] += problem.launch[u.ix()];
+            begin = begin.max(self.now[host]);
+        }
         let end = begin + problem.length(u, d);
         let idle = &mut self.now[k + self.home_free.len() + d.ix()];
         *idle = idle.wrapping_add(begin - free);
@@ -231,11 +245,18 @@ impl State<'_> {
         self.critical.rows.first_from(first).is_some_and(|row| row < end)
     }
 
-    /// Whether all devices and channels are free at the same times as at the row's checkpoint.
+    /// The first column of [`Self::now`] that tells of a host.
+    #[inline(always)]
+    fn hosts(&self) -> usize {
+        2 * self.problem.n_devices + self.home_free.len()
+    }
+
+    /// Whether all devices, channels and hosts are free at the same times as at the row's checkpoint.
     fn is_as_before(&self, row: usize) -> bool {
-        let k = self.problem.n_devices;
+        let (k, hosts) = (self.problem.n_devices, self.hosts());
         let before = &self.checkpoints[self.checkpoint(row)];
         self.now[..k].iter().zip(before).all(|(now, before)| now == before)
+            && self.now[hosts..] == before[hosts..]
             && self.channels(before).all(|(c, now, before)| {
                 now == before || self.is_unused(c, row) || now.max(before) <= self.earliest_use(c)
             })
@@ -292,8 +313,14 @@ impl State<'_> {
                 && (!is_under_way || self.now[k + c] == self.home_free[c]);
             self.now[k + c] = if is_unused { self.home_free[c] } else { checkpoint[k + c] };
         }
-        if !is_under_way {
-            self.now[k + n_channels..].copy_from_slice(&checkpoint[k + n_channels..]);
+        let rest = if is_under_way { 2 * k + n_channels } else { k + n_channels };
+        self.now[rest..].copy_from_slice(&checkpoint[rest..]);
+        if row == 0 {
+            let hosts = self.hosts();
+            self.now[hosts..].copy_from_slice(&self.problem.host_free);
+            if self.touched_homes && self.problem.is_whole() {
+                self.now[..k].copy_from_slice(&self.home_copied);
+            }
         }
     }
 
@@ -391,7 +418,13 @@ impl State<'_> {
         let mut news = 0;
         let mut in_time = self.arrive::<IS_HOPEFUL>(problem, t, from, end, limit, &mut news);
         for to in self.sent_to(t, from) {
-            let there = problem.pass(&mut self.now[problem.n_devices..], t, from, to, end);
+            let mut queued = end;
+            if !problem.copy.is_empty() {
+                let sender = &mut self.now[from.ix()];
+                queued = end.max(*sender) + problem.copy(t, from);
+                *sender = queued;
+            }
+            let there = problem.pass(&mut self.now[problem.n_devices..], t, from, to, queued);
             in_time &= self.arrive::<IS_HOPEFUL>(problem, t, to, there, limit, &mut news);
         }
         if news != 0 {

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::graph::Graph;
 use crate::ids::{ChannelId, DeviceId, OpId, TensorId};
 use crate::workload::Workload;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Devices are kept as bits of a word.
@@ -55,6 +56,11 @@ pub struct Problem<'a> {
     pub(super) made: Vec<Ticks>,
     /// Per channel, the time from when it is free to the end, for what follows the window.
     pub(super) channel_rest: Vec<Ticks>,
+    /// Ticks for which sending keeps the sender busy, per tensor and device type, row-major; empty: none.
+    pub(super) copy: Vec<Ticks>,
+    /// Ticks that the launch of each op takes; empty: none. Then, per host, when it is free.
+    pub(super) launch: Vec<Ticks>,
+    pub(super) host_free: Vec<Ticks>,
     pub(super) surroundings: Surroundings,
 }
 
@@ -120,6 +126,15 @@ impl<'a> Problem<'a> {
         homes.sort_unstable_by_key(|&t| graph.key(t));
         let (rank, homes_at) = ranks(graph, &homes);
         let may = |u: OpId| cluster.device_ids().filter(move |&d| work.allows(u, cluster, d));
+        let types = cluster.device_ids().map(|d| (cluster.type_of(d), d)).collect::<BTreeMap<_, _>>();
+        let copied = |t: TensorId, d| {
+            clock.ticks(cluster.send_seconds(d, work.tensor_bytes[t.ix()]).unwrap_or_default())
+        };
+        let copy = if cluster.has_send_costs() {
+            graph.tensors().flat_map(|t| types.values().map(move |&d| copied(t, d))).collect()
+        } else {
+            Vec::new()
+        };
         let tail = tails(graph, |u| may(u).map(|d| on(u, d)).min().unwrap_or(0));
         let (unit_of, units) = units(work, lead);
         let first = |unit: usize| units.row(unit)[0];
@@ -149,9 +164,35 @@ impl<'a> Problem<'a> {
             open: 0..n,
             channel_free: vec![0; cluster.n_channels()],
             channel_rest: vec![0; cluster.n_channels()],
+            copy,
+            launch: Vec::new(),
+            host_free: Vec::new(),
             made: vec![0; graph.n_tensors() - graph.n_produced()],
             surroundings: Surroundings::default(),
         })
+    }
+
+    /// The same problem where hosts launch the ops, in the order of a state. `launch` is ticks per op; empty: none.
+    #[must_use]
+    pub fn launching(self, launch: &[Ticks]) -> Self {
+        let n_hosts = if launch.is_empty() { 0 } else { self.cluster.n_hosts() };
+        Self { launch: launch.to_vec(), host_free: vec![0; n_hosts], ..self }
+    }
+
+    /// Whether the runtime costs something beside ops and links.
+    pub(super) fn has_runtime_costs(&self) -> bool {
+        !self.copy.is_empty() || !self.launch.is_empty()
+    }
+
+    /// Whether it is a whole graph, and no window of an order.
+    pub(super) fn is_whole(&self) -> bool {
+        self.open.start == 0
+    }
+
+    /// Ticks for which sending a tensor keeps its sender busy, where some device type pays for that.
+    #[inline(always)]
+    pub(super) fn copy(&self, t: TensorId, from: DeviceId) -> Ticks {
+        self.copy[t.ix() * self.cluster.types().len() + self.cluster.type_of(from)]
     }
 
     /// Number of ops.

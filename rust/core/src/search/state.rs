@@ -58,7 +58,8 @@ pub struct State<'a> {
     /// Ticks of compute and bytes charged per device.
     pub(super) load: Vec<Ticks>,
     pub(super) used: Vec<u64>,
-    /// When each device is free, then when each channel is free, then how long each device has stood idle.
+    /// When each device is free, then when each channel is free, then how long each device has stood idle, then
+    /// when each host is free that launches ops.
     pub(super) now: Vec<Ticks>,
     /// Checkpoints: `now` before every row of `stride` positions, row-major. Each row has two copies. One
     /// copy is of the state last kept. The other is of the state with the changes, and valid in the rows that
@@ -98,6 +99,8 @@ pub struct State<'a> {
     pub(super) away: Rows,
     /// When each channel has sent the home tensors.
     pub(super) home_free: Vec<Ticks>,
+    /// When each device has copied out the home tensors that it sends.
+    pub(super) home_copied: Vec<Ticks>,
     /// Per channel, a position before which no op uses it; then the same position in the state last kept.
     pub(super) first_use: Vec<usize>,
     pub(super) used_before: Vec<usize>,
@@ -112,7 +115,7 @@ impl<'a> State<'a> {
     pub fn new(problem: &'a Problem<'a>, device: &[DeviceId], order: &[OpId]) -> Self {
         let (n, k) = (problem.n_ops(), problem.n_devices);
         let (n_tensors, n_channels) = (problem.work.graph.n_tensors(), problem.cluster.n_channels());
-        let width = 2 * k + n_channels;
+        let width = 2 * k + n_channels + problem.host_free.len();
         let stride = STRIDE.max(k).next_power_of_two();
         let n_rows = n.div_ceil(stride);
         let mut state = Self {
@@ -148,6 +151,7 @@ impl<'a> State<'a> {
             intact: 0,
             away: Rows::new(problem.homes.len()),
             home_free: vec![0; n_channels],
+            home_copied: vec![0; k],
             first_use: vec![NEVER; n_channels],
             used_before: vec![NEVER; n_channels],
             released: 0,
@@ -395,7 +399,9 @@ impl<'a> State<'a> {
 
     /// Starts a new list of changes.
     pub(super) fn forget(&mut self) {
-        self.intact = if self.critical.is_known { FAR } else { 0 };
+        // The chain knows nothing of copies and launches: it may miss what a start waited for.
+        let is_known = self.critical.is_known && !self.problem.has_runtime_costs();
+        self.intact = if is_known { FAR } else { 0 };
         self.changes.clear();
         self.touched.clear();
         self.touched_last = 0;

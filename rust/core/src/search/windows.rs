@@ -17,7 +17,8 @@
 //! in common. Their results are taken over one after another: the outcome depends on the number of windows,
 //! not on threads.
 //!
-//! A window is an approximation in two ways. A channel that was idle before the window could have carried a
+//! A window is an approximation in two ways, and where a runtime has costs in a third: a tensor that was made
+//! before the window and goes to another device now costs its sender nothing. A channel that was idle before the window could have carried a
 //! tensor to an op's new device then; a window does not use that time. And ops that move together with an op
 //! outside the window stay where they are.
 
@@ -381,15 +382,17 @@ impl Window {
     fn problem<'w>(&self, state: &State<'w>, work: &'w Workload) -> Problem<'w> {
         let (whole, k) = (state.problem, self.n_devices);
         let graph = &work.graph;
-        let width = state.now.len();
-        let (free, channel_free) = state.checkpoints[state.checkpoint(self.row)][..width - k].split_at(k);
-        let (next, channel_rest) = state.next[self.end_row * (width - k)..][..width - k].split_at(k);
+        let (width, n_types) = (k + state.home_free.len(), whole.cluster.types().len());
+        let before = &state.checkpoints[state.checkpoint(self.row)];
+        let (free, channel_free) = before[..width].split_at(k);
+        let (next, channel_rest) = state.next[self.end_row * width..][..width].split_at(k);
         let (least_free, least_next) = (free.iter().min(), next.iter().min());
         let begin = least_free.copied().unwrap_or(0);
 
         let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
         let transfer =
             |t| whole.transfer[tensor(t).ix() * whole.n_routes..][..whole.n_routes].iter().copied();
+        let copied = |t| whole.copy[tensor(t).ix() * n_types..][..n_types].iter().copied();
         let rest = |t: TensorId| self.rest[graph.key(t) as usize * k..][..k].iter().copied();
         let there = self.there(state);
         let made = self.homes.iter().enumerate().map(|(i, home)| there[i * k + home.home.ix()]).collect();
@@ -405,6 +408,8 @@ impl Window {
         let (allowed, capacity) = self.choices(state, &unit);
         let pinned = || (0..k).map(|d| 1 << d);
         let none = || std::iter::repeat_n(0, k);
+        let pays = !whole.copy.is_empty();
+        let launch = whole.launch.first().map(|_| self.ops.iter().map(|u| whole.launch[u.ix()]));
         let n_units = unit.len() + 2 * k;
         let members = unit_of.iter().enumerate().map(|(u, &unit)| (unit as usize, OpId::new(u)));
         Problem {
@@ -430,6 +435,9 @@ impl Window {
             open: k..self.n_ops() - k,
             channel_free: channel_free.to_vec(),
             channel_rest: channel_rest.to_vec(),
+            copy: graph.tensors().filter(|_| pays).flat_map(copied).collect(),
+            launch: launch.map_or_else(Vec::new, |inner| none().chain(inner).chain(none()).collect()),
+            host_free: before[width + k..].to_vec(),
             made,
             surroundings: Surroundings {
                 there,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};
-use loadmaster_core::cluster::{Cluster, Device, Links};
+use loadmaster_core::cluster::{Cluster, Device, Links, SendCost};
 use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::{DeviceId, OpId, TensorId};
@@ -505,4 +505,51 @@ pub fn messages(work: &Workload, placement: &[DeviceId]) -> Vec<(TensorId, Devic
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// `latency` microseconds per message and 1 byte per microsecond.
+pub fn cost(type_name: &str, latency: f64) -> SendCost {
+    SendCost { type_name: type_name.into(), latency: latency * US, bandwidth: 1e6 }
+}
+
+/// A cluster where some types pay for sending.
+pub fn with_costs(cluster: Cluster, costs: &[SendCost]) -> Cluster {
+    cluster.with_send_costs(costs).expect("costs of types that there are")
+}
+
+/// Times of ops with microseconds that their launches take.
+pub fn launched_in(times: Times, dispatch: &[u32]) -> Times {
+    times.with_dispatch(dispatch.iter().map(|&t| f64::from(t) * US).collect()).expect("good times")
+}
+
+/// A case that has both costs, or one.
+#[derive(Clone, Debug)]
+pub struct Costly {
+    pub case: Case,
+    /// Whether the priorities are a topological order.
+    pub is_sorted: bool,
+}
+
+/// Cases that have both costs, or one, or none.
+pub fn costly(max_ops: usize) -> impl Strategy<Value = Costly> {
+    let dispatch = prop_oneof![Just(None), vec(0u32..6, max_ops).prop_map(Some)];
+    let send = prop_oneof![Just(None), (0u32..4, any::<bool>()).prop_map(Some)];
+    (cases(max_ops), dispatch, send, any::<bool>(), any::<bool>()).prop_map(
+        |(mut case, dispatch, send, has_host_each, is_sorted)| {
+            case.cluster = case.cluster.with_host_each(has_host_each);
+            if let Some(dispatch) = dispatch {
+                case.times = launched_in(case.times, &dispatch[..case.work.n_ops()]);
+            }
+            if let Some((latency, of_all)) = send {
+                let types = case.cluster.types();
+                let paying = if of_all { types } else { &types[..1] };
+                let costs: Vec<_> = paying.iter().map(|name| cost(name, f64::from(latency))).collect();
+                case.cluster = with_costs(case.cluster, &costs);
+            }
+            if is_sorted {
+                case.priority = case.topological_priority();
+            }
+            Costly { case, is_sorted }
+        },
+    )
 }
