@@ -1,43 +1,22 @@
 """What the writers for other systems share: names of devices, and refusals.
 
-The name of a device in another system follows from its family and its number. A device with "cpu"
-or "npu" in its name or type is of that family, any other device is a GPU. Numbers follow the
-cluster's order. ``names`` overrides the name of a device.
+The name of a device in another system follows from its family and its number
+(:mod:`loadmaster.model.families`). ``names`` overrides the name of a device.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.model.cluster import Cluster
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 
 #: How many ops or modules an error names before it says how many more there are.
 NAMED = 3
-
-_FAMILY = re.compile(r"(?<![a-z])(cpu|npu)(?![a-z])")
-
-
-def families(cluster: Cluster) -> list[tuple[str, int]]:
-    """Per device its family, ``"gpu"``, ``"cpu"`` or ``"npu"``, and its number within it.
-
-    >>> import loadmaster as lm
-    >>> families(lm.Cluster.preset("cpu+gpu"))
-    [('cpu', 0), ('gpu', 0)]
-    """
-    count: dict[str, int] = {}
-    found = []
-    for device in cluster.devices:
-        match = _FAMILY.search(f"{device.name} {device.type}".lower())
-        family = match[1] if match else "gpu"
-        found.append((family, count.setdefault(family, 0)))
-        count[family] += 1
-    return found
 
 
 def device_names(
@@ -99,6 +78,19 @@ def pattern(module: str) -> str:
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 
+def divided(plan: Plan) -> str:
+    """That the plan has an op of the model in parts or replicas; empty: it has none."""
+    ops = np.flatnonzero(plan.devices < 0).tolist()
+    if not ops:
+        return ""
+    parts = plan.parts(ops[0])
+    kind = "replicas" if parts[0].replica >= 0 else "parts"
+    used = dict.fromkeys(part.device for part in parts)
+    on = " and ".join(used) if len(used) <= 2 else f"{len(used)} devices"
+    more = f", and so {len(ops) - 1} more" if len(ops) > 1 else ""
+    return f"the plan has op {plan.graph.names[ops[0]]!r} in {len(parts)} {kind} on {on}{more}"
+
+
 def refuse_parts(plan: Plan, system: str) -> None:
     """Refuses a plan in which parts or replicas do the work of an op of the model.
 
@@ -107,16 +99,10 @@ def refuse_parts(plan: Plan, system: str) -> None:
     InputError
         An op has parts or replicas; it is named.
     """
-    divided = np.flatnonzero(plan.devices < 0).tolist()
-    if divided:
-        parts = plan.parts(divided[0])
-        kind = "replicas" if parts[0].replica >= 0 else "parts"
-        used = dict.fromkeys(part.device for part in parts)
-        on = " and ".join(used) if len(used) <= 2 else f"{len(used)} devices"
-        more = f", and so {len(divided) - 1} more" if len(divided) > 1 else ""
+    if found := divided(plan):
         raise InputError(
-            f"{system} has every op once, but the plan has op {plan.graph.names[divided[0]]!r} in "
-            f"{len(parts)} {kind} on {on}{more}: place whole ops, as auto does with split=none"
+            f"{system} has every op once, but {found}: place whole ops, as auto does with "
+            "split=none"
         )
 
 
