@@ -33,11 +33,13 @@ HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
 def test_a_device_map_takes_the_largest_modules():
     graph = stack()
     assert lm.writers.device_map(by_module(graph, {"": 0})) == {"": 0}
-    found = lm.writers.device_map(by_module(graph, HALVES, CPU_AND_GPUS))
+    halves = {key: device + 1 for key, device in HALVES.items()}
+    found = lm.writers.device_map(by_module(graph, halves, CPU_AND_GPUS))
     assert list(found.items()) == [
-        ("emb", "cpu"), ("layers.0", "cpu"), ("layers.1", "cpu"), ("layers.2", 0),
-        ("layers.3", 0), ("head", 0),
+        ("emb", 0), ("layers.0", 0), ("layers.1", 0), ("layers.2", 1), ("layers.3", 1), ("head", 1),
     ]  # fmt: skip
+    with pytest.raises(InputError, match=r"store the weights there.*ops run on: cpu\. What plans"):
+        lm.writers.device_map(by_module(graph, HALVES, CPU_AND_GPUS))
     late = {"": 2, "emb": 0, "layers": 1}
     assert lm.writers.device_map(by_module(graph, late)) == {"emb": 0, "layers": 1, "head": 2}
 
@@ -54,10 +56,7 @@ def test_the_root_of_a_traced_model_is_left_out():
 
 def test_a_split_module_is_refused_by_name_with_the_constraint():
     plan = by_module(stack(), HALVES | {"layers.1.b": 1})
-    with pytest.raises(
-        InputError,
-        match=r"cannot split module 'layers\.1'.*'add1' on gpu0.*--no-split 'layers\.\*'",
-    ):
+    with pytest.raises(InputError, match=r"what is on another device: layers\.1\. .*--target"):
         lm.writers.device_map(plan)
     for writer in (lm.writers.vllm, lm.writers.megatron, lm.writers.llama_cpp):
         with pytest.raises(
@@ -84,7 +83,7 @@ def test_a_backward_elsewhere_is_refused():
     assert lm.writers.device_map(with_devices(graph, devices))["layers.2"] == 1
     devices[graph.index("grad_b2")] = 0
     plan = with_devices(graph, devices)
-    with pytest.raises(InputError, match=r"'layers\.2\.b'"):
+    with pytest.raises(InputError, match=r"or its backward, .*: layers\.2"):
         lm.writers.device_map(plan)
     with pytest.raises(InputError, match=r"elsewhere: 'grad_b2' on gpu0\..*--target pipelining"):
         lm.writers.pipelining(plan)
@@ -92,7 +91,7 @@ def test_a_backward_elsewhere_is_refused():
 
 def test_tied_parameters_apart_are_refused():
     plan = by_module(stack(tied=True), HALVES)
-    with pytest.raises(InputError, match=r"emb\.weight.*--pin 'emb'=gpu0 --pin 'head'=gpu0"):
+    with pytest.raises(InputError, match=r"would untie them: 'emb\.weight' on gpu0, gpu1"):
         lm.writers.device_map(plan)
     with pytest.raises(InputError, match=r"copies would drift apart: emb\.weight"):
         lm.writers.pipelining(plan)
@@ -106,7 +105,7 @@ def constraints_in(message):
     return found
 
 
-BY_MODULE_OR_LAYER = ("device-map", "vllm", "megatron", "llama-cpp")
+BY_MODULE_OR_LAYER = ("vllm", "megatron", "llama-cpp")
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -127,6 +126,19 @@ def test_the_way_out_leads_out(target, method, tied):
         else:
             return
     pytest.fail(f"still refused with {rules}")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("method", ["round-robin", "random"])
+def test_one_message_has_all_that_is_in_the_way_and_the_one_command(method, tied):
+    graph, cluster = stack(6, tied=tied), lm.Cluster.mesh(3, memory="1GiB", bandwidth=1e10)
+    with pytest.raises(InputError) as caught:
+        lm.writers.device_map(lm.place(graph, cluster, method))
+    said = str(caught.value)
+    assert "modules are divided" in said
+    assert tied or "would untie them" not in said
+    target = re.search(r"--target ([\w-]+)$", said)[1]
+    assert lm.writers.device_map(lm.place(graph, cluster, target=target)) == {"": 0}
 
 
 def test_a_device_has_one_stage():
@@ -273,7 +285,7 @@ def test_max_memory_is_the_memory():
         ({0: -1}, "is -1"),
         ({0: True}, "is True"),
         ({0: "1GiB", "disk": "1TB"}, "is '1TB'"),
-        ({0: "1GiB", "disk": "1GB"}, "nothing on disk"),
+        ({0: "1GiB", "disk": "1GB"}, "speaks of 'disk'"),
         ({0: 0}, "leaves no device"),
         ([1], "wants an object"),
     ],
@@ -439,11 +451,12 @@ def test_ops_in_parts_are_refused_by_the_users_names(target):
     graph = lm.read("example:lenet")
     plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "data-parallel")
     first = graph.names[int(np.flatnonzero(plan.devices < 0)[0])]
-    message = rf"has every op once, but the plan has op '{first}' in 2 replicas on gpu0 and gpu1"
+    message = rf"the plan has op '{first}' in 2 replicas on gpu0 and gpu1"
     with pytest.raises(InputError, match=message) as caught:
         OF_WHOLE_OPS[target](plan)
     assert "@" not in str(caught.value)
-    assert str(caught.value).endswith("place whole ops, as auto does with split=none")
+    way_out = ("--target device-map", "place whole ops, as auto does with split=none")
+    assert str(caught.value).endswith(way_out)
 
 
 def test_many_devices_of_replicas_are_counted_and_not_listed():

@@ -27,12 +27,13 @@ CASES = tomllib.loads((Path(__file__).parents[1] / "targets.toml").read_text()).
 #: The keys of a case, and whether it must have them.
 KEYS = {
     "target": True, "model": True, "cluster": True, "options": False, "train": False,
-    "runs": False, "refused": False,
+    "memory": False, "runs": False, "refused": False,
 }  # fmt: skip
 
 
 def named(case):
-    return "-".join([case["target"], case["model"], *(["train"] if case.get("train") else [])])
+    more = [*(["train"] if case.get("train") else []), *case.get("memory", {}).values()]
+    return "-".join([case["target"], case["model"], *more])
 
 
 def test_the_table_is_of_known_targets_and_models():
@@ -61,6 +62,8 @@ def runner(case):
 def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
     graph = graph_of(case["model"], train=case.get("train", False))
     cluster, options = lm.Cluster.preset(case["cluster"]), case.get("options", {})
+    for device, size in case.get("memory", {}).items():
+        cluster = cluster.with_memory(size, device)
     if "refused" in case:
         with pytest.raises(InputError, match=case["refused"]):
             lm.place(graph, cluster, target=case["target"], **options)

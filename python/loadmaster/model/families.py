@@ -1,4 +1,4 @@
-"""Families of devices: what a device is to a framework, a GPU, a CPU or an NPU."""
+"""Which family a device is of, for systems that speak of GPUs, CPUs, NPUs and disks by number."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 
 from loadmaster.model.cluster import Cluster
 
-_FAMILY = re.compile(r"(?<![a-z])(cpu|npu)(?![a-z])")
+_FAMILY = re.compile(r"(?<![a-z])(cpu|npu|disk)(?![a-z])")
 
 
 def families(cluster: Cluster) -> list[tuple[str, int]]:
-    """Per device its family, ``"gpu"``, ``"cpu"`` or ``"npu"``, and its number within it.
+    """Per device its family, ``"gpu"``, ``"cpu"``, ``"npu"`` or ``"disk"``, and its number in it.
 
-    A device with "cpu" or "npu" in its name or type is of that family, any other device is a GPU.
+    A device with one of these words in its name or type is of that family, any other is a GPU.
+    Numbers follow the cluster's order.
 
     >>> import loadmaster as lm
     >>> families(lm.Cluster.preset("cpu+gpu"))

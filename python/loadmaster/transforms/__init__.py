@@ -8,6 +8,7 @@ from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shards import shard
 from loadmaster.transforms.split import dimensions, split_op
 from loadmaster.transforms.transitive import reduce_control
+from loadmaster.transforms.weight_streaming import stream_weights
 
 __all__ = [
     "Layout",
@@ -21,6 +22,7 @@ __all__ = [
     "replicate",
     "shard",
     "split_op",
+    "stream_weights",
 ]
 
 

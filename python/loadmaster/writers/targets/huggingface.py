@@ -4,38 +4,40 @@ A device map sends every module below a prefix to one device. accelerate moves a
 its device before its ``forward`` runs, and nothing else: code between the modules runs where its
 operands happen to be, and fails where they differ. So a module with code of its own (an attention
 block, a residual connection) can be divided only where that code finds all it reads on its device.
+
+``cpu`` and ``disk`` in a map are where weights are stored. Their modules run on the main GPU, to
+which their weights are copied each time. A map has these words where a plan streams the weights
+(:mod:`loadmaster.strategies.targets.device_map`), or where there is no GPU at all.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
 from loadmaster.model.cluster import Cluster
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.modules import Module, Modules
-from loadmaster.writers.targets.names import (
-    device_names,
-    families,
-    listed,
-    pattern,
-    placed,
-    refuse_parts,
-)
+from loadmaster.writers.targets.names import device_names, divided
+from loadmaster.writers.targets.refusal import Reason, refusal
+
+_NAME = "device-map"
 
 
 def device_map(
     plan: Plan,
     path: str | os.PathLike[str] | None = None,
     *,
-    root: str = "",
+    root: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, int | str]:
-    """The plan as a ``device_map``: module prefix to GPU index, ``"cpu"`` or ``"npu:0"``.
+    """The plan as a ``device_map``: module prefix to GPU index, ``"cpu"``, ``"disk"``, ``"npu:0"``.
 
     An entry is a module as large as possible with everything below it on one device, in the model's
     order. Parameters that a divided module holds itself have entries of their own. O(ops x depth of
@@ -44,103 +46,173 @@ def device_map(
     Parameters
     ----------
     plan : Plan
-        Of a graph whose module paths are the model's.
+        Of a graph whose module paths are the model's, best made with ``target="device-map"``.
     path : optional
         Where to write it as JSON.
-    root : str
+    root : str, optional
         What the model is called in the graph's module paths; see
-        :class:`~loadmaster.writers.targets.modules.Modules`.
+        :class:`~loadmaster.writers.targets.modules.Modules`. If absent: as the plan was made.
     names : mapping, optional
         Device names to values, such as ``{"gpu0": "cuda:3"}``.
 
     Raises
     ------
     InputError
-        A module was split whose own code would meet tensors of two devices, a module's backward
-        or optimizer ops are elsewhere than its forward, or tied parameters are apart; the modules
-        and ops are named, with the constraint that keeps them together.
+        All that accelerate cannot do: modules whose own code would meet tensors of two devices,
+        backward or optimizer ops elsewhere than what they belong to, tied parameters apart, ops on
+        a CPU beside GPUs.
 
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
-    >>> lm.writers.device_map(plan)
+    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    >>> lm.writers.device_map(lm.place(graph, cluster, target="device-map"))
     {'': 0}
     """
-    refuse_parts(plan, "a device_map")
-    modules = Modules(plan, root)
-    reads = modules.reads()
-    spelled = device_names(plan, _key, names)
-    values = [int(name) if name.isdecimal() else name for name in spelled]
-    found: dict[str, int | str] = {}
-    _refuse_untied(modules, reads)
-    _refuse_split(modules, reads)
-    _fill(modules, modules.top, values, found)
-    return written(found, path)
+    if found := divided(plan):
+        raise refusal(plan, _NAME, [found])
+    modules = Modules(plan, str(plan.options.get("root", "")) if root is None else root)
+    map_ = _Map(modules, device_names(plan, _key, names))
+    reasons = list(map_.reasons())
+    if reasons:
+        raise refusal(plan, _NAME, reasons)
+    entries: dict[str, int | str] = {}
+    map_.fill(modules.top, entries)
+    return written(entries, path)
 
 
 def _key(family: str, number: int) -> str:
-    return "cpu" if family == "cpu" else str(number) if family == "gpu" else f"{family}:{number}"
+    if family in ("cpu", "disk"):
+        return family
+    return str(number) if family == "gpu" else f"{family}:{number}"
 
 
-def _fill(
-    modules: Modules, module: Module, values: list[int | str], found: dict[str, int | str]
-) -> None:
-    if len(module.devices) == 1:
-        found[module.path] = values[next(iter(module.devices))]
-        return
-    for op in module.stored:
-        found[modules.name(op)] = values[modules.plan.devices[op]]
-    for child in module.children.values():
-        _fill(modules, child, values, found)
+@dataclass(frozen=True)
+class _Map:
+    """What a device map says of a plan's modules, and what it cannot say.
 
+    Attributes
+    ----------
+    modules : Modules
+    spelled : list of str
+        The name of each device.
+    """
 
-def _refuse_split(modules: Modules, reads: list[tuple[int, int]]) -> None:
-    """Refuses a divided module whose own code, or autograd, would run on another device."""
-    plan, devices = modules.plan, modules.plan.devices
-    # Ops that read from another device than their own, and the ops that they read from.
-    foreign: dict[int, list[int]] = {}
-    for src, dst in reads:
-        if devices[src] != devices[dst]:
-            foreign.setdefault(dst, []).append(src)
-    split: dict[str, list[int]] = {}
-    for module in modules.top.walk():
-        if len(module.devices) == 1:
-            continue
-        forward = [op for op in module.ops if modules.is_forward(op)]
-        where = {int(devices[op]) for op in forward}
-        torn = [op for op in forward if op in foreign]
-        stray = [op for op in module.ops if not modules.is_forward(op) and devices[op] not in where]
-        if torn or (where and stray) or not module.children:
-            split[module.path] = torn or stray or module.ops
-    if split:
-        name, ops = next(iter(split.items()))
-        whole = [pattern(path) for path in split if path]
-        way = f"--no-split {modules.full(whole[0])!r}" if whole else "--contiguous"
-        raise InputError(
-            f"a device_map cannot split {'the model itself' if not name else f'module {name!r}'}: "
-            f"its own code runs {placed(plan, ops)}, where it reads what is on another device"
-            + (f"; nor {listed(list(split)[1:])}" if len(split) > 1 else "")
-            + f". Keep such modules whole: place it again with {way}"
-        )
+    modules: Modules
+    spelled: list[str]
 
+    def value(self, device: int) -> int | str:
+        """A device as the map has it."""
+        name = self.spelled[device]
+        return int(name) if name.isdecimal() else name
 
-def _refuse_untied(modules: Modules, reads: list[tuple[int, int]]) -> None:
-    """Refuses parameters that modules on several devices share: a map cannot keep them tied."""
-    plan, kinds, devices = modules.plan, modules.plan.graph.kinds, modules.plan.devices
-    first: dict[int, int] = {}
-    for src, dst in reads:
-        if kinds[src] not in ("parameter", "buffer") or modules.passed(src, dst):
-            continue
-        other = first.setdefault(src, dst)
-        if devices[other] != devices[dst] and modules.of[other] != modules.of[dst]:
-            here, there = (modules.of[op] or "the model itself" for op in (other, dst))
-            raise InputError(
-                f"{modules.name(src)!r} is read by {here!r} on {plan.device(other)} and by "
-                f"{there!r} on {plan.device(dst)} (op {plan.graph.names[dst]!r}): a device_map "
-                "would untie them. Keep both on one device: place it again with "
-                f"{modules.together(other, dst)}"
+    def fill(self, module: Module, found: dict[str, int | str]) -> None:
+        """Entries for a module and all below it."""
+        whole = self.whole(module)
+        if whole is not None:
+            found[module.path] = self.value(whole)
+            return
+        for op in module.stored:
+            if not self.modules.is_of_optimizer(op):
+                found[self.modules.name(op)] = self.value(int(self.modules.plan.devices[op]))
+        for child in module.children.values():
+            self.fill(child, found)
+
+    def whole(self, module: Module) -> int | None:
+        """The device that a module's entry has; None: it has entries for what is in it."""
+        devices = self.modules.plan.devices
+        stored = [op for one in module.walk() for op in one.stored]
+        loaded = {int(devices[op]) for op in stored if op in self.modules.streamed}
+        if not loaded:
+            runs = module.devices or {int(devices[op]) for op in stored[:1]}
+            return next(iter(runs)) if len(runs) == 1 else None
+        # Buffers stay on the GPU beside weights that are streamed.
+        kinds, read = self.modules.plan.graph.kinds, self.modules.weights - self.modules.streamed
+        stays = any(op in read and kinds[op] == "parameter" for op in stored)
+        # An entry for the model itself would name no GPU.
+        is_one = len(loaded) == 1 and module.path and not stays
+        return next(iter(loaded)) if is_one else None
+
+    # -- what is in the way ------------------------------------------------------------------
+
+    def reasons(self) -> Iterator[Reason]:
+        """All of it, a sort at a time."""
+        modules = self.modules
+        plan = modules.plan
+        reads = [(a, b) for a, b in modules.reads() if a not in modules.streamed]
+        torn = [f"{path or 'the model itself'}" for path in self._torn(reads)]
+        if torn:
+            yield (
+                "modules are divided whose own code, or its backward, reads what is on another "
+                "device",
+                torn,
             )
+        if untied := list(self._untied(reads)):
+            yield "parameters are read on several devices, where a map would untie them", untied
+        yield from self._away(reads)
+        family = [name for name, _ in families(plan.cluster)]
+        used = sorted({int(plan.devices[op]) for op in modules.order})
+        kinds = {family[d] for d in used}
+        if "disk" in kinds or ("cpu" in kinds and len(kinds) > 1):
+            on = [plan.cluster.devices[d].name for d in used if family[d] in ("cpu", "disk")]
+            yield "accelerate would store the weights there, and run on a GPU, but ops run on", on
+        stays = any(
+            int(plan.devices[op]) in used for op in modules.weights if op not in modules.streamed
+        )
+        if modules.streamed and not stays:
+            yield "all weights are streamed, so that the map names no GPU to run on"
+
+    def _away(self, reads: list[tuple[int, int]]) -> Iterator[Reason]:
+        """What the model itself holds is on the main device, the first that the map has."""
+        modules = self.modules
+        if len(modules.top.devices) < 2:
+            return
+        devices, main = modules.plan.devices, min(modules.top.devices)
+        own = set(modules.top.stored) & modules.weights
+        read = {src for src, dst in reads if src in own and devices[dst] != main}
+        away = [
+            modules.name(op)
+            for op in sorted(read)
+            if not modules.is_of_optimizer(op)
+            and not all(modules.passed(src, dst) for src, dst in reads if src == op)
+        ]
+        if away:
+            on = modules.plan.cluster.devices[main].name
+            yield f"what the model itself holds is on {on}, but is read elsewhere", away
+
+    def _torn(self, reads: list[tuple[int, int]]) -> Iterator[str]:
+        """Divided modules whose own ops read from another device than their own."""
+        modules = self.modules
+        devices = modules.plan.devices
+        foreign = {dst for src, dst in reads if devices[src] != devices[dst]}
+        near: dict[int, set[int]] = {}
+        for src, dst in reads:
+            near.setdefault(src, set()).add(int(devices[dst]))
+            near.setdefault(dst, set()).add(int(devices[src]))
+        for module in modules.top.walk():
+            if len(module.devices) == 1:
+                continue
+            forward = [op for op in module.ops if modules.is_forward(op)]
+            others = [op for op in module.ops if not modules.is_forward(op)]
+            # Autograd runs the backward of an op on the op's device.
+            stray = any(int(devices[op]) not in near.get(op, set()) for op in others)
+            leaf = not any(child.ops or child.children for child in module.children.values())
+            if stray or leaf or any(op in foreign for op in forward):
+                yield module.path
+
+    def _untied(self, reads: list[tuple[int, int]]) -> Iterator[str]:
+        """Parameters that modules on several devices share."""
+        modules = self.modules
+        plan = modules.plan
+        where: dict[int, dict[int, int]] = {}
+        for src, dst in reads:
+            if src in modules.weights and not modules.passed(src, dst):
+                where.setdefault(src, {}).setdefault(int(plan.devices[dst]), dst)
+        for src, readers in where.items():
+            apart = {modules.of[op] for op in readers.values()}
+            if len(readers) > 1 and len(apart) > 1:
+                on = ", ".join(plan.cluster.devices[device].name for device in readers)
+                yield f"{modules.name(src)!r} on {on}"
 
 
 # -- max_memory --------------------------------------------------------------------------------
@@ -164,7 +236,7 @@ def max_memory(cluster: Cluster, limits: Mapping[int | str, int | str]) -> Clust
     Raises
     ------
     InputError
-        A device that the cluster does not have, disk, or no size.
+        A device that the cluster does not have, or no size.
 
     Examples
     --------
@@ -181,9 +253,7 @@ def max_memory(cluster: Cluster, limits: Mapping[int | str, int | str]) -> Clust
     kept: dict[int, int] = {}
     for key, value in limits.items():
         size, name = _size(key, value), str(key)
-        if name == "disk" and size:
-            raise InputError("max_memory: Loadmaster places nothing on disk; leave 'disk' out")
-        if name not in index and name != "disk":
+        if name not in index and (size or name != "disk"):
             raise InputError(
                 f"max_memory speaks of {key!r}, but {cluster!r} has {', '.join(map(repr, index))}"
             )

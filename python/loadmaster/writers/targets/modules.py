@@ -10,6 +10,7 @@ import numpy as np
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.plan import Plan
+from loadmaster.transforms.weight_streaming import streamed
 from loadmaster.writers.targets.names import run_order
 
 #: How the module path of an optimizer's op begins in a traced graph.
@@ -26,7 +27,7 @@ class Module:
     path : str
         As PyTorch's ``named_modules`` has it; empty for the model.
     devices : set of int
-        Of all ops and parameters in it and below it.
+        Of all ops in it and below it, and of the parameters and buffers that they read there.
     ops, stored : list of int
         Its own: ops that run, in order; parameters and buffers.
     children : dict of str to Module
@@ -96,6 +97,10 @@ class Modules:
             raise InputError(f"no op of {graph.name!r} is in a module below {root!r}")
         self.top = Module("")
         stored = [i for i, kind in enumerate(graph.kinds) if kind in _STORED]
+        #: Parameters that are loaded from elsewhere whenever their module runs.
+        self.streamed = frozenset(np.flatnonzero(streamed(plan.program)).tolist())
+        #: Parameters and buffers that an op below the root reads.
+        self.weights = frozenset(stored) & {src for src, _ in self.reads()}
         for i in stored:
             self._file(i, stored=True)
         for i in self.order:
@@ -112,18 +117,24 @@ class Modules:
             return
         device = int(self.plan.devices[op])
         node = self.top
-        node.devices.add(device)
+        # What is streamed, or read by nothing, keeps its module nowhere.
+        runs = {device} if not stored or op in self.weights - self.streamed else set()
+        node.devices |= runs
         parts = path.split(".") if path else []
         for depth in range(1, len(parts) + 1):
             child = ".".join(parts[:depth])
             node = node.children.setdefault(child, Module(child))
-            node.devices.add(device)
+            node.devices |= runs
         (node.stored if stored else node.ops).append(op)
 
     def name(self, op: int) -> str:
         """A parameter's or buffer's name in the model."""
         name = self.plan.graph.names[op]
         return name.removeprefix(f"{self.root}.") if self.root else name
+
+    def is_of_optimizer(self, op: int) -> bool:
+        """Whether an op is the optimizer's, or a slot of it."""
+        return self.plan.graph.modules[op].startswith(_OPTIMIZER)
 
     def full(self, path: str) -> str:
         """A module's path in the graph, as constraints speak of it."""

@@ -1,8 +1,7 @@
 """What the writers for other systems share: names of devices, and refusals.
 
-The name of a device in another system follows from its family and its number. A device with "cpu"
-or "npu" in its name or type is of that family, any other device is a GPU. Numbers follow the
-cluster's order. ``names`` overrides the name of a device.
+The name of a device in another system follows from its family and its number
+(:mod:`loadmaster.model.families`). ``names`` overrides the name of a device.
 """
 
 from __future__ import annotations
@@ -78,6 +77,19 @@ def pattern(module: str) -> str:
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 
+def divided(plan: Plan) -> str:
+    """That the plan has an op of the model in parts or replicas; empty: it has none."""
+    ops = np.flatnonzero(plan.devices < 0).tolist()
+    if not ops:
+        return ""
+    parts = plan.parts(ops[0])
+    kind = "replicas" if parts[0].replica >= 0 else "parts"
+    used = dict.fromkeys(part.device for part in parts)
+    on = " and ".join(used) if len(used) <= 2 else f"{len(used)} devices"
+    more = f", and so {len(ops) - 1} more" if len(ops) > 1 else ""
+    return f"the plan has op {plan.graph.names[ops[0]]!r} in {len(parts)} {kind} on {on}{more}"
+
+
 def refuse_parts(plan: Plan, system: str) -> None:
     """Refuses a plan in which parts or replicas do the work of an op of the model.
 
@@ -86,16 +98,10 @@ def refuse_parts(plan: Plan, system: str) -> None:
     InputError
         An op has parts or replicas; it is named.
     """
-    divided = np.flatnonzero(plan.devices < 0).tolist()
-    if divided:
-        parts = plan.parts(divided[0])
-        kind = "replicas" if parts[0].replica >= 0 else "parts"
-        used = dict.fromkeys(part.device for part in parts)
-        on = " and ".join(used) if len(used) <= 2 else f"{len(used)} devices"
-        more = f", and so {len(divided) - 1} more" if len(divided) > 1 else ""
+    if found := divided(plan):
         raise InputError(
-            f"{system} has every op once, but the plan has op {plan.graph.names[divided[0]]!r} in "
-            f"{len(parts)} {kind} on {on}{more}: place whole ops, as auto does with split=none"
+            f"{system} has every op once, but {found}: place whole ops, as auto does with "
+            "split=none"
         )
 
 
