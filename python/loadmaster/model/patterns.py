@@ -221,9 +221,7 @@ def instances(modules: Sequence[str], patterns: Iterable[str], what: str) -> NDA
     return np.array([of[module] for module in modules], dtype=np.int64)
 
 
-def innermost(
-    modules: Sequence[str], patterns: Sequence[str], what: str
-) -> list[tuple[str, int]]:
+def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> list[tuple[str, int]]:
     """The innermost module that fits a pattern and has each path in it, and that pattern.
 
     Returns

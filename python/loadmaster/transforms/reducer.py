@@ -81,7 +81,7 @@ def _waiting(
 
 
 def with_standing_buckets(program: Program) -> Program:
-    """Replicas whose buckets of gradients are there for the whole step; sums make nothing. O(V + E)."""
+    """Replicas whose buckets of gradients are there for the whole step. O(V + E)."""
     graph = program.graph
     is_sum, tensor = _sums(program), _tensors(program)
     enters = is_sum[graph.dst] & (tensor >= 0)

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: a process per device, each with the model and an equal share of the batch.
+"""DistributedDataParallel: a process per device, with the model and an equal share of the batch.
 
 Li et al., VLDB 2020. Every process gets as many samples, so unequal devices wait for the slowest.
 What is decided: how many devices take part, which may be one; how many bytes a bucket of gradients
@@ -113,7 +113,8 @@ def plan(
             continue
         for way in ways if len(devices) > 1 else ways[:1]:
             tried(devices, way, size)
-    assert best is not None and chosen is not None
+    assert best is not None
+    assert chosen is not None
     if bucket_mb is None and len(chosen[0]) > 1:
         devices, way, _ = chosen
         for megabytes in BUCKETS:

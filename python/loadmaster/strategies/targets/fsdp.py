@@ -1,4 +1,4 @@
-"""FSDP2: a process per device with its share of the batch and of every parameter, by ``fully_shard``.
+"""FSDP2, ``fully_shard``: a process per device, with a share of the batch and all parameters.
 
 Zhao et al., VLDB 2023; ZeRO-3 (Rajbhandari et al., SC 2020). A *unit* is a module whose parameters
 one collective gathers, and whose gradients one collective scatters: the repeated layers, and the
@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER, OpGraph

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadmaster.base.files import write_bytes
-from loadmaster.base.units import counted
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.targets.ddp import NAME, USUAL
 from loadmaster.transforms.shares import batch_size
@@ -134,7 +133,9 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         each=batch // len(devices),
         bucket=said["bucket_cap_mb"],
         norms=norms,
-        optimizer=optimizer if (optimizer := plan.graph.meta.get("optimizer", ""))[:1].isupper() else "SGD",
+        optimizer=optimizer
+        if (optimizer := plan.graph.meta.get("optimizer", ""))[:1].isupper()
+        else "SGD",
         optimizer_text=text,
         optimizer_code=code,
     )

@@ -93,7 +93,9 @@ def _stage(plan: Plan) -> tuple[int, int, list[int]]:
     if plan.recipe is not None:
         devices = plan.recipe.mesh.on(plan.cluster).tolist()
         size = plan.recipe.bucket_bytes
-        return (3, size, devices) if said is None else (said["stage"], said["bucket_bytes"], devices)
+        return (
+            (3, size, devices) if said is None else (said["stage"], said["bucket_bytes"], devices)
+        )
     devices = devices_of(plan)
     if said is not None:
         return said["stage"], said["bucket_bytes"], devices
@@ -106,7 +108,9 @@ def _stage(plan: Plan) -> tuple[int, int, list[int]]:
 def _largest(plan: Plan) -> int:
     """Bytes of the largest bucket of gradients."""
     graph = plan.program.graph
-    into = np.array([label.partition("/")[2].startswith("gradients") for label in graph.collectives])
+    into = np.array(
+        [label.partition("/")[2].startswith("gradients") for label in graph.collectives]
+    )
     size = np.bincount(graph.dst, graph.bytes * into[graph.dst], graph.n_ops)
     return int(size.max(initial=1.0))
 
@@ -145,6 +149,9 @@ def _in_the_way(plan: Plan) -> Iterator[Reason]:
     if not (layout.labels[:, of] == FLAT).any():
         yield "no parameter is sharded: what has all of them whole is written as ddp"
     if recipe.recompute:
-        yield "modules are recomputed, which is said in the model's own code", list(recipe.recompute)
+        yield (
+            "modules are recomputed, which is said in the model's own code",
+            list(recipe.recompute),
+        )
     if recipe.units:
         yield "parameters are gathered by modules, which is written as fsdp", list(recipe.units)

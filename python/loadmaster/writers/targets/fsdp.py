@@ -28,7 +28,7 @@ from loadmaster.writers.targets.refusal import Reason, refusal
 #: What the name of the file beside it ends in, which says which shard goes where.
 SHARDS = ".shards.json"
 
-_FILE = '''"""Fully sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
+_FILE = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
 
 {run}
 
@@ -79,21 +79,21 @@ def sampler_of(dataset, **options):
     return DistributedSampler(dataset, drop_last=True, **options)
 '''
 
-_RECOMPUTED = '''
+_RECOMPUTED = """
 #: Modules whose activations are made anew in the backward pass.
 RECOMPUTED = {paths}
-'''
+"""
 
-_WRAP = '''\
+_WRAP = """\
     anew = [model.get_submodule(path) for path in RECOMPUTED]
     apply_activation_checkpointing(model, check_fn=lambda module: module in anew)
-'''
+"""
 
-_IMPORT = '''\
+_IMPORT = """\
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
-'''
+"""
 
 
 def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
@@ -259,8 +259,8 @@ def _more(plan: Plan) -> Iterator[str]:
     assert plan.recipe is not None
     if not plan.recipe.units:
         yield (
-            "The plan gathers parameters in buckets by size; fully_shard gathers them by module, so "
-            "the step is another than simulated."
+            "The plan gathers parameters in buckets by size; fully_shard gathers them by module, "
+            "so the step is another than simulated."
         )
     yield (
         "fully_shard cuts parameters by their first axis, and pads what that does not divide: "

@@ -16,11 +16,11 @@ from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
 from loadmaster.model.cluster import Cluster
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.modules import Module, Modules
 from loadmaster.writers.targets.names import (
     device_names,
-    families,
     listed,
     pattern,
     placed,

@@ -8,9 +8,10 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.targets.layers import layer_split, once_each, stages, with_ends
-from loadmaster.writers.targets.names import device_names, families
+from loadmaster.writers.targets.names import device_names
 
 #: Entries that ``--tensor-split`` takes: one less than ``llama_max_devices()``.
 MAX_GPUS = 15

@@ -12,9 +12,9 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import TEMPORARY, system_errors, write_json
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.running.onnx_segments import FORMAT, MANIFEST, VERSION, read_manifest
-from loadmaster.writers.targets.names import families
 from loadmaster.writers.targets.onnx_parts import PREFIX, Part, PlacedModel, save, without_facts
 
 #: ONNX Runtime's execution provider and its option for the number of the device, by family.

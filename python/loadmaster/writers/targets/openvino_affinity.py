@@ -13,9 +13,10 @@ from typing import Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
+from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.readers.onnx_shapes import library_errors
-from loadmaster.writers.targets.names import device_names, families, refuse_parts
+from loadmaster.writers.targets.names import device_names, refuse_parts
 
 #: Key of an op's runtime info that HETERO reads.
 _KEY = "affinity"

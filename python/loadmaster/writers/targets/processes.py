@@ -40,7 +40,7 @@ def start(plan: Plan, devices: Sequence[int]) -> str:
     """The function ``start`` of a file: it joins the processes, and gives each its device."""
     family = families(plan.cluster)[devices[0]][0]
     kind = {"gpu": "cuda"}.get(family, family)
-    number = '0' if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
+    number = "0" if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
     return _START.format(n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
 
 
@@ -103,4 +103,7 @@ def no_replicas(plan: Plan) -> Iterator[Reason]:
             )
     shares = {round(float(s), 6) for s in np.unique(program.share[~program.own])}
     if len(shares - {1.0}) > 1:
-        yield "replicas have unequal shares of the batch", [f"{s:.3f}" for s in sorted(shares - {1.0})]
+        yield (
+            "replicas have unequal shares of the batch",
+            [f"{s:.3f}" for s in sorted(shares - {1.0})],
+        )
