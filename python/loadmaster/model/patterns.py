@@ -221,6 +221,44 @@ def instances(modules: Sequence[str], patterns: Iterable[str], what: str) -> NDA
     return np.array([of[module] for module in modules], dtype=np.int64)
 
 
+def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> list[tuple[str, int]]:
+    """The innermost module that fits a pattern and has each path in it, and that pattern.
+
+    Returns
+    -------
+    list of (str, int)
+        The module, and the index of the pattern that it fits, the last of several; of what is in
+        none ``""`` and -1. The pattern ``"."`` is the model, ``""``, which has all.
+
+    Raises
+    ------
+    InputError
+        A pattern of no module; ``what`` says whose pattern it is.
+
+    Examples
+    --------
+    >>> innermost(["h.0.fc", "h.1", "ln"], ["h.*", "."], "units")
+    [('h.0', 0), ('h.1', 0), ('', 1)]
+    """
+    selectors = [Selector(pattern) for pattern in patterns]
+    rest = max((at for at, one in enumerate(patterns) if one == "."), default=-1)
+    found, met = list[tuple[str, int]](), {rest}
+    for module in modules:
+        words, here = module_path(module), ("", rest)
+        for length in range(1, len(words) + 1):
+            outer = _words(".".join(words[:length]))
+            fitting = [at for at, one in enumerate(selectors) if one.fits(outer)]
+            met.update(fitting)
+            if fitting:
+                here = ".".join(words[:length]), fitting[-1]
+        found.append(here)
+    for at, one in enumerate(selectors):
+        if at not in met:
+            places = Places([".".join(module_path(path)) for path in modules], [""] * len(modules))
+            raise InputError(f"{what}: no module is {one.pattern!r}{places.near(one)}")
+    return found
+
+
 class Places:
     """Where items stand: ops by module, kind and ordinal; or tensors by name.
 

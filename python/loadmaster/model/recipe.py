@@ -57,6 +57,10 @@ SHARD_STATES = ("none", "optimizer", "gradients", "parameters")
 #: Where batch norms take their statistics from.
 BATCH_NORMS = ("local", "synchronised")
 
+#: What becomes of the gathered parameters of a unit after the forward pass: they are gathered again
+#: in the backward pass, or kept until it has used them.
+UNITS = ("again", "kept")
+
 _LABEL = re.compile(r"[A-Za-z_][\w.-]*")
 _SPEC = re.compile(r"Replicate|Shard\(\d{1,3}\)(?:\.\d{1,3})?|flat|owner|auto")
 _AXIS = re.compile(r"[A-Za-z_]\w*")
@@ -229,6 +233,11 @@ class Recipe:
         ``"gradients"``, ``"parameters"`` too (ZeRO 1, 2 and 3).
     recompute : tuple of patterns
         Modules whose activations are not kept but made anew in the backward pass.
+    units : mapping of pattern to word
+        Modules whose parameters are gathered together, and whose gradients are scattered together,
+        by one collective each, where ``shard_state`` has them sharded: ``"again"``, they are
+        gathered a second time in the backward pass, or ``"kept"`` from the forward pass. Of nested
+        ones the innermost counts, and ``"."``, the model, has the rest. None: buckets by size.
     batch_norm : "local" or "synchronised"
         Whether batch norms have the statistics of their part of the batch, or of all of it.
     bucket_bytes : int
@@ -277,6 +286,7 @@ class Recipe:
     rest: str = WHOLE
     shard_state: Mapping[str, str] = field(default_factory=dict)
     recompute: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
     expert_imbalance: float = 1.0
@@ -296,6 +306,7 @@ class Recipe:
             "labels": self._checked(self.labels, _LABELS),
             "parameters": self._checked(self.parameters, _SPECS),
             "shard_state": _texts("shard_state", self.shard_state),
+            "units": _texts("units", self.units),
             "overrides": _texts("overrides", self.overrides),
             "recompute": _patterns("recompute", self.recompute),
             "bucket_bytes": parse_bytes(self.bucket_bytes, "bucket_bytes"),
@@ -303,6 +314,8 @@ class Recipe:
         }
         for pattern, word in checked["shard_state"].items():
             checks.one_of(f"shard_state of {pattern!r}", word, SHARD_STATES)
+        for pattern, word in checked["units"].items():
+            checks.one_of(f"units of {pattern!r}", word, UNITS)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.micro is not None and not isinstance(self.micro, Micro):

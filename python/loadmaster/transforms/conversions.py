@@ -9,7 +9,8 @@ the inside out, all-to-alls, all-reduces, and all-gathers from the outside in. S
 cross the outer axes, whose links are the slower ones.
 
 Gradients on their way to the optimizer, parameters that are gathered where they are used and
-parameters that were updated go in buckets, each of one kind on one axis. What the same op of each
+parameters that were updated go in buckets, each of one kind on one axis: by size, or where the
+layout has units, those of a unit. What the same op of each
 expert of a layer reads, or makes, goes together.
 """
 
@@ -128,6 +129,7 @@ class Conversions:
         owner = np.where(want == OWNER, layout.owner[:, reader], 0)
         is_state = graph.placeholder[d.root[at]]
         is_backward = is_state & np.isin(np.array(graph.phases, dtype=object)[reader], ["b"])
+        is_backward &= ~layout.is_kept[d.root[at]]
         code = tensor * 2 + is_backward
         for lays, places in zip(want, owner, strict=True):
             code = (code * (int(want.max(initial=0)) + 7) + lays + 6) * (
@@ -193,6 +195,15 @@ class Conversions:
             np.full(len(some), UPDATED),
             writer[some],
         )
+
+    def _unit(self, of: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The unit of the parameter that conversions are of, and in which pass it is read."""
+        layout, rows = self.layout, self.rows
+        tensor, first = rows.tensor[of], rows.first[of]
+        op = np.where(rows.what[of] == GRADIENT, first, layout.maker[tensor])
+        phases = np.array(layout.graph.phases, dtype=object)
+        is_late = (rows.what[of] == WEIGHT) & (phases[first] == "b") & ~layout.is_kept[op]
+        return np.stack([layout.unit[op], is_late])
 
     # -- how ---------------------------------------------------------------------------------------
 
@@ -276,11 +287,13 @@ class Conversions:
             order = np.lexsort((sort[of], came, turn[of]))
             of, came = of[order], came[order]
             batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
-            number = (
-                np.unique(np.stack([part[of], came]), axis=1, return_inverse=True)[1]
-                if one // 64 == EXPERT
-                else filled(largest[of], batch, self.layout.bucket_bytes)
-            )
+            if one // 64 == EXPERT:
+                number = np.unique(np.stack([part[of], came]), axis=1, return_inverse=True)[1]
+            elif self.layout.units:
+                together = self._unit(steps.row[of])
+                number = np.unique(np.vstack([together, batch]), axis=1, return_inverse=True)[1]
+            else:
+                number = filled(largest[of], batch, self.layout.bucket_bytes)
             bucket[of] = count + number
             before[steps.row[of]] = bucket[of]
             count += int(number.max()) + 1

@@ -6,8 +6,8 @@ the lays that arguments need, and per device the share of FLOPs, of bytes and of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Form
 from loadmaster.dimensions.words import FREE, labels_of, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_norm import is_batch_norm, sums_gradients
@@ -28,7 +29,7 @@ from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat, part_
 from loadmaster.transforms.mesh_ways import ALL, EVEN, Load, MeshWays
 
 #: What a layout has of a recipe beside its mesh and labels.
-_SETTINGS = ("batch_norm", "bucket_bytes", "expert_imbalance")
+_SETTINGS = ("units", "batch_norm", "bucket_bytes", "expert_imbalance")
 
 #: Words for lays that are no cuts.
 _LAYS = {
@@ -51,6 +52,9 @@ class Layout:
     labels : int32 [n_axes, n_ops]
         Per axis, outermost first, and op: 0 whole, i > 0 cut i - 1 of its form, FLAT or OWNER.
         Those of views count for nothing.
+    units : mapping of pattern to "again" or "kept"
+        Modules whose parameters one collective takes, and whether these are kept from the forward
+        pass to the backward pass. Empty: collectives take ``bucket_bytes``.
     batch_norm : "local" or "synchronised"
         Whether batch norms have the statistics of their part of the batch, or of all of it.
     bucket_bytes : int
@@ -79,6 +83,7 @@ class Layout:
     dimensions: Dimensions
     mesh: Mesh
     labels: NDArray[np.int32]
+    units: Mapping[str, str] = field(default_factory=dict)
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
     expert_imbalance: float = 1.0
@@ -127,8 +132,8 @@ class Layout:
         of = {name: getattr(recipe, name) for name in _SETTINGS}
         layout = cls(dimensions, recipe.mesh, labels, **of)
         if recipe.shard_state:
-            state = recipe.sharded_state(graph)
-            layout = replace(layout, labels=layout._with_sharded_state(state))
+            axes = np.flatnonzero(layout.is_batch.any(axis=1)).tolist()
+            layout = layout.with_sharded_state(recipe.sharded_state(graph), axes)
         return layout
 
     def of_graph(self, graph: OpGraph, ops: Sequence[int]) -> Layout:
@@ -148,8 +153,8 @@ class Layout:
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _SETTINGS}
 
-    def _with_sharded_state(self, words: Sequence[str]) -> NDArray[np.int32]:
-        """Labels with updates FLAT on the axes that cut the batch, as ``shard_state`` says of them.
+    def with_sharded_state(self, words: Sequence[str], axes: Sequence[int]) -> Layout:
+        """The layout with updates FLAT on some axes, as the words of ``shard_state`` say per op.
 
         Gradients that are summed for a FLAT update are scattered: so ZeRO 1 and 2 are one.
         """
@@ -158,9 +163,9 @@ class Layout:
         may = np.array([may_be_flat(form) for form in (*self.dimensions.forms, Form((), (), ()))])
         wanted = (self.set_of >= 0) & (word != "none") & may[self.form_of]
         wanted &= (graph.stands_for != PARAMETER) | (word == "parameters")
-        for axis in np.flatnonzero(self.is_batch.any(axis=1)).tolist():
+        for axis in axes:
             labels[axis, wanted & (labels[axis] == 0)] = FLAT
-        return labels
+        return replace(self, labels=labels)
 
     @cached_property
     def is_batch(self) -> NDArray[np.bool_]:
@@ -223,6 +228,34 @@ class Layout:
     def updates(self) -> Updates:
         """The optimizer's ops by parameter."""
         return Updates.of(self.graph, self.graph.roles.many)
+
+    @cached_property
+    def unit(self) -> NDArray[np.int64]:
+        """The unit of each parameter, and of all that updates it; -1: none. int64 [n_ops]."""
+        return self._units[0]
+
+    @cached_property
+    def is_kept(self) -> NDArray[np.bool_]:
+        """Whether each parameter stays gathered between the passes, bool [n_ops]."""
+        return self._units[1]
+
+    @cached_property
+    def _units(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        graph = self.graph
+        unit, kept = np.full(graph.n_ops, -1), np.zeros(graph.n_ops, dtype=bool)
+        of = np.flatnonzero(graph.stands_for == PARAMETER)
+        if not self.units:
+            return unit, kept
+        words, number = [*self.units.values(), ""], dict[str, int]()
+        modules = [graph.modules[op] for op in of.tolist()]
+        for op, (path, at) in zip(
+            of.tolist(), innermost(modules, list(self.units), "units"), strict=True
+        ):
+            unit[op] = number.setdefault(path, len(number))
+            kept[op] = words[at] == "kept"
+        of_set = np.full(self.updates.n + 1, -1)
+        of_set[self.updates.of_parameter] = unit[self.updates.parameter]
+        return np.where(self.set_of >= 0, of_set[self.set_of], unit), kept
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
-"""What PyTorch's DistributedDataParallel makes of buckets (Li et al., VLDB 2020, section 4).
+"""What PyTorch makes of sums of gradients (Li et al., VLDB 2020; Zhao et al., VLDB 2023).
 
-Its reducer has the buckets for good, and gradients are views of them (``gradient_as_bucket_view``):
-their bytes stay for the whole step, and sums take no others. ``backward`` returns once every
-bucket is summed, so the optimizer begins after the last of them.
+``backward`` returns once all gradients are summed, so the optimizer begins after the last sum. The
+reducer of DistributedDataParallel has its buckets for good, and gradients are views of them
+(``gradient_as_bucket_view``): their bytes stay for the whole step, and sums take no others.
 """
 
 from __future__ import annotations
@@ -11,53 +11,96 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.model.program import Program
 
-#: How the name of the collective of a bucket begins.
-_BUCKET = "all_reduce/gradients"
+#: How the names of collectives that sum gradients begin.
+_SUMS = ("all_reduce/gradients", "reduce_scatter/gradients")
+
+#: How the names of collectives that gather what was updated begin.
+_UPDATED = ("all_gather/parameters", "all_gather/updated")
 
 
-def with_reducer(program: Program, meta: Mapping[str, Any]) -> Program:
-    """Replicas whose gradients are summed whole, as the reducer has it. O(k (V + E)).
+def updated_last(program: Program, meta: Mapping[str, Any] | None = None) -> Program:
+    """A program in which updates wait for the last sum of gradients on their device. O(V + E).
 
     Parameters
     ----------
     program : Program
-        Of :func:`loadmaster.transforms.replicas.replicated`.
-    meta : mapping
+        Replicas or shards.
+    meta : mapping, optional
         What is remembered of it, in ``meta`` of its graph.
-
-    Returns
-    -------
-    Program
-        Members of buckets hold their bucket for the whole step and make nothing; updates wait for
-        the last bucket of their replica.
     """
     graph = program.graph
-    is_bucket = np.array([label.startswith(_BUCKET) for label in graph.collectives], dtype=bool)
-    tensor = graph.src if graph.tensor is None else graph.tensor
-    enters = is_bucket[graph.dst] & (tensor >= 0)
-    held = np.bincount(
-        graph.dst[enters], graph.bytes[enters].astype(np.float64), graph.n_ops
-    ).astype(np.uint64)
-    leaves = is_bucket[graph.src] & (tensor >= 0)
-    # An update that comes before the last bucket is of another step in the same graph.
-    last = np.full(int(program.replica.max(initial=0)) + 1, -1)
-    members = np.flatnonzero(is_bucket)
-    np.maximum.at(last, program.replica[members], members)
-    reader = np.unique(graph.dst[leaves])
-    before = last[program.replica[reader]]
-    reader, before = reader[before < reader], before[before < reader]
-    ops = {
-        "param_bytes": np.where(is_bucket, held, graph.param_bytes),
-        "output_bytes": np.where(is_bucket, np.uint64(0), graph.output_bytes),
-    }
-    nothing = np.zeros(len(reader), dtype=np.uint64)
+    is_sum, tensor = _sums(program), _tensors(program)
+    device = np.where(program.rank >= 0, program.rank, program.replica)
+    members = np.flatnonzero(is_sum)
+    last = np.full(int(device.max(initial=0)) + 2, -1)
+    np.maximum.at(last, device[members], members)
+    reader = np.unique(graph.dst[is_sum[graph.src] & (tensor >= 0) & graph.updates[graph.dst]])
+    before = last[device[reader]]
+    # An update that comes before the last sum is of another step in the same graph.
+    return _waiting(program, np.where(before < reader, before, -1), reader, meta)
+
+
+def gathered_last(program: Program) -> Program:
+    """A program in which what was updated is gathered after the last update. O(V + E).
+
+    Only of a graph of one step, in which every update comes after all else of the user's.
+    """
+    graph = program.graph
+    device = np.where(program.rank >= 0, program.rank, program.replica)
+    updates = np.flatnonzero(graph.updates & ~program.own)
+    others = np.flatnonzero(~graph.updates & ~program.own & ~graph.placeholder)
+    gathers = np.array([label.startswith(_UPDATED) for label in graph.collectives], dtype=bool)
+    members = np.flatnonzero(gathers)
+    if not len(members) or not len(updates) or updates.min() < others.max(initial=-1):
+        return program
+    last = np.full(int(device.max(initial=0)) + 2, -1)
+    np.maximum.at(last, device[updates], updates)
+    return _waiting(program, last[device[members]], members)
+
+
+def _waiting(
+    program: Program,
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    meta: Mapping[str, Any] | None = None,
+) -> Program:
+    """The program with ops that wait for others; -1: for none."""
+    graph, is_one = program.graph, before >= 0
+    before, after = before[is_one], after[is_one]
     edges = {
         "src": np.concatenate([graph.src, before]),
-        "dst": np.concatenate([graph.dst, reader]),
-        "tensor": np.concatenate([tensor, np.full(len(reader), -1)]),
-        "bytes": np.concatenate([np.where(leaves, np.uint64(0), graph.bytes), nothing]),
+        "dst": np.concatenate([graph.dst, after]),
+        "tensor": np.concatenate([_tensors(program), np.full(len(after), -1)]),
+        "bytes": np.concatenate([graph.bytes, np.zeros(len(after), dtype=np.uint64)]),
     }
-    return program.with_graph(program.source, graph.with_columns(ops, edges, meta))
+    return program.with_graph(program.source, graph.with_columns({}, edges, meta))
+
+
+def with_standing_buckets(program: Program) -> Program:
+    """Replicas whose buckets of gradients are there for the whole step. O(V + E)."""
+    graph = program.graph
+    is_sum, tensor = _sums(program), _tensors(program)
+    enters = is_sum[graph.dst] & (tensor >= 0)
+    size = graph.bytes[enters].astype(np.float64)
+    held = np.bincount(graph.dst[enters], size, graph.n_ops).astype(np.uint64)
+    ops = {
+        "param_bytes": np.where(is_sum, held, graph.param_bytes),
+        "output_bytes": np.where(is_sum, np.uint64(0), graph.output_bytes),
+    }
+    leaves = is_sum[graph.src] & (tensor >= 0)
+    edges = {"bytes": np.where(leaves, np.uint64(0), graph.bytes)}
+    return program.with_graph(program.source, graph.with_columns(ops, edges))
+
+
+def _sums(program: Program) -> NDArray[np.bool_]:
+    """Which ops are members of sums of gradients."""
+    return np.array([label.startswith(_SUMS) for label in program.graph.collectives], dtype=bool)
+
+
+def _tensors(program: Program) -> NDArray[np.int64]:
+    graph = program.graph
+    return graph.src if graph.tensor is None else graph.tensor

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from loadmaster.writers.pictures.drawings import dot, graphml
     from loadmaster.writers.pictures.trace import write_trace as perfetto
     from loadmaster.writers.targets.ddp import ddp
+    from loadmaster.writers.targets.deepspeed import deepspeed
+    from loadmaster.writers.targets.fsdp import fsdp
     from loadmaster.writers.targets.huggingface import device_map, max_memory
     from loadmaster.writers.targets.llama_cpp_split import llama_cpp
     from loadmaster.writers.targets.megatron_layout import megatron
@@ -33,8 +35,10 @@ __all__ = [
     "OnnxSegments",
     "check_onnx",
     "ddp",
+    "deepspeed",
     "device_map",
     "dot",
+    "fsdp",
     "fx",
     "fx_split",
     "graphml",
@@ -59,8 +63,10 @@ _HOMES = {
     "OnnxSegments": ".running.onnx_segments",
     "check_onnx": ".running.onnx_check",
     "ddp": "targets.ddp",
+    "deepspeed": "targets.deepspeed",
     "device_map": "targets.huggingface",
     "dot": "pictures.drawings",
+    "fsdp": "targets.fsdp",
     "fx": "targets.torch_fx",
     "fx_split": "targets.torch_fx",
     "graphml": "pictures.drawings",

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: a process per device, each with the model and an equal share of the batch.
+"""DistributedDataParallel: a process per device, with the model and an equal share of the batch.
 
 Li et al., VLDB 2020. Every process gets as many samples, so unequal devices wait for the slowest.
 What is decided: how many devices take part, which may be one; how many bytes a bucket of gradients
@@ -8,26 +8,29 @@ which sums gradients whole all the same). Ops run in the program's own order, as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.model.families import families
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.simple.data_parallel import usable
 from loadmaster.strategies.simple.homes import where_allowed
-from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.base import Semantics, target
+from loadmaster.strategies.targets.replicas import (
+    check_all_there,
+    check_kind,
+    is_hopeless,
+    numbers_of_devices,
+)
 from loadmaster.transforms.data_parallel import BatchNorm
 from loadmaster.transforms.gradients import reached
-from loadmaster.transforms.reducer import with_reducer
+from loadmaster.transforms.reducer import updated_last, with_standing_buckets
 from loadmaster.transforms.replicas import Replication, replicated
 from loadmaster.transforms.shares import batch_size
 
@@ -106,54 +109,17 @@ def plan(
             tell(words, Incumbent(found.verdict.step_time))
 
     for devices in counts:
-        if best is not None and best.fits and _is_hopeless(problem, best, devices):
+        if best is not None and best.fits and is_hopeless(problem, best, devices):
             continue
         for way in ways if len(devices) > 1 else ways[:1]:
             tried(devices, way, size)
-    assert best is not None and chosen is not None
+    assert best is not None
+    assert chosen is not None
     if bucket_mb is None and len(chosen[0]) > 1:
         devices, way, _ = chosen
         for megabytes in BUCKETS:
             tried(devices, way, megabytes)
     return accepted(best.problem, Outcome(best, 1.0))
-
-
-def check_kind(problem: Problem, name: str) -> None:
-    """Refuses what is no training step with a batch and an optimizer."""
-    graph = problem.model
-    if "b" not in graph.phases:
-        raise refused(name, f"no op of {graph.name!r} is of a backward pass")
-    if not graph.updates.any():
-        raise refused(
-            name, f"no op of {graph.name!r} updates a parameter: capture it with an optimizer"
-        )
-    if batch_size(graph) is None:
-        raise refused(name, f"{graph.name!r} does not say how many samples its batch has")
-
-
-def numbers_of_devices(problem: Problem, name: str, n: int | None) -> list[list[int]]:
-    """The devices for every number of processes that divides the batch, the most first.
-
-    The fastest of the family of the fastest device, since one backend serves all processes.
-
-    Raises
-    ------
-    InputError
-        The number asked for is more than there are devices of use, or does not divide the batch.
-    """
-    family = [kind for kind, _ in families(problem.cluster)]
-    fastest = usable(problem)
-    fastest = [d for d in fastest if family[d] == family[fastest[0]]]
-    batch = batch_size(problem.model) or 1
-    if n is not None:
-        checks.integer("replicas", n, 1, len(fastest))
-        if batch % n:
-            raise InputError(
-                f"target {name!r}: replicas is {n}, and a batch of {counted(batch, 'sample')} is "
-                f"not {n} equal shares"
-            )
-    wanted = range(len(fastest), 0, -1) if n is None else (n,)
-    return [sorted(fastest[:k]) for k in wanted if batch % k == 0]
 
 
 def on_replicas(
@@ -175,30 +141,11 @@ def on_replicas(
             fill=reached,
         )
         said = {"bucket_cap_mb": megabytes, "optimizer": optimizer, "batch_norm": norm}
-        placed = problem.transformed(
-            with_reducer(replicated(problem.model, how), {NAME: said})
-        )
+        program = with_standing_buckets(replicated(problem.model, how))
+        placed = problem.transformed(updated_last(program, {NAME: said}))
         replica = placed.program.replica[placed.reduced.op_of]
     wanted = np.array(devices, dtype=np.int32)[replica]
     at = where_allowed(placed, wanted)
-    if stray := next(_stray(placed, wanted, at), None):
-        raise InputError(
-            f"target {NAME!r}: a process runs all of its replica, and constraints keep op "
-            f"{stray}: leave them out"
-        )
+    check_all_there(placed, wanted, at, NAME)
     order = np.arange(placed.graph.n_ops, dtype=np.int32)
     return judged(placed, Assignment(at, order), placed.program.notes if k > 1 else ())
-
-
-def _stray(placed: Problem, wanted: np.ndarray, at: np.ndarray) -> Iterator[str]:
-    """Ops that may not be where they should, each with the device that it may not be on."""
-    for op in np.flatnonzero(wanted != at).tolist():
-        name = placed.program.label(int(placed.reduced.op_of[op]))
-        yield f"{name} off {placed.cluster.devices[int(wanted[op])].name!r}"
-
-
-def _is_hopeless(problem: Problem, best: Candidate, devices: Sequence[int]) -> bool:
-    """Whether the work of one replica alone takes longer than the best step."""
-    types = np.array(problem.cluster.device_types)[list(devices)]
-    work = problem.time[:, types].sum(axis=0).max() / len(devices)
-    return bool(work >= best.verdict.step_time)

@@ -6,16 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from loadmaster.base.files import write_bytes
-from loadmaster.base.units import counted
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.specs import recipe_in_words
 from loadmaster.strategies.targets.ddp import NAME, USUAL
 from loadmaster.transforms.shares import batch_size
 from loadmaster.writers.targets.figures import figures
-from loadmaster.writers.targets.processes import command, start
+from loadmaster.writers.targets.processes import command, devices_of, no_replicas, start
 from loadmaster.writers.targets.refusal import Reason, refusal
 
 _FILE = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
@@ -119,7 +115,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     reasons = list(_in_the_way(plan))
     if reasons:
         raise refusal(plan, NAME, reasons)
-    devices = _devices(plan)
+    devices = devices_of(plan)
     said = _said(plan)
     text, code, imports = _WAYS[said["optimizer"]]
     if said["batch_norm"] == "synchronised":
@@ -137,21 +133,15 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         each=batch // len(devices),
         bucket=said["bucket_cap_mb"],
         norms=norms,
-        optimizer=optimizer if (optimizer := plan.graph.meta.get("optimizer", ""))[:1].isupper() else "SGD",
+        optimizer=optimizer
+        if (optimizer := plan.graph.meta.get("optimizer", ""))[:1].isupper()
+        else "SGD",
         optimizer_text=text,
         optimizer_code=code,
     )
     if path is not None:
         write_bytes(path, file.encode())
     return file
-
-
-def _devices(plan: Plan) -> list[int]:
-    """The device of each replica, or the one that has the whole model."""
-    replica, device = plan.program.replica, plan.running_devices
-    if plan.program.is_plain:
-        return sorted(set(device.tolist()))[:1]
-    return [int(device[(replica == r).argmax()]) for r in range(int(replica.max()) + 1)]
 
 
 def _said(plan: Plan) -> Mapping[str, Any]:
@@ -181,33 +171,10 @@ def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
 
 def _in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that DistributedDataParallel cannot do of the plan."""
-    program, devices, names = plan.program, plan.running_devices, plan.cluster.devices
-    if program.is_plain:
-        used = sorted(set(devices[plan.problem.reduced.op_of].tolist()))
-        if len(used) > 1:
-            yield "ops of one model are apart", [names[d].name for d in used]
+    yield from no_replicas(plan)
+    if plan.program.is_plain or plan.recipe is not None:
         return
-    replica = program.replica
-    if program.recipe is not None:
-        yield f"its recipe shares ops otherwise than by replicas ({recipe_in_words(plan)})"
-        return
-    if (is_part := program.parts > 1).any():
-        yield "ops are split", [repr(program.graph.names[op]) for op in np.flatnonzero(is_part)]
-    if (outside := np.unique(program.serves[replica < 0])).size:
-        yield "ops are in no replica", [repr(program.source.names[op]) for op in outside]
-    runs = plan.problem.reduced.op_of
-    for r in range(int(replica.max()) + 1):
-        of = runs[replica[runs] == r]
-        home = np.bincount(devices[of]).argmax()
-        if (stray := of[devices[of] != home]).size:
-            yield (
-                f"ops of replica {r} are not on {names[int(home)].name}",
-                [repr(program.graph.names[op]) for op in stray],
-            )
-    shares = {round(float(s), 6) for s in np.unique(program.share[~program.own])}
-    if len(shares - {1.0}) > 1:
-        yield "replicas have unequal shares of the batch", [f"{s:.3f}" for s in sorted(shares - {1.0})]
-    kinds = {label.partition("/")[0] for label in program.graph.collectives if label}
+    kinds = {label.partition("/")[0] for label in plan.program.graph.collectives if label}
     if "reduce_scatter" in kinds:
         yield "gradients are scattered to a sharded optimizer"
     if not kinds and plan.graph.updates.any():

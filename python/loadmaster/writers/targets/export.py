@@ -48,8 +48,10 @@ _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
 #: Every target by the name that ``--target`` takes.
 TARGETS: dict[str, Target] = {
     "ddp": Target(writers.ddp, "torch DistributedDataParallel (Python file)"),
+    "deepspeed": Target(writers.deepspeed, "DeepSpeed configuration of ZeRO (JSON)"),
     "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
     "pipelining": Target(writers.pipelining, "torch.distributed.pipelining (Python)"),
+    "fsdp": Target(writers.fsdp, "torch fully_shard, FSDP2 (Python file)"),
     "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
     "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(

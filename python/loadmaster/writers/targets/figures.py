@@ -29,6 +29,17 @@ def figures(plan: Plan, more: Iterable[str] = ()) -> list[str]:
     >>> print(figures(plan)[0])
     # lenet_train_b256 on 2xV100-NVLink, by heft of Loadmaster.
     """
+    return [
+        line
+        for sentence in sentences(plan, more)
+        for line in textwrap.wrap(
+            sentence, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
+        )
+    ]
+
+
+def sentences(plan: Plan, more: Iterable[str] = ()) -> list[str]:
+    """What :func:`figures` has, a sentence or two each."""
     gain = f"{plan.single / plan.makespan:.2f} x as fast as" if plan.single else "not possible on"
     peaks: dict[int, list[str]] = {}
     for device, peak in zip(plan.cluster.devices, plan.memory.peak.tolist(), strict=True):
@@ -40,20 +51,13 @@ def figures(plan: Plan, more: Iterable[str] = ()) -> list[str]:
     ]
     some = of_devices[:4] + [f"and {len(of_devices) - 4} more peaks"] * (len(of_devices) > 4)
     sources = sorted(plan.provenance.items(), key=lambda row: -row[1])
-    said = [
+    return [
         f"{title(plan)}, by {plan.made_by} of Loadmaster.",
         f"Step: {format_seconds(plan.makespan)} as simulated, {gain} one device.",
         f"Peak memory: {', '.join(some)}.",
-        f"Lower bound: {format_seconds(plan.lower_bound)} ({plan.bound_source}); {no_placement(plan)} "
-        f"can be more than {plan.gap:.1%} faster.",
+        f"Lower bound: {format_seconds(plan.lower_bound)} ({plan.bound_source}); "
+        f"{no_placement(plan)} can be more than {plan.gap:.1%} faster.",
         f"Times of ops: {', '.join(f'{share:.0%} {word}' for word, share in sources if share)}.",
         *more,
         *(f"Note: {note}." for note in plan.notes),
-    ]
-    return [
-        line
-        for sentence in said
-        for line in textwrap.wrap(
-            sentence, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
-        )
     ]

@@ -18,6 +18,7 @@ from loadmaster.plans.plan import Plan
 #: How many ops or modules an error names before it says how many more there are.
 NAMED = 3
 
+
 def device_names(
     plan: Plan, spelled: Callable[[str, int], str], names: Mapping[str, str] | None
 ) -> list[str]:

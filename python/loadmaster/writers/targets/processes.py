@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import recipe_in_words
+from loadmaster.writers.targets.refusal import Reason
 
 #: The backend of torch.distributed by the family of devices.
 _BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
@@ -36,7 +40,7 @@ def start(plan: Plan, devices: Sequence[int]) -> str:
     """The function ``start`` of a file: it joins the processes, and gives each its device."""
     family = families(plan.cluster)[devices[0]][0]
     kind = {"gpu": "cuda"}.get(family, family)
-    number = '0' if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
+    number = "0" if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
     return _START.format(n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
 
 
@@ -62,3 +66,44 @@ def command(plan: Plan, devices: Sequence[int]) -> str:
     visible = ",".join(map(str, numbers)) if 0 < len(numbers) < there else ""
     before = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
     return f"{before}torchrun --nproc-per-node {len(devices)} train.py"
+
+
+def devices_of(plan: Plan) -> list[int]:
+    """The device of each replica, or the one that has the whole model."""
+    replica, device = plan.program.replica, plan.running_devices
+    if plan.program.is_plain:
+        return sorted(set(device.tolist()))[:1]
+    return [int(device[(replica == r).argmax()]) for r in range(int(replica.max()) + 1)]
+
+
+def no_replicas(plan: Plan) -> Iterator[Reason]:
+    """What is in the way of a process per device that has equal work and a whole model."""
+    program, devices, names = plan.program, plan.running_devices, plan.cluster.devices
+    if program.is_plain:
+        used = sorted(set(devices[plan.problem.reduced.op_of].tolist()))
+        if len(used) > 1:
+            yield "ops of one model are apart", [names[d].name for d in used]
+        return
+    replica = program.replica
+    if program.recipe is not None:
+        yield f"its recipe shares ops otherwise than by replicas ({recipe_in_words(plan)})"
+        return
+    if (is_part := program.parts > 1).any():
+        yield "ops are split", [repr(program.graph.names[op]) for op in np.flatnonzero(is_part)]
+    if (outside := np.unique(program.serves[replica < 0])).size:
+        yield "ops are in no replica", [repr(program.source.names[op]) for op in outside]
+    runs = plan.problem.reduced.op_of
+    for r in range(int(replica.max()) + 1):
+        of = runs[replica[runs] == r]
+        home = np.bincount(devices[of]).argmax()
+        if (stray := of[devices[of] != home]).size:
+            yield (
+                f"ops of replica {r} are not on {names[int(home)].name}",
+                [repr(program.graph.names[op]) for op in stray],
+            )
+    shares = {round(float(s), 6) for s in np.unique(program.share[~program.own])}
+    if len(shares - {1.0}) > 1:
+        yield (
+            "replicas have unequal shares of the batch",
+            [f"{s:.3f}" for s in sorted(shares - {1.0})],
+        )
