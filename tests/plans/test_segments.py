@@ -12,7 +12,8 @@ from placed import with_devices
 from strategies import clusters, op_graphs, placements
 
 import loadmaster as lm
-from loadmaster.plans.segments import Exported, Segments, segments
+from loadmaster.judge.segmented import segments
+from loadmaster.plans.segments import Exported, Segments
 
 
 @st.composite

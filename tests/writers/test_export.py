@@ -58,11 +58,10 @@ def test_a_split_module_is_refused_by_name_with_the_constraint():
     plan = by_module(stack(), HALVES | {"layers.1.b": 1})
     with pytest.raises(InputError, match=r"what is on another device: layers\.1\. .*--target"):
         lm.writers.device_map(plan)
-    for writer in (lm.writers.vllm, lm.writers.megatron, lm.writers.llama_cpp):
-        with pytest.raises(
-            InputError, match=r"cannot split layer 'layers\.1'.*'a1' on gpu0, 'b1' on gpu1"
-        ):
-            writer(plan)
+    for target in ("vllm", "megatron", "llama-cpp"):
+        says = rf"several devices each: layers\.1 \('a1' on gpu0, 'b1' on gpu1\).*--target {target}"
+        with pytest.raises(InputError, match=says):
+            export(plan, target)
 
 
 def test_a_cut_where_no_module_begins_or_ends_is_refused():
@@ -95,37 +94,6 @@ def test_tied_parameters_apart_are_refused():
         lm.writers.device_map(plan)
     with pytest.raises(InputError, match=r"copies would drift apart: emb\.weight"):
         lm.writers.pipelining(plan)
-
-
-def constraints_in(message):
-    """What a refusal says to place the plan again with."""
-    found = {"contiguous": "--contiguous" in message}
-    found["no_split"] = re.findall(r"--no-split '([^']*)'", message)
-    found["pin"] = dict(re.findall(r"--pin '([^']*)'=(\w+)", message))
-    return found
-
-
-BY_MODULE_OR_LAYER = ("vllm", "megatron", "llama-cpp")
-
-
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("method", ["round-robin", "random"])
-@pytest.mark.parametrize("target", BY_MODULE_OR_LAYER)
-def test_the_way_out_leads_out(target, method, tied):
-    cluster = lm.Cluster.mesh(3, memory="1GiB", bandwidth=1e10)
-    rules = {"contiguous": False, "no_split": [], "pin": {}}
-    for _ in range(6):
-        plan = lm.place(stack(6, tied=tied), cluster, method, constraints=lm.Constraints(**rules))
-        try:
-            export(plan, target)
-        except InputError as error:
-            asked = constraints_in(str(error))
-            rules["contiguous"] |= asked["contiguous"]
-            rules["no_split"] = sorted({*rules["no_split"], *asked["no_split"]})
-            rules["pin"] |= asked["pin"]
-        else:
-            return
-    pytest.fail(f"still refused with {rules}")
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -216,26 +184,26 @@ def test_a_device_that_comes_back():
     plan = by_module(stack(), {"": 0, "layers.1": 1, "layers.3": 1, "head": 1})
     assert lm.writers.megatron(plan)["arguments"][-1] == "Et*1|t*1|t*1|t*1L"
     for writer in (lm.writers.vllm, lm.writers.llama_cpp):
-        with pytest.raises(InputError, match=r"gpu0 again from 'layers\.2' on.*--contiguous"):
+        with pytest.raises(InputError, match=r"one run of layers.*: gpu0 has 2, gpu1 has 2\."):
             writer(plan)
     uneven = by_module(
         stack(5), {"": 0, "layers.1": 1, "layers.2": 2, "layers.3": 1, "layers.4": 0}
     )
-    with pytest.raises(InputError, match=r"take turns.*--contiguous"):
+    with pytest.raises(InputError, match=r"do not take turns.*--target megatron"):
         lm.writers.megatron(uneven)
 
 
 def test_the_head_with_the_last_layer():
     plan = by_module(stack(), HALVES | {"head": 0})
     with pytest.raises(
-        InputError, match=r"behind the layers.*on gpu1.*'logits' on gpu0.*--pin 'head'=gpu1"
+        InputError, match=r"behind the layers.*on gpu1: 'logits' on gpu0\..*--target vllm"
     ):
         lm.writers.vllm(plan)
 
 
 def test_cpu_layers_behind_gpu_layers():
     plan = by_module(stack(), {"": 1, "layers.3": 0, "head": 0}, CPU_AND_GPUS)
-    with pytest.raises(InputError, match="keeps the first layers on the CPU"):
+    with pytest.raises(InputError, match=r"keeps the first layers on the CPU.*behind: cpu\."):
         lm.writers.llama_cpp(plan)
 
 
@@ -247,7 +215,7 @@ def test_more_gpus_than_llama_cpp_takes():
         if n == 15:
             assert lm.writers.llama_cpp(plan)["arguments"][-1] == ",".join(["1"] * 14 + ["2"])
             continue
-        with pytest.raises(InputError, match="15 GPUs at most, but the plan has layers on 16"):
+        with pytest.raises(InputError, match="15 GPUs at most, and the plan has layers on 16"):
             lm.writers.llama_cpp(plan)
 
 
@@ -260,7 +228,7 @@ def test_lists_of_layers_are_named():
     with pytest.raises(InputError, match="no list of layers"):
         lm.writers.vllm(with_devices(flat, [0]))
     bare = lm.OpGraph({"name": ["a"], "time": {"*": [1.0]}}, {"src": [], "dst": []})
-    with pytest.raises(InputError, match="no module paths"):
+    with pytest.raises(InputError, match="no list of layers"):
         lm.writers.vllm(with_devices(bare, [0]))
 
 
@@ -429,9 +397,6 @@ OF_WHOLE_OPS = {
     "device-map": lm.writers.device_map,
     "fx": lm.writers.fx,
     "tensorflow": lm.writers.tensorflow,
-    "vllm": lm.writers.vllm,
-    "megatron": lm.writers.megatron,
-    "llama-cpp": lm.writers.llama_cpp,
     "openvino": lambda plan: lm.writers.openvino(plan, model=object()),
     "tensorflow-graph": lambda plan: lm.writers.tensorflow_graph(plan, model=GraphDef()),
 }

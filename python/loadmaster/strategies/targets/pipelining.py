@@ -146,19 +146,26 @@ class ModuleSpace(Space):
         return "b" in self.problem.model.phases
 
     @cached_property
-    def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
-        """The one order, with the places between modules."""
+    def line(self) -> Line:
+        """The order in which the model runs, with all ops of a module among those of its forward
+        pass.
+        """
         reduced_of = np.full(self.problem.model.n_ops, -1, dtype=np.int64)
         reduced_of[self.problem.reduced.op_of] = np.arange(self.problem.graph.n_ops)
         line = line_of(self.problem, reduced_of[self.found.order])
-        is_open = np.zeros_like(line.is_open)
+        return Line(self._with_modules(line), line.is_open)
+
+    @cached_property
+    def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
+        """The one order, with the places between modules."""
+        is_open = np.zeros_like(self.line.is_open)
         is_open[[0, *self.found.open, -1]] = True
-        line = Line(self._with_modules(line), is_open & line.is_open)
+        line = Line(self.line.place, is_open & self.line.is_open)
         return [(line, cuts(self.problem, line))]
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """PyTorch's pipelines keep all activations."""
+        """Stages keep all activations."""
         return ()
 
     def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:

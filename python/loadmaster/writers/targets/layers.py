@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from loadmaster.base.errors import InputError
+import numpy as np
+
+from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.targets.modules import Module, Modules
-from loadmaster.writers.targets.names import listed, pattern, placed, refuse_parts
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.rules.module_cuts import inside
+from loadmaster.writers.targets.refusal import Reason
 
 
 @dataclass(frozen=True)
@@ -18,100 +21,102 @@ class LayerSplit:
 
     Attributes
     ----------
-    modules : Modules
-        The plan's modules.
-    layers : str
-        The module list that holds the layers, such as ``model.layers``.
+    plan : Plan
+    found : LayerList
+        The layers.
     devices : tuple of int
         Device of each layer.
-    runs : tuple of (int, int)
-        Device and number of layers of each run, in order.
     """
 
-    modules: Modules
-    layers: str
+    plan: Plan
+    found: LayerList
     devices: tuple[int, ...]
-    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def layers(self) -> str:
+        """The module list that holds the layers, such as ``model.layers``."""
+        return self.found.name
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Device and number of layers of each run, in order."""
+        return tuple((device, len(list(same))) for device, same in groupby(self.devices))
+
+
+def options_of(plan: Plan, root: str | None, layers: str | None) -> tuple[str, str | None]:
+    """The root and the list of layers: as given, else what the plan was made with."""
+    said = plan.options
+    root = str(said.get("root", "")) if root is None else root
+    return root, said.get("layers") if layers is None else layers
 
 
 def layer_split(
-    plan: Plan, system: str, *, root: str = "", layers: str | None = None
-) -> LayerSplit:
-    """How a plan divides its model's layers.
-
-    Parameters
-    ----------
-    plan : Plan
-    system : str
-        For messages.
-    root : str
-        As for :class:`~loadmaster.writers.targets.modules.Modules`.
-    layers : str, optional
-        The module list that holds the layers; the longest in the model if absent.
+    plan: Plan, root: str, layers: str | None, reasons: list[Reason]
+) -> LayerSplit | None:
+    """How a plan of whole ops divides its model's layers; None: it does not, and the reasons say so.
 
     Raises
     ------
     InputError
-        No such list, several of the same length, or a layer on several devices, with the
-        constraint that avoids it.
+        The model has no such list of layers.
     """
-    refuse_parts(plan, system)
-    modules = Modules(plan, root)
-    found = _layers(modules, layers)
-    torn = [layer for layer in found.values() if len(layer.devices) != 1]
+    found, graph = LayerList.of(plan.graph, root, layers), plan.graph
+    divided = np.flatnonzero(plan.devices < 0).tolist()
+    if divided:
+        kind = "replicas" if plan.parts(divided[0])[0].replica >= 0 else "parts"
+        reasons.append((f"ops are in {kind}", [repr(graph.names[op]) for op in divided]))
+        return None
+    devices: dict[int, dict[int, int]] = {number: {} for number in found.numbers}
+    for op in np.flatnonzero(graph.reduced.runs).tolist():
+        number = _member(graph.modules[op], found)
+        if number in devices:
+            devices[number].setdefault(int(plan.devices[op]), op)
+    torn = [
+        f"{found.name}.{number} ("
+        + ", ".join(f"{graph.names[op]!r} on {plan.device(op)}" for op in on.values())
+        + ")"
+        for number, on in devices.items()
+        if len(on) > 1
+    ]
     if torn:
-        others = f", nor {listed([layer.path for layer in torn[1:]])}" if torn[1:] else ""
-        raise InputError(
-            f"{system} cannot split layer {torn[0].path!r}: it has "
-            f"{placed(plan, _one_each(plan, torn[0].under()))}{others}. Keep layers whole: place "
-            f"it again with --no-split {pattern(modules.full(torn[0].path))!r}"
-        )
-    devices = [next(iter(found[i].devices)) for i in sorted(found)]
-    name = next(iter(found.values())).path.rpartition(".")[0]
-    runs = tuple((device, len(list(same))) for device, same in groupby(devices))
-    return LayerSplit(modules, name, tuple(devices), runs)
+        reasons.append(("layers are on several devices each", torn))
+        return None
+    return LayerSplit(plan, found, tuple(next(iter(on)) for on in devices.values()))
 
 
-def once_each(split: LayerSplit, system: str) -> None:
-    """Refuses a plan that gives a device several runs of layers."""
-    plan = split.modules.plan
-    devices = [device for device, _ in split.runs]
-    for device in devices:
-        if devices.count(device) > 1:
-            first = sum(n for _, n in split.runs[: devices.index(device) + 1])
-            again = first + split.devices[first:].index(device)
-            raise InputError(
-                f"{system} gives each device one run of layers, but the plan has "
-                f"{plan.cluster.devices[device].name} again from '{split.layers}.{again}' on: "
-                "place it again with --contiguous"
-            )
+def once_each(split: LayerSplit, reasons: list[Reason]) -> None:
+    """That devices have several runs of layers, where some do."""
+    of_runs = [device for device, _ in split.runs]
+    again = [
+        f"{split.plan.cluster.devices[device].name} has {of_runs.count(device)}"
+        for device in dict.fromkeys(of_runs)
+        if of_runs.count(device) > 1
+    ]
+    if again:
+        reasons.append(("each device has one run of layers, and in the plan", again))
 
 
-def with_ends(split: LayerSplit, system: str) -> None:
-    """Refuses ops before the first layer, or behind the last, that are on another device than it.
+def with_ends(split: LayerSplit, reasons: list[Reason], first: Sequence[int] = ()) -> None:
+    """That ops before the first layer, or behind the last, are on another device than it.
 
     Only ops that read parameters count. For the others, such as masks and position ids, each of
-    these systems has its own code.
+    these systems has its own code. What comes before may also be on the devices ``first``.
     """
-    modules, order = split.modules, split.modules.order
-    plan, kinds = modules.plan, modules.plan.graph.kinds
-    head = f"{split.layers}."
-    forward = [modules.is_forward(op) for op in order]
-    inside = [
-        i for i, op in enumerate(order) if forward[i] and f"{modules.of[op]}.".startswith(head)
-    ]
-    readers = {dst for src, dst in modules.reads() if kinds[src] in ("parameter", "buffer")}
-    for i, op in enumerate(order):
-        if op not in readers or not forward[i] or inside[0] <= i <= inside[-1]:
-            continue
-        side, end, layer = ("before", "first", 0) if i < inside[0] else ("behind", "last", -1)
-        if plan.devices[op] != split.devices[layer]:
-            home = plan.cluster.devices[split.devices[layer]].name
-            stem = modules.full(modules.of[op] or "") or plan.graph.names[op]
-            raise InputError(
-                f"{system} runs what stands {side} the layers with the {end} of them, on {home}, "
-                f"but the plan has {placed(plan, [op])}: place it again with --pin {stem!r}={home}"
-            )
+    plan, cuts = split.plan, split.found.cuts
+    last = cuts.spans[f"{split.layers}.{split.found.numbers[-1]}".lstrip(".")][1]
+    stored = [s for s in cuts.read_on if plan.graph.kinds[s.op] in ("parameter", "buffer")]
+    places = sorted({place for span in stored for place in span.places})
+    for words, end, outside, allowed in (
+        ("before the layers", "first", [p for p in places if p < split.found.first], [*first]),
+        ("behind the layers", "last", [p for p in places if p > last], []),
+    ):
+        home = split.devices[0 if end == "first" else -1]
+        ops = [int(cuts.order[p]) for p in outside]
+        away = [op for op in ops if int(plan.devices[op]) not in (home, *allowed)]
+        if away:
+            name = plan.cluster.devices[home].name
+            said = [f"{plan.graph.names[op]!r} on {plan.device(op)}" for op in away]
+            reasons.append((f"what stands {words} runs with the {end} of them, on {name}", said))
 
 
 def stages(split: LayerSplit, names: Sequence[str]) -> list[dict[str, object]]:
@@ -123,27 +128,9 @@ def stages(split: LayerSplit, names: Sequence[str]) -> list[dict[str, object]]:
     return rows
 
 
-def _layers(modules: Modules, wanted: str | None) -> dict[int, Module]:
-    lists: dict[str, dict[int, Module]] = {}
-    for module in modules.top.walk():
-        head, _, last = module.path.rpartition(".")
-        if last.isdecimal() and module.under():
-            lists.setdefault(head, {})[int(last)] = module
-    if wanted is not None:
-        if wanted not in lists:
-            raise InputError(f"{wanted!r} is no list of layers; there are {listed(list(lists))}")
-        return lists[wanted]
-    longest = max(map(len, lists.values()), default=0)
-    best = [name for name, found in lists.items() if len(found) == longest]
-    if len(best) != 1:
-        raise InputError(
-            f"the layers of the model could be {listed(best)}: name the one with --layers"
-            if best
-            else "the model has no list of layers: no module path has a number in it"
-        )
-    return lists[best[0]]
-
-
-def _one_each(plan: Plan, ops: list[int]) -> list[int]:
-    """The first of the ops on each device."""
-    return sorted({int(plan.devices[op]): op for op in reversed(ops)}.values())
+def _member(module: str, found: LayerList) -> int:
+    """The number of the layer that a module path is in; -1: none."""
+    path = inside(".".join(module_path(module)), found.cuts.root) or ""
+    prefix = f"{found.name}." if found.name else ""
+    word = path[len(prefix) :].partition(".")[0] if path.startswith(prefix) else ""
+    return int(word) if word.isdecimal() else -1

@@ -6,22 +6,26 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from loadmaster.base.errors import InputError
 from loadmaster.base.files import written
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
-from loadmaster.writers.targets.layers import layer_split, once_each, stages, with_ends
+from loadmaster.strategies.targets.llama_cpp import MAX_GPUS, NAME
+from loadmaster.writers.targets.layers import (
+    layer_split,
+    once_each,
+    options_of,
+    stages,
+    with_ends,
+)
 from loadmaster.writers.targets.names import device_names
-
-#: Entries that ``--tensor-split`` takes: one less than ``llama_max_devices()``.
-MAX_GPUS = 15
+from loadmaster.writers.targets.refusal import Reason, refusal
 
 
 def llama_cpp(
     plan: Plan,
     path: str | os.PathLike[str] | None = None,
     *,
-    root: str = "",
+    root: str | None = None,
     layers: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -37,8 +41,8 @@ def llama_cpp(
     Raises
     ------
     InputError
-        The plan is not by layers, has layers on a CPU behind some on a GPU, or on more than 15
-        GPUs.
+        Everything that llama.cpp cannot run of the plan, such as layers on a CPU behind some on a
+        GPU, or on more than 15 GPUs, with the command that plans for it.
 
     Examples
     --------
@@ -47,24 +51,23 @@ def llama_cpp(
     >>> " ".join(lm.writers.llama_cpp(plan)["arguments"])
     '--n-gpu-layers 25 --device CUDA0 --split-mode layer --tensor-split 25'
     """
-    split = layer_split(plan, "llama.cpp", root=root, layers=layers)
-    once_each(split, "llama.cpp")
-    with_ends(split, "llama.cpp")
+    reasons: list[Reason] = []
+    root, layers = options_of(plan, root, layers)
     family = [name for name, _ in families(plan.cluster)]
     spelled = device_names(plan, lambda f, n: "CPU" if f == "cpu" else f"CUDA{n}", names)
-    late = [d for d, _ in split.runs[1:] if family[d] == "cpu"]
-    if late:
-        raise InputError(
-            "llama.cpp keeps the first layers on the CPU, but the plan has layers on "
-            f"{plan.cluster.devices[late[0]].name} behind others: place it again with --pin "
-            f"'{split.layers}.0*'={plan.cluster.devices[late[0]].name} --contiguous"
-        )
+    split = layer_split(plan, root, layers, reasons)
+    if split is None:
+        raise refusal(plan, NAME, reasons)
+    once_each(split, reasons)
+    with_ends(split, reasons, [d for d, name in enumerate(family) if name == "cpu"])
+    if late := [d for d, _ in split.runs[1:] if family[d] == "cpu"]:
+        on = [plan.cluster.devices[d].name for d in late]
+        reasons.append(("it keeps the first layers on the CPU, and the plan has some behind", on))
     gpus = [(d, n) for d, n in split.runs if family[d] != "cpu"]
     if len(gpus) > MAX_GPUS:
-        raise InputError(
-            f"llama.cpp takes a tensor split over {MAX_GPUS} GPUs at most, but the plan has layers "
-            f"on {len(gpus)}: place it again on a cluster of fewer"
-        )
+        reasons.append(f"it takes {MAX_GPUS} GPUs at most, and the plan has layers on {len(gpus)}")
+    if reasons:
+        raise refusal(plan, NAME, reasons)
     # The output counts as one more layer of the last run.
     counts = [n + (i == len(gpus) - 1) for i, (_, n) in enumerate(gpus)]
     arguments = ["--n-gpu-layers", str(sum(counts))]
