@@ -157,9 +157,7 @@ def _in_order(
     return order, began, ended
 
 
-def _arrived(
-    problem: Problem, devices: NDArray[np.int32], seen: Simulation
-) -> NDArray[np.float64]:
+def _arrived(problem: Problem, devices: NDArray[np.int32], seen: Simulation) -> NDArray[np.float64]:
     """Seconds at which the last came that each op of the user's graph reads from elsewhere."""
     graph, reduced, sent = problem.model, problem.reduced, seen.transfers
     arrived = np.zeros(graph.n_ops)

@@ -44,9 +44,7 @@ def openvino(
     Parameters, errors: those of :func:`loadmaster.strategies.targets.onnx.onnx`.
     """
     refuse_others(NAME, problem)
-    found = [
-        (in_turn(one), one) for one in whole_op_plans(problem, time_limit, progress)
-    ]
+    found = [(in_turn(one), one) for one in whole_op_plans(problem, time_limit, progress)]
     if not found:
         raise InfeasibleError("no method placed the ops whole within the memory")
     seconds, best = min(found, key=lambda row: (not row[1].fits, row[0]))
