@@ -15,13 +15,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
-from labels import drawn  # noqa: E402
-from shard_steps import MESHES, STEPS, recorded  # noqa: E402
+from labels import cut_along, drawn  # noqa: E402
+from shard_steps import MESHES, STEPS, momentum, recorded  # noqa: E402
 from steps import differing  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
+from loadmaster.running.halos import Halo  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 from loadmaster.running.sharded import sharded  # noqa: E402
 from loadmaster.running.transformed import transformed  # noqa: E402
@@ -171,16 +174,70 @@ def test_what_does_not_run_is_refused():
     split = lm.transforms.split_op(tape.graph, "addmm", "row", 2)
     with pytest.raises(InputError, match=r"addmm.*split alone"):
         transformed(split, tape)
-    dimensions = Dimensions.of(tape.graph)
-    labels = np.zeros((1, tape.graph.n_ops), dtype=np.int32)
-    op = tape.graph.index("convolution_1")
-    cuts = dimensions.forms[dimensions.form_of[op]].cuts
-    spatial = next(i for i, cut in enumerate(cuts) if cut.halos)
-    before = tape.graph.index("relu")
-    labels[0, op] = spatial + 1
-    wanted = cuts[spatial].inputs[0]
-    ways = dimensions.forms[dimensions.form_of[before]].cuts
-    labels[0, before] = 1 + next(i for i, cut in enumerate(ways) if cut.outputs[0] == wanted)
+    uneven, dimensions, labels = windowed(18)
     layout = Layout(dimensions, MESHES["2"], labels)
-    with pytest.raises(InputError, match=r"convolution_1.*rows of their neighbours"):
-        sharded(shard(tape.graph, layout), tape, layout)
+    with pytest.raises(InputError, match=r"convolution_1.*'spatial0'.*no neighbour sends"):
+        sharded(shard(uneven.graph, layout), uneven, layout)
+
+
+class Windows(nn.Module):
+    """Convolutions with and without strides, a transposed one, and a pool."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, width, 5, padding=2), nn.Conv2d(width, width, 3, 2, 1)
+        self.c, self.t = (
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ConvTranspose2d(width, width, 2, 2),
+        )
+        self.o = nn.Linear(width, 12)
+
+    def forward(self, x):
+        y = torch.relu(self.b(torch.relu(self.a(x))))
+        y = self.t(self.c(F.avg_pool2d(y, 2)))
+        return self.o(torch.relu(y).mean((2, 3)))
+
+
+def windowed(size):
+    """A step on images of so many rows, and labels that cut all that can be cut along rows."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    inputs, targets = torch.randn(4, 3, size, 8), torch.arange(4)
+    tape = lm.record(Windows(), inputs, loss=F.cross_entropy, targets=targets, optimizer=momentum)
+    dimensions = Dimensions.of(tape.graph)
+    return tape, dimensions, cut_along(dimensions, "spatial")
+
+
+@pytest.mark.parametrize("mesh", ["2", "4"])
+def test_parts_get_the_rows_that_their_windows_reach(mesh):
+    tape, dimensions, labels = windowed(16)
+    kinds = {tape.graph.kinds[op] for op in np.flatnonzero(labels[0] > 0)}
+    assert {"aten.convolution.default", "aten.convolution_backward.default"} <= kinds
+    expected, layout = tape.replay(2), Layout(dimensions, MESHES[mesh], labels)
+    program = shard(tape.graph, layout)
+    cut_out = [name for name in program.graph.names if name.startswith("slice/")]
+    assert len(cut_out) == 13 * (layout.mesh.size - 1)
+    assert wrong(sharded(program, tape, layout).replay(2), expected) == set()
+    # Without the rows of neighbours the numbers are others: what a device lacks is zeros there.
+    kept = Halo.wider
+    try:
+        Halo.wider = lambda self, i, piece: piece
+        assert "gradient.a.weight" in wrong(
+            sharded(program, tape, layout).replay(1), tape.replay(1)
+        )
+    finally:
+        Halo.wider = kept
+
+
+def test_halos_run_on_processes():
+    tape, dimensions, labels = windowed(16)
+    recipe = Layout(dimensions, MESHES["2"], labels).recipe()
+    names = tuple(device.name for device in cluster(2).devices)
+    recipe = replace(recipe, mesh=replace(recipe.mesh, devices=names))
+    plan = lm.place(tape.graph, cluster(2), recipe=recipe)
+    alone = transformed(plan.program, tape).replay(2)
+    assert wrong(alone, tape.replay(2)) == set()
+    with started(plan, tape) as devices:
+        devices.run(2)
+        assert differing(alone, devices.fetch()) == []
+        assert devices.wiring.compiled.n_transfers == len(plan.schedule.transfers)

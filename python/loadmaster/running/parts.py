@@ -61,6 +61,8 @@ class Argument:
         Whether its values matter.
     in_rows : bool
         Whether it is to lie in memory row by row, since the whole does: some kernels count on it.
+    more : tuple of Move
+        Where rows go that neighbours have sent, which come after what the device has.
     """
 
     taking: Taking | None
@@ -69,9 +71,11 @@ class Argument:
     inside: Move | None = None
     is_read: bool = True
     in_rows: bool = False
+    more: tuple[Move, ...] = ()
 
-    def taken(self, piece: torch.Tensor | None) -> torch.Tensor:
-        """The argument, from what the device has."""
+    def taken(self, given: Any) -> torch.Tensor:
+        """The argument, from what the device has, and from what neighbours have sent."""
+        piece, *rows = given if self.more else (given,)
         if self.taking is None or piece is None:
             if not self.is_read:
                 return torch.zeros((), dtype=self.dtype).expand(self.shape)
@@ -81,6 +85,8 @@ class Argument:
             return found.contiguous() if self.in_rows else found
         whole = torch.zeros(self.shape, dtype=found.dtype)
         self.inside.put(found, whole)
+        for move, sent in zip(self.more, rows, strict=True):
+            move.put(sent, whole)
         return whole
 
 

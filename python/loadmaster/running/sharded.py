@@ -26,11 +26,13 @@ from loadmaster.dimensions.form import (
     PARTIAL,
     PICKED,
     REPLICATE,
+    Cut,
     Factor,
     Form,
 )
 from loadmaster.model.program import Program
 from loadmaster.running.calls import Call, Ref, renumbered, runner
+from loadmaster.running.halos import Halo, of_own_rows
 from loadmaster.running.parts import Argument, Part, counted, fitted, works_on_slices
 from loadmaster.running.pieces import ElsewhereError, Move, Piece, Shown, Taking, common, union
 from loadmaster.running.statistics import Exchange, exchange_of
@@ -66,8 +68,8 @@ def sharded(
     Raises
     ------
     InputError
-        The program has been changed since it was made of the layout; a part that needs rows of its
-        neighbours' parts; rows that a router picks for the experts of a device; parts that exchange
+        The program has been changed since it was made of the layout; a part that needs rows that
+        no neighbour sends; rows that a router picks for the experts of a device; parts that exchange
         sums of an op that is not known to do so.
     """
     picked = np.flatnonzero((layout.made == PICKED).any(axis=0))
@@ -201,6 +203,7 @@ class _Sharded:
             (int(made.serves[i]), int(made.rank[i])): i for i in np.flatnonzero(which < 0).tolist()
         }
         self._added = {int(which[i]): i for i in np.flatnonzero(which >= 0).tolist()}
+        self._halos = shards.halos
         self._call_of = {call.op: call for call in tape.calls}
         self._tensors = {p.op: given.get(p.slot, p.tensor) for p in tape.placeholders}
         self._slot_of: dict[tuple[int, int], int] = {}  # of the tape, by op and output
@@ -553,9 +556,12 @@ class _Sharded:
         ]  # fmt: skip
         words = [cut.name for cut in cuts if any(lay >= 0 for lay in (*cut.inputs, *cut.outputs))]
         slices = exchanges or works_on_slices(call, kinds, words, made)
-        halos = [axis for axis, label in enumerate(labels)
-                 if label > 0 and any(map(any, form.cuts[label - 1].halos))]  # fmt: skip
-        spec = _Spec(numbered, slices, scale=self._scale(call, device, labels))
+        halos = {axis: self._halo(call, device, form.cuts[label - 1])
+                 for axis, label in enumerate(labels)
+                 if label > 0 and any(map(any, form.cuts[label - 1].halos))}  # fmt: skip
+        spec = _Spec(numbered, slices and not halos, scale=self._scale(call, device, labels))
+        if halos and kinds.startswith("aten.convolution_backward"):
+            spec.own_rows = self._own(op, 0, source.slots[slots[0]].sizes, device)
         i = 0
         for slot in slots:
             if slot in self._numbers:
@@ -566,6 +572,29 @@ class _Sharded:
         assert i == self._d.first[op + 1] - self._d.first[op], source.graph.names[op]
         self._finish(spec, call, device)
         return spec
+
+    def _own(self, op: int, i: int, sizes: tuple[int, ...], device: int) -> Piece:
+        """What a part has of an argument, without what it needs of its neighbours."""
+        form, owner = self._form(op), self._layout.owner[:, op].tolist()
+        lays = [lays_of(form, label)[0][i] for label in self._layout.labels[:, op].tolist()]
+        return self._lays.piece(sizes, form.inputs[i], lays, owner, device)
+
+    def _halo(self, call: Call, device: int, cut: Cut) -> Halo:
+        """What a part needs along a dimension whose windows reach over parts."""
+        form, op = self._form(call.op), call.op
+        _, slots = counted(call)
+        tensors = [slot for slot in slots if slot not in self._numbers]
+        inputs = [
+            self._own(op, i, self._source.slots[slot].sizes, device) if cut.inputs[i] >= 0 else None
+            for i, slot in enumerate(tensors)
+        ]
+        outputs = [
+            self._made[op, which, device].piece
+            if which < len(call.results) and call.results[which] >= 0
+            else None
+            for which in range(len(form.outputs))
+        ]
+        return Halo.of(form, cut, inputs, outputs)
 
     def _plain(self, numbered: Call, slots: Sequence[int], device: int) -> _Spec:
         """A call of an op without tensors that are cut."""
@@ -626,7 +655,12 @@ class _Sharded:
         return Shown(tuple(shown.shape), shown.stride(), shown.storage_offset())
 
     def _argument(
-        self, spec: _Spec, call: Call, device: int, which: tuple[int, int], halos: Sequence[int]
+        self,
+        spec: _Spec,
+        call: Call,
+        device: int,
+        which: tuple[int, int],
+        halos: Mapping[int, Halo],
     ) -> None:
         """Adds an argument: its place among the op's and its slot are given."""
         (i, slot), op, layout, d = which, call.op, self._layout, self._d
@@ -655,18 +689,17 @@ class _Sharded:
             )
         )
         for axis in halos:
-            if lays[axis] >= 0 and have[axis] != REPLICATE:
-                raise InputError(
-                    f"op {self._source.graph.names[op]!r} is cut along "
-                    f"{form.cuts[int(layout.labels[axis, op]) - 1].name!r}, so that parts need "
-                    "rows of their neighbours, which no run sends yet: label it otherwise"
-                )
-            lays[axis] = REPLICATE
+            if have[axis] == REPLICATE:
+                lays[axis] = REPLICATE
         owner = layout.owner[:, op].tolist()
         if is_written and ANY in lays:
             want = self._piece_of(op, 0, device)
         else:
             want = self._lays.piece(source.sizes, form.inputs[i], lays, owner, device)
+        reach = [halo for axis, halo in halos.items() if lays[axis] >= 0]
+        if reach:
+            self._with_rows(spec, call, device, (i, slot), (root, output, shown, row), reach)
+            return
         taking = Taking.of(kept.piece, shown, want)
         inside = None
         if not spec.slices and want.shape != source.sizes:
@@ -682,6 +715,49 @@ class _Sharded:
         if is_written:
             is_view = row < 0 and inside is None and taking.is_view
             self._written(spec, op, device, (kept, want, is_view), (root, output))
+
+    def _with_rows(
+        self,
+        spec: _Spec,
+        call: Call,
+        device: int,
+        which: tuple[int, int],
+        of: tuple[int, int, Shown, int],
+        halos: Sequence[Halo],
+    ) -> None:
+        """Adds an argument of which neighbours send rows: they cut out what the part needs."""
+        (i, slot), (root, output, shown, row), op = which, of, call.op
+        source = self._source.slots[slot]
+        own = self._own(op, i, source.sizes, device)
+        wider = own
+        for halo in halos:
+            wider = halo.wider(i, wider)
+        pieces, moves, slots = [own], [], []
+        at = int(self._d.first[op]) + i
+        for neighbour, added in self._halos.get((at, device), ()):
+            kept = (
+                self._converted[row, neighbour] if row >= 0 else self._made[root, output, neighbour]
+            )
+            piece = common(self._own(op, i, source.sizes, neighbour), wider)
+            cutter, cut = self._added[added], Taking.of(kept.piece, shown, piece)
+            slots.append(self._new(cutter, source))
+            self._calls.append(
+                Call(cutter, partial(_cut_out, cut), (Ref(kept.slot),), {}, (slots[-1],))
+            )
+            pieces.append(piece)
+            moves.append(Move.of(piece, Piece.whole(source.sizes)))
+        if common(union(pieces), wider).numel < wider.numel:
+            cuts = ", ".join(repr(halo.cut.name) for halo in halos)
+            raise InputError(
+                f"op {self._source.graph.names[op]!r} is cut along {cuts} so that a part needs "
+                "rows that no neighbour sends: lengths before and after it are not cut at the same "
+                "places, or parts are shorter than a window. Label it otherwise"
+            )
+        kept = self._converted[row, device] if row >= 0 else self._made[root, output, device]
+        inside = Move.of(own, Piece.whole(source.sizes))
+        taking = Taking.of(kept.piece, shown, own)
+        argument = Argument(taking, source.sizes, source.dtype, inside, more=tuple(moves))
+        spec.add(kept.slot, argument, own, slots)
 
     def _written(
         self,
@@ -769,10 +845,20 @@ class _Spec:
     written: list[int] = field(default_factory=list)
     back: list[tuple[int, Move, int]] = field(default_factory=list)
     box: tuple[Ints, ...] = ()
+    own_rows: Piece | None = None
     _stand_ins: list[int] = field(default_factory=list)
+    _rows: dict[int, Sequence[int]] = field(default_factory=dict)
 
-    def add(self, slot: int, argument: Argument | None, piece: Piece | None = None) -> None:
-        """Adds an argument; the slot -1: there is none."""
+    def add(
+        self,
+        slot: int,
+        argument: Argument | None,
+        piece: Piece | None = None,
+        rows: Sequence[int] = (),
+    ) -> None:
+        """Adds an argument, and what neighbours send of it; the slot -1: there is none."""
+        if rows:
+            self._rows[len(self.refs)] = rows
         if piece is not None and not self.box:
             self.box = piece.box
         self.refs.append(slot)
@@ -804,6 +890,8 @@ class _Spec:
             args = ([Ref(i) for i in range(n)], *shifted.args)
             kwargs = shifted.kwargs
         inner = replace(call, args=args, kwargs=kwargs, results=tuple(range(len(results))))
+        if self.own_rows is not None:
+            inner = replace(inner, function=of_own_rows(call.function, self.own_rows), several=True)
         part = Part(
             inner,
             [*(None for _ in known), *self.arguments],
@@ -812,7 +900,9 @@ class _Spec:
             [i + n for i in self.written],
             [(i + n, move) for i, move, _ in self.back],
         )
-        refs = [Ref(slot) if slot >= 0 else None for slot in (*known, *self.refs)]
+        refs: list[Any] = [Ref(slot) if slot >= 0 else None for slot in (*known, *self.refs)]
+        for i, rows in self._rows.items():
+            refs[i + n] = [refs[i + n], *map(Ref, rows)]
         return replace(
             call,
             function=part,
@@ -913,6 +1003,11 @@ def _put(
     shape = own[at].shape
     made = (_joined if joins else _summed)(moves, shape, brought, own)
     own[at].copy_(made)
+
+
+def _cut_out(taking: Taking, piece: torch.Tensor) -> torch.Tensor:
+    """Rows that a neighbour needs."""
+    return taking.taken(piece).clone(memory_format=torch.contiguous_format)
 
 
 def _same(known: Sequence[torch.Tensor]) -> list[torch.Tensor]:

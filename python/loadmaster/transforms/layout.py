@@ -465,8 +465,8 @@ class Layout:
     def exchanged(self) -> NDArray[np.int64]:
         """Bytes that the parts of each op all-reduce while they run: int64 [n_axes, n_ops].
 
-        Those of the largest part on the other axes. What is summed over on another axis, too, leaves
-        the sums as large as they are.
+        Those of the largest part on the other axes. An axis on which they are exchanged, too, makes
+        them no smaller.
         """
         bytes_ = self.tables.exchanged(self.form_of, self.labels)
         if self.batch_norm == "local" and bytes_.any():

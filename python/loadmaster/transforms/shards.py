@@ -14,6 +14,7 @@ neighbours' parts (a halo) gets them from "slice" ops there.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -120,6 +121,8 @@ class Shards:
     exchanges : list of (axis, op, int64 column)
         Sums that the parts of an op exchange on an axis, with the added op of each device. Of an op
         with several, the outermost axis comes first.
+    halos : dict of (argument, device) to list of (device, int)
+        Who cuts out rows that a part needs for an argument, with the added op that does.
     which : int32 [n_ops of the graph that runs]
         Once it is built: the added op that each op is; -1: it is a copy.
     """
@@ -144,6 +147,7 @@ class Shards:
         self.is_ordered = bool((self.graph.src < self.graph.dst).all())
         self.member = np.empty((self.k, 0), dtype=np.int64)
         self.exchanges: list[tuple[int, int, NDArray[np.int64]]] = []
+        self.halos: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         self._carried()
 
     # -- ends, tensors and bytes -------------------------------------------------------------------
@@ -433,6 +437,9 @@ class Shards:
                     first + each,
                     np.full(len(each), -1),
                 ).reshape(n, len(from_))
+                for argument_, ops in zip(argument.tolist(), cut.tolist(), strict=True):
+                    for one, other, op in zip(from_.tolist(), to[from_].tolist(), ops, strict=True):
+                        self.halos[argument_, other].append((one, op))
                 self.output = np.append(self.output, amount[from_].T.ravel())
                 ends, ids, whole = (some[from_] for some in self._source(argument))
                 tensors = self._new_tensors(n)[from_]
