@@ -69,8 +69,8 @@ def sharded(
     ------
     InputError
         The program has been changed since it was made of the layout; a part that needs rows that
-        no neighbour sends; rows that a router picks for the experts of a device; parts that exchange
-        sums of an op that is not known to do so.
+        no neighbour sends; rows that a router picks for the experts of a device; parts that
+        exchange sums of an op that is not known to do so.
     """
     picked = np.flatnonzero((layout.made == PICKED).any(axis=0))
     if len(picked):
