@@ -34,6 +34,9 @@ UNTYING = 0.01
 #: How often all axes are solved, at most.
 _ROUNDS = 3
 
+#: What takes longer than what is to beat, times this, has no more rounds: they seldom gain more.
+_FAR = 1.1
+
 #: Edges that are visited to solve one axis, about, and the least and the most sweeps over them that
 #: this is. Where there are several axes, all of them share the visits.
 _VISITS, _SWEEPS = 1_200_000, (60, 1000)
@@ -162,7 +165,7 @@ class Solver:
         memory : float
             Bytes.
         to_beat : float
-            Seconds: where the best of all rounds takes so long, there are no more.
+            Seconds: where the best of all rounds takes much longer, there are no more.
 
         Raises
         ------
@@ -178,7 +181,7 @@ class Solver:
                 break
             found = Labels(columns, self.mirror.seen(columns), gap, weight, price)
             best = found if best is None or found.key(memory) < best.key(memory) else best
-            if best.seen.step_time >= to_beat:
+            if best.seen.step_time >= _FAR * to_beat:
                 break
         assert best is not None, "there is a round"
         return best
@@ -222,7 +225,8 @@ class Solver:
             Bytes.
         weights : sequence of float
         to_beat : float
-            Seconds: what takes so long has no more rounds, and is not made to fit.
+            Seconds: what takes so long is not made to fit, and what takes much longer has no more
+            rounds.
         """
         price = 0.0
         for weight in weights:
