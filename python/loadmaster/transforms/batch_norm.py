@@ -47,7 +47,8 @@ def sums_gradients(graph: OpGraph) -> NDArray[np.bool_]:
     """
     kinds = {kind for kind in graph.kinds if "ackward" in kind}
     backward = np.fromiter(map(kinds.__contains__, graph.kinds), bool, graph.n_ops)
-    return is_batch_norm(graph) & backward
+    found: NDArray[np.bool_] = is_batch_norm(graph) & backward
+    return found
 
 
 def statistics(

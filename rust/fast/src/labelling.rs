@@ -170,7 +170,9 @@ impl Labelling {
         let after = after.map(|known| &known.core);
         let start = match (start, after) {
             (Some(start), _) => Some(self.labels("start", start)?),
-            (None, Some(known)) => Some(self.checked("after", known.labels.iter().map(|&label| label.into()).collect())?),
+            (None, Some(known)) => {
+                Some(self.checked("after", known.labels.iter().map(|&label| label.into()).collect())?)
+            }
             (None, None) => None,
         };
         let made = py.detach(|| {

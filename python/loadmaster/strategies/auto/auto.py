@@ -164,11 +164,11 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             offers += _one_device(run.problem)
             run.ended = _cut(run.budget)
         else:
-            hope = math.inf
+            to_beat = math.inf
             if best is not None:
                 run.progress = _telling_of_better(objective, best.verdict, run.progress)
-                hope = run.tuning.whole_hope * objective.limit(best.verdict)
-            whole = _of_whole_ops(run, warm_start, hope)
+                to_beat = objective.limit(best.verdict)
+            whole = _of_whole_ops(run, warm_start, to_beat)
             used = len(set(whole.assignment.devices.tolist()))
             offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
             best = whole if best is None else objective.better(whole, best)
@@ -267,15 +267,15 @@ def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> 
     return told
 
 
-def _of_whole_ops(run: Run, warm_start: Assignment | None, hope: float = math.inf) -> Candidate:
-    """The best placement of whole ops that the effort buys; notes in the run how it ended. Seeds
-    that all take longer than the seconds of a hope are not searched from.
+def _of_whole_ops(run: Run, warm_start: Assignment | None, to_beat: float = math.inf) -> Candidate:
+    """The best placement of whole ops that the effort buys; notes in the run how it ended. Where
+    seeds all take much longer than the seconds to beat, there are fewer, and no search from them.
     """
     problem = run.problem
     is_searchable = problem.cluster.n_devices <= MOST_DEVICES
     try:
-        seeds = Planting(run).plant(warm_start)
-        if is_searchable and not run.is_done and run.reaches(hope):
+        seeds = Planting(run, to_beat).plant(warm_start)
+        if is_searchable and not run.is_done and run.reaches(run.tuning.whole_hope * to_beat):
             search_from(run, seeds)
     except KeyboardInterrupt:
         if run.best is None:

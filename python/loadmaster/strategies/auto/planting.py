@@ -36,6 +36,8 @@ class Planting:
     Attributes
     ----------
     run : Run
+    to_beat : float
+        Seconds of a step of the plan that there is already; infinite: there is none.
     seeds : list of Candidate
         What was made so far; not all need fit.
     refused : InfeasibleError or None
@@ -43,6 +45,7 @@ class Planting:
     """
 
     run: Run
+    to_beat: float = math.inf
     seeds: list[Candidate] = field(default_factory=list)
     refused: InfeasibleError | None = None
 
@@ -103,6 +106,13 @@ class Planting:
         self.seeds.append(seed)
         self.run.offer(seed, name)
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the first seeds all take so long that none will beat the plan that there is."""
+        run = self.run
+        is_sure = run.has_plan and len(self.seeds) >= run.tuning.sure_seeds
+        return is_sure and not run.reaches(run.tuning.seed_hope * self.to_beat)
+
     def is_enough(self, alone: Candidate) -> bool:
         """Whether one device is the answer; says so in the plan."""
         run = self.run
@@ -135,7 +145,7 @@ class Planting:
         some = parts(run.problem) if is_dear(run.problem, run.tuning) else []
         for name in names:
             for part in (None, *some) if name in LENGTHY else some:
-                if run.is_good or not run.has_plan:
+                if run.is_good or not run.has_plan or self.is_hopeless:
                     return done
                 is_few = part is not None
                 problem = part.problem if part else run.problem
@@ -155,7 +165,7 @@ class Planting:
         """
         run, spent, done = self.run, 0.0, set[str]()
         for name in names:
-            if run.is_near:
+            if run.is_near or self.is_hopeless:
                 break
             if name in FOR_LITTLE and not run.has_plan:
                 continue  # The last resort, which says where its plan comes from.

@@ -34,9 +34,12 @@ UNTYING = 0.01
 #: How often all axes are solved, at most.
 _ROUNDS = 3
 
+#: What takes longer than what is to beat, times this, has no more rounds: they seldom gain more.
+_FAR = 1.1
+
 #: Edges that are visited to solve one axis, about, and the least and the most sweeps over them that
 #: this is. Where there are several axes, all of them share the visits.
-_VISITS, _SWEEPS = 800_000, (60, 1000)
+_VISITS, _SWEEPS = 1_200_000, (60, 1000)
 
 #: Prices that are tried: a price of 1 has the least peak cost as much as the least step. From and
 #: to, as powers of 10, and how often what lies between is halved.
@@ -150,6 +153,7 @@ class Solver:
         price: float = 0.0,
         start: Ints | None = None,
         memory: float = np.inf,
+        to_beat: float = np.inf,
     ) -> Labels:
         """Labels for a weight and a price, tied; of those of all rounds that fit, the best.
 
@@ -160,6 +164,8 @@ class Solver:
             Labels that are near: then every axis is solved once.
         memory : float
             Bytes.
+        to_beat : float
+            Seconds: where the best of all rounds takes much longer, there are no more.
 
         Raises
         ------
@@ -175,6 +181,8 @@ class Solver:
                 break
             found = Labels(columns, self.mirror.seen(columns), gap, weight, price)
             best = found if best is None or found.key(memory) < best.key(memory) else best
+            if best.seen.step_time >= _FAR * to_beat:
+                break
         assert best is not None, "there is a round"
         return best
 
@@ -217,11 +225,12 @@ class Solver:
             Bytes.
         weights : sequence of float
         to_beat : float
-            Seconds: what takes so long, and does not fit, is not made to fit.
+            Seconds: what takes so long is not made to fit, and what takes much longer has no more
+            rounds.
         """
         price = 0.0
         for weight in weights:
-            found = self.solve(weight, price, memory=memory)
+            found = self.solve(weight, price, memory=memory, to_beat=to_beat)
             if not found.fits(memory) and found.seen.step_time < to_beat:
                 found = self._within(found, memory)
                 if not found.fits(memory):

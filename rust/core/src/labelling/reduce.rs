@@ -98,7 +98,8 @@ impl Back {
                 labels[node as usize] = instead;
             }
         }
-        let place = |(i, &v): (usize, &u32)| self.names.labels[i].iter().position(|&l| l == labels[v as usize]);
+        let place =
+            |(i, &v): (usize, &u32)| self.names.labels[i].iter().position(|&l| l == labels[v as usize]);
         self.names.nodes.iter().enumerate().map(|one| place(one).unwrap_or(0) as u32).collect()
     }
 

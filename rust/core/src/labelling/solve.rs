@@ -138,7 +138,7 @@ impl<'a> Solver<'a> {
             return Err(self.refusal()?);
         }
         let before = self.best_energy;
-        let reads = self.sweeps % READ == 0;
+        let reads = self.sweeps.is_multiple_of(READ);
         for (turn, direction) in [Direction::Forward, Direction::Backward].into_iter().enumerate() {
             if reads && self.sweeps / READ % 2 == turn as u32 {
                 self.messages.labels(&self.model, direction, &mut self.read);

@@ -99,7 +99,8 @@ impl Messages {
         for node in 0..model.n_nodes() {
             for side in model.later(node) {
                 let ends = (names.nodes[node], names.nodes[side.other as usize]);
-                let Some(values) = sent.between(ends).filter(|known| known.len() == names.n_labels[node]) else {
+                let Some(values) = sent.between(ends).filter(|known| known.len() == names.n_labels[node])
+                else {
                     continue;
                 };
                 let message = &mut self.messages[side.message as usize..];
@@ -195,7 +196,10 @@ fn behind(model: &Model, node: usize, direction: Direction) -> &[Side] {
 /// Subtracts the least of values from all, and returns it; none where all are `+inf`.
 #[inline(always)]
 fn lowered(values: &mut [f64]) -> Option<f64> {
-    let least = values[first_least(values)];
+    let mut least = f64::INFINITY;
+    for &value in values.iter() {
+        least = if value < least { value } else { least };
+    }
     values.iter_mut().for_each(|value| *value -= least);
     (least < f64::INFINITY).then_some(least)
 }
