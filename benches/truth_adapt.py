@@ -10,6 +10,7 @@ going back. Where workers waited for a core for more than 2 % of the time a case
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,7 +32,12 @@ def adapted(model: str, train: bool, rounds: int, urgent: Callable[[], None] | N
     tape = lm.record(**step_of(model, train))
     ready = resting(running(tape, on=ON), urgent)
     cluster = cpus(2)
-    plan = lm.place(tape.graph, cluster, "auto", lm.measure_ops(tape, cluster, on=ON), split="none")
+    if urgent is not None:
+        urgent()
+    costs = lm.measure_ops(tape, cluster, on=ON)
+    if urgent is not None:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    plan = lm.place(tape.graph, cluster, "auto", costs, split="none")
     return lm.adapt(plan, ready, rounds)
 
 
@@ -55,8 +61,8 @@ def page(rows: Sequence[Sequence[str]], refused: Sequence[str], won: int, comman
             "",
             f"    {command}",
             "",
-            f"A plan that was placed again won in {won} of {len(rows)} cases; else the start is"
-            " kept. Bold: the least 10th percentile of the last run, which is what the loop returns.",
+            f"A plan that was placed again won in {won} of {len(rows)} cases; else the start stays."
+            " Bold: the least 10th percentile of the last run, whose plan the loop returns.",
             "",
             *table(head, rows),
             *(f"* {line}" for line in refused),

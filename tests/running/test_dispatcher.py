@@ -67,6 +67,16 @@ def test_a_wait_ends_and_says_what_it_waits_for():
         alone.next()
 
 
+def test_a_device_that_keeps_its_core_while_it_waits_gives_up_as_soon():
+    shared, _ = board(1, 1, 1)
+    alone = fast.Dispatcher(part(0, 0, waits=(ids(0), ids(0))), shared, 0.05, alert=60.0)
+    alone.begin()
+    with pytest.raises(TimeoutError):
+        alone.next()
+    with pytest.raises(ValueError, match="alert"):
+        fast.Dispatcher(part(0, 0), shared, 0.05, alert=-1.0)
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -13,8 +13,8 @@
 //! finds exactly what the simulator will do.
 //!
 //! Where a runtime has costs, an op starts once its host has launched all that were scheduled before it. A
-//! tensor is queued once its sender has copied it out, which takes the next idle time of the sender. The
-//! simulator is exact: there the copy comes before the sender's next op.
+//! tensor is queued once its sender has copied it out. The sender's next ops wait as long, which is a part of
+//! the delay that counts against a device; in the engine's schedule they do not wait. The simulator is exact.
 
 pub mod admission;
 pub mod append;
@@ -349,7 +349,8 @@ impl<'a> Engine<'a> {
             None => Some(Arrival { at: soonest, delay: 0 }),
             Some(queues) => {
                 self.answer.known.sort_unstable();
-                queues.arrival(soonest, &self.answer.known, limit)
+                let copies = self.answer.legs.iter().map(|&i| self.inputs[i].copy).sum();
+                queues.arrival(soonest, copies, &self.answer.known, limit)
             }
         };
         self.answer.arrived = arrival.map(|arrival| (device, arrival));
@@ -487,11 +488,7 @@ impl<'a> Engine<'a> {
         let mut copies = 0u64;
         if let Some(queues) = &mut self.queues {
             for (transfer, &i) in (queues.book()..).zip(&self.answer.legs) {
-                let Input { tensor, at, from, copy, bytes, .. } = self.inputs[i];
-                if copy > 0 {
-                    let sender = &mut self.devices[at.ix()];
-                    sender.book(sender.earliest(from, copy), copy);
-                }
+                let Input { tensor, bytes, .. } = self.inputs[i];
                 self.sent.note(tensor, device, transfer);
                 self.answer.known.push(transfer);
                 copies = copies.saturating_add(bytes);

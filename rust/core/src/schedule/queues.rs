@@ -47,7 +47,7 @@ pub struct Arrival {
     /// When the last of it is there.
     pub at: Ticks,
     /// The price: the ticks by which booked transfers come later than they are wanted because this
-    /// arrival pushes them back, summed and weighted.
+    /// arrival pushes them back, and for which senders copy, summed and weighted.
     pub delay: Ticks,
 }
 
@@ -380,10 +380,17 @@ impl<'a> Queues<'a> {
     }
 
     /// When the transfers asked for would all be there, and also the booked transfers `known`,
-    /// which ascend. It is `soonest` at the earliest. None if the price comes to `limit`.
+    /// which ascend. It is `soonest` at the earliest. Other ops wait for `copies` ticks anyway, until their
+    /// device has copied out what is asked for. None if the price comes to `limit`.
     /// O((asked for + pushed back) log queue).
-    pub fn arrival(&mut self, soonest: Ticks, known: &[TransferId], limit: Ticks) -> Option<Arrival> {
-        let mut arrival = Arrival { at: soonest, delay: 0 };
+    pub fn arrival(
+        &mut self,
+        soonest: Ticks,
+        copies: Ticks,
+        known: &[TransferId],
+        limit: Ticks,
+    ) -> Option<Arrival> {
+        let mut arrival = Arrival { at: soonest, delay: copies.saturating_mul(self.delay_weight) };
         let booked = self.booked.len();
         self.due
             .extend(self.request.asked.iter().zip(booked..).map(|(t, which)| Due { turn: t.turn, which }));
@@ -520,7 +527,7 @@ mod tests {
     fn sent(queues: &mut Queues, made: Ticks, key: u32) -> Arrival {
         queues.clear();
         let soonest = queues.ask(Turn::new(made, key, DeviceId(1)), DeviceId(0), 10);
-        queues.arrival(soonest, &[], Ticks::MAX).unwrap()
+        queues.arrival(soonest, 0, &[], Ticks::MAX).unwrap()
     }
 
     #[test]
