@@ -227,6 +227,8 @@ def plan_for(
     if time_limit is not None:
         time_limit = checks.time_limit(time_limit)
     function = function_of(method, options) if target is None else target_of(target).plan
+    if target is not None:
+        given = target_of(target).priced(given)
     began = time.perf_counter() if began is None else began
     told = progress or (lambda stage, best: None)
     constraints = as_constraints(constraints)

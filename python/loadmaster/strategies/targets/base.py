@@ -15,6 +15,7 @@ from pkgutil import iter_modules
 from typing import TypeVar
 
 from loadmaster.base.errors import InputError
+from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import PASSED_ON, keywords
 
@@ -62,12 +63,16 @@ class Target:
         From a :class:`~loadmaster.judge.problem.Problem` and options, as keywords, to a
         :class:`~loadmaster.strategies.Candidate` that the system can run. It refuses a model of
         another kind with an :class:`~loadmaster.base.errors.InputError` that names the kind
-        (:meth:`refused`).
+        (:func:`refused`).
+    priced : callable
+        From the problem that was given to the same at the prices of the system: what launches cost,
+        for one.
     """
 
     name: str
     semantics: Semantics
     plan: Callable[..., Candidate]
+    priced: Callable[[Problem], Problem]
 
     def checked(self, options: Mapping[str, object]) -> None:
         """Refuses options that planning for it does not take."""
@@ -110,15 +115,18 @@ def _import_all() -> None:
 Function = TypeVar("Function", bound=Callable[..., Candidate])
 
 
-def target(name: str, semantics: Semantics) -> Callable[[Function], Function]:
+def target(
+    name: str, semantics: Semantics, *, priced: Callable[[Problem], Problem] = lambda given: given
+) -> Callable[[Function], Function]:
     """Makes a function what plans for a target: ``place(..., target=name)`` calls it.
 
     The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options with
-    defaults. Keywords ``time_limit`` and ``progress`` are passed on as methods get them.
+    defaults. Keywords ``time_limit`` and ``progress`` are passed on as methods get them. The
+    problem is at the system's prices (:attr:`Target.priced`), and so is the plan.
     """
 
     def register(function: Function) -> Function:
-        TARGETS.registered[name] = Target(name, semantics, function)
+        TARGETS.registered[name] = Target(name, semantics, function, priced)
         return function
 
     return register

@@ -52,6 +52,12 @@ TARGETS: dict[str, Target] = {
     "device-map": Target(writers.device_map, "Hugging Face device_map (JSON)"),
     "pipelining": Target(writers.pipelining, "torch.distributed.pipelining (Python)"),
     "fsdp": Target(writers.fsdp, "torch fully_shard, FSDP2 (Python file)"),
+    "eager": Target(
+        writers.fx, "PyTorch, eager: device and segment per FX node (JSON)", in_segments=True
+    ),
+    "graph": Target(
+        writers.fx, "PyTorch, graphs: device and segment per FX node (JSON)", in_segments=True
+    ),
     "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
     "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(

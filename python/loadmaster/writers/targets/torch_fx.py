@@ -90,8 +90,8 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
     Parameters
     ----------
     plan : Plan
-    module : torch.fx.GraphModule
-        Whose nodes are the plan's ops: ``torch.export.export(...).module()``, ``make_fx``, ...
+    module : torch.export.ExportedProgram or torch.fx.GraphModule
+        Whose nodes are the plan's ops: what :func:`loadmaster.read` read.
     names
         As for :func:`fx`; ``{"gpu0": "cpu", "gpu1": "cpu"}`` tries it out without GPUs.
 
@@ -103,20 +103,26 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
     Raises
     ------
     InputError
-        A node that the plan's graph does not have, or no GraphModule.
+        A node that the plan's graph does not have, or neither a program nor a GraphModule.
     MissingExtraError
         PyTorch is not installed.
 
     Examples
     --------
-    >>> placed = lm.writers.fx_split(plan, exported.module())      # doctest: +SKIP
+    >>> placed = lm.writers.fx_split(plan, exported)               # doctest: +SKIP
     >>> placed.segment_1                                           # doctest: +SKIP
     """
     with importing("torch", "torch", "splitting an FX module"):
         import torch
+        import torch.export
         from torch.fx.passes.split_utils import split_by_tags
+    if isinstance(module, torch.export.ExportedProgram):
+        module = module.module()
     if not isinstance(module, torch.fx.GraphModule):
-        raise InputError(f"wants a torch.fx.GraphModule, got {type(module).__name__}")
+        raise InputError(
+            "wants a torch.export.ExportedProgram or a torch.fx.GraphModule, got "
+            f"{type(module).__name__}"
+        )
     tagged = copy.deepcopy(module)
     for node in list(tagged.graph.nodes):
         if node.target == _GUARDS:
