@@ -7,6 +7,7 @@
     python benches/truth.py real [--models NAME ...] [--rounds N] [--realtime] [--file FILE]
     python benches/truth.py adapt [--models NAME ...] [--rounds N] [--realtime]
     python benches/truth.py pipelines [--rounds N]
+    python benches/truth.py targets [--rounds N]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
 and method: predicted over measured step time, minus 1, with a bootstrap interval of 90 % of the
@@ -24,6 +25,9 @@ run that was broken off goes on; those that were refused are run again.
 
 ``pipelines``: stages of a transformer, beside PyTorch's own pipelines; see ``truth_pipelines.py``.
 It needs PyTorch.
+
+``targets``: DistributedDataParallel by files that were written for it; see ``truth_targets.py``. It
+needs PyTorch.
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
 than 2 % of its steps is run again, twice as long, and refused if that does not help either. "All
@@ -197,13 +201,19 @@ def main() -> None:
     command.add_argument("--models", nargs="*", default=())
     command.add_argument("--rounds", type=int, default=4)
     command.add_argument("--realtime", action="store_true")
-    command = commands.add_parser("pipelines")
-    command.add_argument("--rounds", type=int, default=10)
+    for name in ("pipelines", "targets"):
+        command = commands.add_parser(name)
+        command.add_argument("--rounds", type=int, default=10)
     asked = parser.parse_args()
     if asked.command == "pipelines":
         import truth_pipelines
 
         truth_pipelines.main(asked.rounds)
+        return
+    if asked.command == "targets":
+        import truth_targets
+
+        truth_targets.main(asked.rounds)
         return
     said = " ".join(["python benches/truth.py", *sys.argv[1:]])
     urgent = first_of_all if "realtime" in asked and asked.realtime else None

@@ -6,7 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from loadmaster.base.files import write_bytes
+from loadmaster.model.graph import BUFFER
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.targets.ddp import NAME, USUAL
 from loadmaster.transforms.shares import batch_size
@@ -158,13 +161,19 @@ def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
     lines = []
     if NAME not in plan.program.graph.meta and n > 1:
         lines.append(
-            "The plan was made for no target: buckets are DistributedDataParallel's usual ones, and "
-            "gradients take room for the whole step, which its peaks leave out."
+            "The plan was made for no target: buckets are DistributedDataParallel's usual ones, "
+            "and gradients take room for the whole step, which its peaks leave out."
         )
     if said["optimizer"] == "sharded":
         lines.append(
-            "Which process updates which parameter is ZeroRedundancyOptimizer's choice: by size, as "
+            "ZeroRedundancyOptimizer chooses which process updates which parameter: by size, as "
             "planned."
+        )
+    stored = np.flatnonzero(plan.graph.stands_for == BUFFER).tolist()
+    if n > 1 and any(not plan.graph.modules[op].startswith("optim.") for op in stored):
+        lines.append(
+            "Before each forward pass buffers become those of process 0: a message that the plan "
+            "leaves out."
         )
     return lines
 
