@@ -86,7 +86,7 @@ class LayerList:
             A layer runs in several parts, or before the one that it follows.
         """
         prefix = f"{self.name}." if self.name else ""
-        found = []
+        found: list[int] = []
         for number in self.numbers:
             span = self.cuts.spans.get(f"{prefix}{number}")
             if span is None or (found and span[0] <= found[-1]):

@@ -1,9 +1,9 @@
 """Where a model can be cut between modules, as ``torch.distributed.pipelining`` cuts it.
 
-A split point stands before or after the ``forward`` of a module. So there is one only where all that
-a module runs is one run of the forward pass, and at an end of that run. PyTorch copies a parameter
-that two stages read, and never brings the copies together again: what reads a parameter stays in
-one stage. Only the first stage is given the model's inputs.
+A split point stands before or after the ``forward`` of a module. So there is one only where all
+that a module runs is one run of the forward pass, and at an end of that run. PyTorch copies a
+parameter that two stages read, and never brings the copies together again: what reads a parameter
+stays in one stage. Only the first stage is given the model's inputs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ModuleCuts:
 
     @cached_property
     def read_on(self) -> list[Span]:
-        """Tensors that ops of the forward pass read: parameters, inputs, and what the pass makes."""
+        """Tensors that ops of the forward pass read: parameters, inputs, what the pass makes."""
         graph, reduced = self.graph, self.graph.reduced
         place = {op: at for at, op in enumerate(self.order.tolist())}
         readers: dict[int, set[int]] = {}
@@ -180,8 +180,8 @@ class ModuleCuts:
         neighbours : bool
             Everything goes to the next stage only, as where a rank has several stages.
         """
-        op, home, there = self._sent
-        home, there = stage[home], stage[there]
+        op, maker, reader = self._sent
+        home, there = stage[maker], stage[reader]
         away = home != there
         if neighbours:
             return np.unique(op[away & (there != home + 1)])

@@ -63,7 +63,7 @@ def lines(problem: Problem) -> list[Line]:
 
 
 def line_of(problem: Problem, ops: NDArray[np.integer]) -> Line:
-    """The line of one order of the forward pass: int [n_forward], indices into the problem's graph."""
+    """The line of one order of the forward pass: int [n_forward], ops of the problem's graph."""
     passes = _Passes(problem)
     at = np.full(problem.graph.n_ops, -1, dtype=np.int64)
     at[passes.forward] = np.arange(len(passes.forward))

@@ -1,4 +1,4 @@
-"""Whole layers on devices, one run each, for systems that run a model's inference layer by layer."""
+"""Whole layers on devices, one run each, for systems that run an inference layer by layer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listed_layers(name: str, problem: Problem, root: str, layers: str | None) ->
     Raises
     ------
     InputError
-        A graph that was transformed, a model without a list of layers, or layers that do not attend.
+        A graph that was transformed, a model without a list of layers, or without attention.
     """
     if not problem.program.is_plain or problem.model.is_member.any():
         raise refused(name, "the graph was transformed, or has collectives of its own")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,7 @@ NAME = "megatron"
 
 SEMANTICS = Semantics(
     system="Megatron-LM",
-    models="a training step of a transformer, a list of layers with attention, that is given a batch",
+    models="a training step of a transformer: a list of layers with attention, and a batch",
     splits="heads, features and vocabulary over tp devices, tokens between the products, and the "
     "batch over dp; or the batch into micro-batches",
     unit="all layers on all devices; or runs of layers, one per device, or two where interleaved",
@@ -100,7 +100,8 @@ def megatron(
     if (pp or 1) == 1:
         made += _tensor_parallel(problem, found, tp, sequence=sequence)
     if (tp or 1) == 1 and pp != 1 and not lacks(problem):
-        space = replace(LayerSpace.of(problem), found=found.cuts, listed=found)
+        batch = ModuleSpace.of(problem).batch
+        space = LayerSpace(problem, batch, found=found.cuts, listed=found)
         counts, numbers = space.checked(micro_batches, pp)
         counts = [m for m in counts if space.batch % m == 0]
         asked = Asked(counts, numbers, ("1f1b", "interleaved-1f1b"))

@@ -50,7 +50,7 @@ def openvino(
     seconds, best = min(found, key=lambda row: (not row[1].fits, row[0]))
     if seconds > best.verdict.step_time * (1 + _NOTABLE):
         best = best.noted(
-            f"with one sub-graph after another, as HETERO runs them, it is {format_seconds(seconds)}"
+            f"one sub-graph after another, as HETERO runs them, it is {format_seconds(seconds)}"
         )
     return accepted(best.problem, Outcome(best, 1.0))
 

@@ -8,7 +8,7 @@ stages and schedules are those of :mod:`loadmaster.strategies.pipelines`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -37,7 +37,7 @@ SEMANTICS = Semantics(
     models="a chain of modules that is given a batch",
     splits="nothing but the batch, into micro-batches of one size",
     unit="a run of modules: a stage, one per rank, or two where they are interleaved",
-    moves="activations to the next stage when a micro-batch's forward pass ends there, and gradients back",
+    moves="activations to the next stage when a micro-batch ends there, and gradients back",
     launches="each rank its own ops, in the order of the schedule",
     memory="parameters, gradients and optimizer state of the stage, and activations of the "
     "micro-batches that the schedule keeps",
@@ -85,7 +85,7 @@ def pipelining(
     found = ModuleCuts(problem.model, root)
     if not len(found.open):
         raise refused(_NAME, closed(found))
-    space = replace(ModuleSpace.of(problem), found=found)
+    space = ModuleSpace(problem, Space.of(problem).batch, found=found)
     counts, numbers = space.checked(micro_batches, stages)
     if any(space.batch % m for m in counts):
         raise InputError(

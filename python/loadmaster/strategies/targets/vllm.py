@@ -53,7 +53,7 @@ def vllm(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp : int, optional
-        Sizes. Absent: all devices, a half of them, a quarter, and so on, of one, and 1 of the other.
+        Sizes. Absent: all devices, a half of them, and so on, of one, and 1 of the other.
 
     Raises
     ------

@@ -53,7 +53,7 @@ def options_of(plan: Plan, root: str | None, layers: str | None) -> tuple[str, s
 def layer_split(
     plan: Plan, root: str, layers: str | None, reasons: list[Reason]
 ) -> LayerSplit | None:
-    """How a plan of whole ops divides its model's layers; None: it does not, and the reasons say so.
+    """How a plan of whole ops divides its model's layers; None: the reasons say why it does not.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def megatron(
 ) -> dict[str, Any]:
     """The plan as flags of Megatron's training scripts.
 
-    In ``--pipeline-model-parallel-layout`` ``E`` is the embedding, ``t`` a layer and ``L`` the loss.
+    In ``--pipeline-model-parallel-layout`` ``E`` is the embedding, ``t`` a layer, ``L`` the loss.
     Where devices have several runs of layers, the layout is a virtual pipeline: all devices have
     the same number of runs, and take turns in one order.
 

@@ -1,8 +1,8 @@
 """torch.distributed.pipelining: a plan of stages as a Python file.
 
-A split point stands before or after a module's ``forward``, so a pipeline is cut only where a module
-begins or ends (:mod:`loadmaster.rules.module_cuts`). Autograd runs the backward of a stage on the
-stage's own device.
+A split point stands before or after a module's ``forward``, so a pipeline is cut only where a
+module begins or ends (:mod:`loadmaster.rules.module_cuts`). Autograd runs the backward of a stage
+on the stage's own device.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MICRO_BATCHES = {micro}
 def parallelize(model, inputs, loss_fn=None, device=None, group=None):
     """The schedule that this rank runs, and the modules of its stages, which hold its parameters.
 
-    ``inputs`` is a tuple with what the model is called with: a whole batch, of which the sizes count.
+    ``inputs`` is a tuple with what the model is called with, a whole batch: its sizes count.
     """
     rank = dist.get_rank(group)
     device = torch.device(DEVICES[rank] if device is None else device)
@@ -86,10 +86,11 @@ def parallelize(model, inputs, loss_fn=None, device=None, group=None):
 _TRAINED = (
     "    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)\n"
     "    given = inputs if dist.get_rank() == 0 else ()\n"
-    "    schedule.step(*given, target=targets, losses=(losses := []))  # As the last rank has them.\n"
+    "    schedule.step(*given, target=targets, losses=(losses := []))\n"
     "    optimizer.step()\n"
     "\n"
-    "loss_fn(output, target) is a mean over samples; gradients are of the mean over the batch."
+    "loss_fn(output, target) is a mean over samples; gradients are of the mean over the batch.\n"
+    "The last rank has the losses of micro-batches."
 )
 _EVALUATED = (
     "    given = inputs if dist.get_rank() == 0 else ()\n"
