@@ -600,6 +600,17 @@ def test_a_part_has_half_of_each_kind_and_those_best_joined():
     assert parts(mixed) == []
 
 
+def test_where_a_plan_is_far_ahead_there_are_no_more_than_the_first_seeds():
+    problem = problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    run = Run(problem, Budget(0.1, None))
+    all_of_them = Planting(run).plant()
+    best = run.best.verdict.step_time
+    for far, n_seeds in ((2.0, TUNING.sure_seeds), (1.0, len(all_of_them))):
+        run = Run(problem, Budget(0.1, None))
+        assert len(Planting(run, best / far).plant()) == n_seeds
+    assert len(all_of_them) > TUNING.sure_seeds
+
+
 def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eight():
     graph = example("inception-v3")
     two, eight = (problem_of(graph, v100_mesh(n)) for n in (2, 8))
