@@ -101,7 +101,7 @@ def with_recipe(
 def _inside(layout: Layout) -> dict[str, Any]:
     """What the recipe of a layout says of ops and tensors, by attribute."""
     said = layout.recipe()
-    names = ("labels", "parameters", "batch_norm", "bucket_bytes", "expert_imbalance")
+    names = ("labels", "parameters", "units", "batch_norm", "bucket_bytes", "expert_imbalance")
     return {name: getattr(said, name) for name in names}
 
 
