@@ -10,8 +10,8 @@ cross the outer axes, whose links are the slower ones.
 
 Gradients on their way to the optimizer, parameters that are gathered where they are used and
 parameters that were updated go in buckets, each of one kind on one axis, and of one stage of a
-pipeline: by size, or where the layout has units, those of a unit. What the same op of each expert of
-a layer reads, or makes, goes together.
+pipeline: by size, or where the layout has units, those of a unit. What the same op of each expert
+of a layer reads, or makes, goes together.
 """
 
 from __future__ import annotations
