@@ -252,7 +252,7 @@ def test_one_sample_is_no_batch() -> None:
     [
         ({"micro": None}, "no micro"),
         ({"stages": {"**": 2}}, "stage"),
-        ({"labels": {"pp": {"**": "row"}}}, "not supported"),
+        ({"labels": {"pp": {"**": "row"}}}, "that of the stages"),
         ({"micro": {"n": 1}}, "micro: n"),
         ({"micro": {"n": 2, "schedule": "windows"}}, "ahead"),
         ({"micro": {"n": 2, "ahead": [2, 1]}}, "windows"),

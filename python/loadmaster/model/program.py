@@ -62,7 +62,8 @@ class Program:
     role : uint8 [graph.n_ops]
         What each op is there for: an index into :data:`ROLES`.
     rank : int32 [graph.n_ops]
-        The device of the recipe's mesh that each op is on, row-major; -1: any device.
+        The device of the recipe's mesh that each op is on, row-major, of a pipeline of the mesh
+        inside of its stage; -1: any device.
     splits : tuple of Split
         Ops that were split, in this order.
     notes : tuple of str
@@ -194,12 +195,16 @@ class Program:
         """
         name = repr(self.source.names[self.serves[op]])
         words = [f"the {ROLES[self.role[op]]} for {name}" if self.own[op] else name]
-        if self.rank[op] >= 0:
-            return f"{words[0]} (device {self.rank[op]} of the mesh)"
-        words += [f"replica {self.replica[op]}"] if self.replica[op] >= 0 else []
+        is_placed = self.rank[op] >= 0
+        words += [f"replica {self.replica[op]}"] if self.replica[op] >= 0 and not is_placed else []
         words += [f"micro-batch {self.micro[op]}"] if self.micro[op] >= 0 else []
-        words += [f"part {self.part[op]}"] if self.parts[op] > 1 else []
-        return ", ".join(words)
+        words += [f"part {self.part[op]}"] if self.parts[op] > 1 and not is_placed else []
+        return ", ".join(words) + (f" ({self.place_of(op)})" if is_placed else "")
+
+    def place_of(self, op: int) -> str:
+        """The place of an op on the mesh, in words: of a pipeline, on that of its stage."""
+        is_pipeline = self.recipe is not None and self.recipe.micro is not None
+        return f"device {self.rank[op]} of {'its stage' if is_pipeline else 'the mesh'}"
 
 
 @lru_cache(maxsize=16)

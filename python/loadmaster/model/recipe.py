@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -247,10 +247,13 @@ class Recipe:
         devices share experts: 1 or more.
     stages : mapping of selector to int
         The stage of a pipeline that ops are in, from 0. Of lines that mean an op the last counts;
-        what no line means is in stage 0. The mesh then has one axis, of the devices in the order of
-        the samples, and stage k is on device k, or k mod their number.
+        what no line means is in stage 0.
     micro : Micro or mapping, optional
-        How many micro-batches go through the stages, and by which schedule.
+        How many micro-batches go through the stages, and by which schedule. The first axis of the
+        mesh is then that of the stages, in the order of the samples: of p slices of the mesh along
+        it, stage k is on slice k mod p. Its other axes are inside of a stage: ``labels``,
+        ``parameters`` and ``shard_state`` speak of these alone, and without any a stage is on one
+        device.
     overrides : mapping of pattern to device
         Ops, by name, that run on this device.
     name : str
@@ -302,6 +305,8 @@ class Recipe:
             raise InputError(f"mesh is {shown(self.mesh)}: wants sizes of axes by name, or a Mesh")
         checks.one_of("rest", self.rest, (WHOLE, AUTO))
         checks.one_of("batch_norm", self.batch_norm, BATCH_NORMS)
+        if self.micro is not None and not isinstance(self.micro, Micro):
+            object.__setattr__(self, "micro", Micro.from_document(self.micro))
         checked: dict[str, Any] = {
             "labels": self._checked(self.labels, _LABELS),
             "parameters": self._checked(self.parameters, _SPECS),
@@ -318,8 +323,6 @@ class Recipe:
             checks.one_of(f"units of {pattern!r}", word, UNITS)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.micro is not None and not isinstance(self.micro, Micro):
-            object.__setattr__(self, "micro", Micro.from_document(self.micro))
         object.__setattr__(self, "stages", self._checked_stages())
 
     def _checked_stages(self) -> dict[str, int]:
@@ -330,12 +333,23 @@ class Recipe:
             if self.stages:
                 raise InputError("the recipe has stages and no micro: say how many micro-batches")
             return {}
-        if len(self.mesh.axes) > 1 or self.labels or self.parameters or self.shard_state:
+        along = self.mesh.axes[0]
+        if along.shares is not None:
             raise InputError(
-                "the recipe has micro-batches: its mesh has one axis, of the stages' devices, and "
-                "what shares ops of a stage among devices is not supported"
+                f"axis {along.name!r} is that of the stages and has shares: lines of [stages] say "
+                "what each stage does"
             )
-        most = self.mesh.size * self.micro.chunks - 1
+        if len(self.mesh.axes) == 1 and self.shard_state:
+            raise InputError(
+                "shard_state shards updates inside of a stage, and a stage has one device: give "
+                "the mesh a second axis"
+            )
+        if self.is_open:
+            raise InputError(
+                "the recipe has micro-batches and leaves labels to a solver: write them all, or "
+                'have method "pipeline" find them without a recipe'
+            )
+        most = along.size * self.micro.chunks - 1
         for selector, stage in self.stages.items():
             with naming(f"stages, {shown(selector)}"):
                 Selector.parse(selector)
@@ -352,11 +366,32 @@ class Recipe:
         tables = (*self.labels.values(), *self.parameters.values())
         return self.rest == AUTO or any(AUTO in table.values() for table in tables)
 
+    @property
+    def inside(self) -> Recipe | None:
+        """What is shared how inside of a stage, on a mesh of the axes inside of it, whose devices
+        have no names. Without micro-batches it is the recipe itself; None: stages are on one device
+        each.
+
+        >>> from loadmaster.model.micro import Micro
+        >>> recipe = Recipe({"pp": 2, "tp": 4}, {"tp": {"**": "column"}}, micro=Micro(8))
+        >>> recipe.inside.mesh.shape, recipe.inside.labels
+        ((4,), {'tp': {'**': 'column'}})
+        """
+        if self.micro is None:
+            return self
+        axes = self.mesh.axes[1:]
+        return replace(self, mesh=Mesh(axes), stages={}, micro=None) if axes else None
+
     def _checked(self, tables: Any, words: _Words) -> dict[str, dict[str, str]]:
         """A table per axis, each selector and word of the form that it must have."""
         if not isinstance(tables, Mapping):
             raise InputError(f"{words.table} is {shown(tables)}: wants a table per axis")
         for axis in tables:
+            if self.micro is not None and axis == self.mesh.names[0]:
+                raise InputError(
+                    f"{words.table} has the axis {axis!r}, which is that of the stages, since the "
+                    "recipe has micro-batches: what a stage shares is said of the mesh's other axes"
+                )
             if axis not in self.mesh.names:
                 raise InputError(
                     f"{words.table} has an axis {shown(axis)}, and the mesh has "
@@ -423,14 +458,15 @@ class Recipe:
     def words(self, graph: OpGraph) -> dict[str, list[str]]:
         """Per axis and op of a graph the label, or of a placeholder the spec.
 
-        ``"auto"``: left to a solver.
+        ``"auto"``: left to a solver. The axis of stages is not among them.
 
         Raises
         ------
         InputError
             A line means nothing in the graph; it is named, with what may have been meant.
         """
-        found = {axis: np.empty(graph.n_ops, dtype=object) for axis in self.mesh.names}
+        axes = self.mesh.names if self.micro is None else self.mesh.names[1:]
+        found = {axis: np.empty(graph.n_ops, dtype=object) for axis in axes}
         for column in found.values():
             column[:] = _start("labels", self.rest)
             column[graph.placeholder] = _start("parameters", self.rest)
@@ -467,12 +503,12 @@ class Recipe:
         ----------
         graph : OpGraph
         mesh : Mesh
-            The devices of the stages.
+            The devices of the stages; its first axis is that of the stages.
         stage : int [n_ops]
             What is read of ops that run.
         micro : Micro
         rest
-            Other attributes.
+            Other attributes, such as labels inside of stages.
 
         Examples
         --------
@@ -493,7 +529,8 @@ class Recipe:
     def stage_of(self, graph: OpGraph) -> NDArray[np.int32]:
         """The stage of each op of a graph: int32 [n_ops].
 
-        The ops of an optimizer count as those of their parameter, in its module.
+        The ops of an optimizer count as those of their parameter, in its module. What does not run,
+        such as a parameter, is in the stage of the op that has it.
 
         Raises
         ------
@@ -509,7 +546,8 @@ class Recipe:
                 near = places.near(selector)
                 raise InputError(f"recipe: stages: no op is {text!r}{near}")
             found[meant] = stage
-        return found
+        reduced = graph.reduced
+        return found[reduced.op_of[reduced.map]]
 
     def sharded_state(self, graph: OpGraph) -> list[str]:
         """Per op the word of :attr:`shard_state` for its module, ``"none"`` where no line speaks.

@@ -246,9 +246,15 @@ def _label(plan: Plan, index: int) -> tuple[str, ...]:
         return ()
     if (stage := stage_of(plan)) is not None and plan.recipe.micro is not None:
         micro = counted(plan.recipe.micro.n, "micro-batch", "micro-batches")
-        return (f"stage {stage[index]} of {stage.max() + 1}, with {micro}",)
-    layout, said = plan.layout, []
-    assert layout is not None
+        return (f"stage {stage[index]} of {stage.max() + 1}, with {micro}", *_inside(plan, index))
+    return _inside(plan, index)
+
+
+def _inside(plan: Plan, index: int) -> tuple[str, ...]:
+    """How a layout shares one of the user's ops, a sentence per axis."""
+    layout, said = plan.layout, list[str]()
+    if layout is None:
+        return ()
     form_of, is_placeholder = layout.dimensions.form_of, bool(plan.graph.placeholder[index])
     form = layout.dimensions.forms[form_of[index]] if form_of[index] >= 0 else None
     idle = (plan.program.share[plan.program.parts_of(index)] == 0).any()
@@ -406,7 +412,7 @@ def _constraint(
     if asked:
         return f"constraint: {'; '.join(asked)}"
     if plan.recipe is not None and not others and plan.program.rank[index] >= 0:
-        return f"the recipe: it is on device {plan.program.rank[index]} of the mesh"
+        return f"the recipe: it is on {plan.program.place_of(index)}"
     if others and not plan.binding.allowed[stands_for].sum() > 1:
         return f"device types: it may run on {ran.device_types[index]} only"
     if plan.constraints.contiguous and all(other.verdict is None for other in others):

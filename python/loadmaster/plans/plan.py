@@ -159,8 +159,10 @@ class Plan:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """Where the recipe has every tensor lie; None: there is no recipe, or it is of stages."""
-        if self.recipe is None or self.recipe.micro is not None:
+        """Where the recipe has every tensor lie, of a pipeline inside of its stage; None: there is
+        no recipe, or it has stages of one device.
+        """
+        if self.recipe is None or self.recipe.inside is None:
             return None
         return Layout.of(self.graph, self.recipe)
 

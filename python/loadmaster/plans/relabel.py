@@ -18,6 +18,7 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.model.patterns import Places, layerless
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.piped import in_stages_of
 from loadmaster.strategies.simple.recipe import on_mesh
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shards import shard
@@ -27,8 +28,8 @@ from loadmaster.transforms.shards import shard
 class Relabelled:
     """A step with another label for an op, on one axis.
 
-    The layout is expanded anew and judged in the better of two orders, with the label as it is and
-    with the other one.
+    The layout is expanded anew and judged in the better of two orders, or in a pipeline by its
+    schedule, with the label as it is and with the other one.
 
     Attributes
     ----------
@@ -100,7 +101,10 @@ def relabelled(plan: Plan, op: int) -> tuple[Relabelled, ...]:
 
 def _judged(plan: Plan, layout: Layout) -> Candidate:
     problem = replace(plan.whole_problem, best_effort=True)
-    modules = plan.recipe.recompute if plan.recipe else ()
+    recipe = plan.recipe
+    if recipe is not None and recipe.micro is not None:
+        return in_stages_of(problem, recipe, layout)
+    modules = recipe.recompute if recipe else ()
     program = shard(layout.graph, layout, modules)
     return on_mesh(problem, program, layout.mesh.on(plan.cluster))
 

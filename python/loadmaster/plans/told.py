@@ -15,21 +15,18 @@ def told_words(plan: Plan) -> dict[str, list[str]]:
 
     What has no label, such as a view, is whole. Of a pipeline's axis the words are stages.
     """
+    told: dict[str, list[str]] = {}
     if (stage := stage_of(plan)) is not None:
         assert plan.recipe is not None
-        return {axis: [f"stage {s}" for s in stage.tolist()] for axis in plan.recipe.mesh.names}
-    layout = plan.layout
-    assert layout is not None
-    found = words_of(layout.dimensions, layout.mesh.names, layout.labels)
-    return {axis: [word or WHOLE for word in column] for axis, column in found.items()}
+        told[plan.recipe.mesh.names[0]] = [f"stage {s}" for s in stage.tolist()]
+    if (layout := plan.layout) is not None:
+        found = words_of(layout.dimensions, layout.mesh.names, layout.labels)
+        told |= {axis: [word or WHOLE for word in column] for axis, column in found.items()}
+    return told
 
 
 def stage_of(plan: Plan) -> NDArray[np.int32] | None:
-    """The stage of each op of the user's graph, int32 [n_ops]; None: the plan is no pipeline.
-
-    What does not run, such as a parameter, is in the stage of the op that has it.
-    """
+    """The stage of each op of the user's graph, int32 [n_ops]; None: the plan is no pipeline."""
     if plan.recipe is None or plan.recipe.micro is None:
         return None
-    reduced = plan.graph.reduced
-    return plan.recipe.stage_of(plan.graph)[reduced.op_of[reduced.map]]
+    return plan.recipe.stage_of(plan.graph)

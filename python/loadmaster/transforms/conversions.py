@@ -9,9 +9,9 @@ the inside out, all-to-alls, all-reduces, and all-gathers from the outside in. S
 cross the outer axes, whose links are the slower ones.
 
 Gradients on their way to the optimizer, parameters that are gathered where they are used and
-parameters that were updated go in buckets, each of one kind on one axis: by size, or where the
-layout has units, those of a unit. What the same op of each
-expert of a layer reads, or makes, goes together.
+parameters that were updated go in buckets, each of one kind on one axis, and of one stage of a
+pipeline: by size, or where the layout has units, those of a unit. What the same op of each expert
+of a layer reads, or makes, goes together.
 """
 
 from __future__ import annotations
@@ -274,6 +274,8 @@ class Conversions:
         bucket[alone] = np.arange(len(alone))
         count = len(alone)
         group = (what * 8 + steps.axis) * 8 + steps.kind
+        if (stage := self.layout.stage) is not None:
+            group += 64 * (EXPERT + 1) * stage[self.layout.maker[rows.tensor[steps.row]]]
         group = np.where(what == ACTIVATION, -1, group)
         part = self._part(rows.tensor, rows.first)[steps.row]
         # What was in one bucket a step before stays together: else buckets could wait in a circle.
@@ -287,7 +289,7 @@ class Conversions:
             order = np.lexsort((sort[of], came, turn[of]))
             of, came = of[order], came[order]
             batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
-            if one // 64 == EXPERT:
+            if one // 64 % (EXPERT + 1) == EXPERT:
                 number = np.unique(np.stack([part[of], came]), axis=1, return_inverse=True)[1]
             elif self.layout.units:
                 together = self._unit(steps.row[of])

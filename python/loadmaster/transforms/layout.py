@@ -63,6 +63,9 @@ class Layout:
         How much more than its fair share of the experts' work the busiest device does, where
         experts are shared out: that at the first place of the outermost such axis. It counts in
         thousandths.
+    stage : int32 [n_ops], optional
+        The stage of a pipeline that each op is in: no bucket has tensors of several. The mesh is
+        that inside of a stage. Absent: there are no stages.
 
     Raises
     ------
@@ -87,6 +90,7 @@ class Layout:
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
     expert_imbalance: float = 1.0
+    stage: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         wanted = (len(self.mesh.axes), self.graph.n_ops)
@@ -116,12 +120,21 @@ class Layout:
     def of(cls, graph: OpGraph, recipe: Recipe) -> Layout:
         """The layout that a recipe describes. What it recomputes lies as it does the first time.
 
+        Of a recipe with micro-batches it is that inside of stages.
+
         Raises
         ------
         InputError
-            The recipe leaves something to a solver, or names a cut that an op has not.
+            The recipe leaves something to a solver, or names a cut that an op has not, or has
+            stages of one device each.
         """
-        dimensions = Dimensions.of(graph)
+        stage = None if recipe.micro is None else recipe.stage_of(graph)
+        if (inside := recipe.inside) is None:
+            raise InputError(
+                "recipe: nothing is shared inside of its stages, which have one device each: give "
+                "its mesh a second axis"
+            )
+        recipe, dimensions = inside, Dimensions.of(graph)
         labels = labels_of(dimensions, recipe)
         if (labels == FREE).any():
             op = graph.names[int((labels == FREE).any(axis=0).argmax())]
@@ -130,7 +143,7 @@ class Layout:
                 'rest = "whole"'
             )
         of = {name: getattr(recipe, name) for name in _SETTINGS}
-        layout = cls(dimensions, recipe.mesh, labels, **of)
+        layout = cls(dimensions, recipe.mesh, labels, **of, stage=stage)
         if recipe.shard_state:
             axes = np.flatnonzero(layout.is_batch.any(axis=1)).tolist()
             layout = layout.with_sharded_state(recipe.sharded_state(graph), axes)
@@ -142,10 +155,11 @@ class Layout:
         """
         words = words_of(self.dimensions, self.mesh.names, self.labels)
         there = {axis: [column[op] for op in ops] for axis, column in words.items()}
-        return Layout.of(graph, Recipe.of_labels(graph, self.mesh, there, **self._settings))
+        made = Layout.of(graph, Recipe.of_labels(graph, self.mesh, there, **self._settings))
+        return made if self.stage is None else replace(made, stage=self.stage[list(ops)])
 
     def recipe(self) -> Recipe:
-        """The recipe that describes the layout."""
+        """The recipe that describes the layout; of stages, what is inside of them."""
         words = words_of(self.dimensions, self.mesh.names, self.labels)
         return Recipe.of_labels(self.graph, self.mesh, words, **self._settings)
 

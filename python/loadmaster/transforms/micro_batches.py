@@ -128,9 +128,10 @@ def _check(rows: Sequence[int], m: int, batch: int) -> None:
 
 
 def samples_of_replicas(before: Program, batch: int) -> list[int]:
-    """What each replica reads of the batch; all of it, where that is not known to be whole."""
-    is_input = before.source.stands_for[before.serves] == INPUT
-    at = np.flatnonzero(is_input & (before.replica >= 0))
+    """What each replica does of the batch; all of it, where that is not known to be whole."""
+    source = before.source
+    of_batch = (source.roles.many | (source.stands_for == INPUT))[before.serves] & ~before.own
+    at = np.flatnonzero(of_batch & (before.replica >= 0) & (before.parts == 1) & (before.share > 0))
     share = np.ones(int(before.replica.max(initial=0)) + 1)
     np.minimum.at(share, before.replica[at], before.share[at])
     samples = np.rint(batch * share).astype(np.int64)
@@ -285,9 +286,23 @@ class _MicroBatches:
         found.add(read, from_, graph.dst[read] * m, ids[of], graph.bytes[read])
         wait = sums.waiting
         for j in range(m):
+            if j == 1:
+                # What micro-batches read waits for the first of them alone: others read it before
+                # the last of them is there.
+                wait = wait[~self._is_read(wait)]
             ends = graph.src[wait] * m + j, graph.dst[wait] * m
             found.add(wait, *ends, tensor[wait], np.zeros(len(wait), dtype=np.uint64))
         return found.columns()
+
+    def _is_read(self, edges: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether edges lead to ops that micro-batches read, or what is made of them once."""
+        graph, tensor = self.graph, self.sums.roles.tensor
+        once = np.flatnonzero((tensor >= 0) & ~self.many[graph.src])
+        src, dst = graph.src[once], graph.dst[once]
+        read, n = self.many.copy(), -1
+        while len(edges) and (now := int(read.sum())) != n:
+            read[src[read[dst]]], n = True, now
+        return np.asarray(read[graph.dst[edges]])
 
 
 class _Texts(CopyTexts):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 from loadmaster.transforms.base import ranks
 
@@ -26,6 +27,9 @@ ONCE = -1
 
 def passes(program: Program) -> NDArray[np.int8]:
     """What each op of the graph that runs is a part of: index into :data:`PASSES`, or ONCE.
+
+    What waits for the backward pass of its micro-batch is a part of that: collectives that bring
+    what the forward pass made are held back until it is read.
 
     Without micro-batches nothing is a part of one. A graph that has no phases is a forward pass.
 
@@ -46,6 +50,7 @@ def passes(program: Program) -> NDArray[np.int8]:
     graph, many = program.graph, program.micro >= 0
     found = np.where(many, FORWARD, ONCE).astype(np.int8)
     is_backward = np.fromiter(map("b".__eq__, graph.phases), bool, graph.n_ops) & many
+    is_backward |= _after(graph, is_backward, many)
     found[is_backward] = BACKWARD
     found[is_backward & _leads_to_one(program, is_backward)] = WEIGHT
     return found
@@ -60,6 +65,18 @@ def passes_of_places(part: NDArray[np.int8], place: NDArray[Any]) -> NDArray[np.
     """
     has_backward = np.isin(place, place[part == BACKWARD])
     return np.where((part == WEIGHT) & ~has_backward, BACKWARD, part).astype(np.int8)
+
+
+def _after(
+    graph: OpGraph, is_backward: NDArray[np.bool_], many: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Which ops of micro-batches come after one of the backward pass, whatever their phase."""
+    late = is_backward.copy()
+    inner = many[graph.src] & many[graph.dst]
+    src, dst = graph.src[inner], graph.dst[inner]
+    while (more := late[src] & ~late[dst]).any():
+        late[dst[more]] = True
+    return late
 
 
 def _leads_to_one(program: Program, is_backward: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.judge.problem import Problem
 from loadmaster.model.micro import NAMED, WINDOWS, Micro
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.schedules import Named, Windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches
 from loadmaster.transforms.recomputation import recompute
+from loadmaster.transforms.shards import shard
+
+#: The name of the axis of stages in the recipes of pipelines.
+STAGES = "pp"
 
 
 def micro_batched(
-    problem: Problem, m: int, modules: Sequence[str] = (), rows: Sequence[int] | None = None
+    problem: Problem,
+    m: int,
+    modules: Sequence[str] = (),
+    rows: Sequence[int] | None = None,
+    layout: Layout | None = None,
 ) -> Problem:
-    """The problem with so many micro-batches, and some modules recomputed."""
+    """The problem with so many micro-batches, some modules recomputed, and ops shared inside of
+    stages as a layout has them.
+    """
+    if layout is not None:
+        return problem.transformed(micro_batches(shard(problem.model, layout, modules), m, rows))
     if modules:
         problem = problem.transformed(recompute(problem.model, modules))
     return problem.transformed(micro_batches(problem.model, m, rows))
@@ -31,9 +45,10 @@ def micro_batched(
 def piped(
     problem: Problem,
     stage: NDArray[np.integer],
-    devices: Sequence[int],
+    devices: Sequence[int] | NDArray[np.integer],
     micro: Micro,
     modules: Sequence[str] = (),
+    layout: Layout | None = None,
 ) -> Candidate:
     """Stages with micro-batches, judged.
 
@@ -41,36 +56,53 @@ def piped(
     ----------
     problem : Problem
     stage : int [n_user_ops]
-    devices : sequence of int
-        Of each stage.
+    devices : int [n_stages] or [n_stages, n_ranks]
+        Of each stage; with a layout, of each place of its mesh.
     micro : Micro
     modules : sequence of str
         Patterns of modules that are recomputed.
+    layout : Layout, optional
+        How ops are shared inside of stages. Absent: each stage is on one device.
 
     Raises
     ------
     InputError
         What the transforms and the schedule refuse.
     """
-    placed = micro_batched(problem, micro.n, modules)
+    if layout is not None:
+        layout = replace(layout, stage=np.asarray(stage, dtype=np.int32))
+    placed = micro_batched(problem, micro.n, modules, layout=layout)
     return scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
 
 
 def with_recipe(
     found: Candidate,
     stage: NDArray[np.integer],
-    devices: Sequence[int],
+    devices: Sequence[int] | NDArray[np.integer],
     micro: Micro,
     modules: Sequence[str] = (),
+    layout: Layout | None = None,
 ) -> Candidate:
     """What :func:`piped` made of these, with their recipe in its program."""
     problem = found.problem
-    names = [problem.cluster.devices[d].name for d in devices[: len(devices) // micro.chunks]]
-    mesh = Mesh.of({"pp": len(names)}, names)
+    table = np.asarray(devices)
+    on = table[: len(table) // micro.chunks]
+    names = tuple(problem.cluster.devices[d].name for d in on.ravel().tolist())
+    axes = (MeshAxis(STAGES, len(on)), *(() if layout is None else layout.mesh.axes))
+    inside = {} if layout is None else _inside(layout)
     source = problem.program.source
-    recipe = Recipe.of_stages(source, mesh, stage, micro, recompute=tuple(modules))
+    recipe = Recipe.of_stages(
+        source, Mesh(axes, names), stage, micro, recompute=tuple(modules), **inside
+    )
     program = replace(problem.program, recipe=recipe)
     return replace(found, problem=replace(problem, program=program))
+
+
+def _inside(layout: Layout) -> dict[str, Any]:
+    """What the recipe of a layout says of ops and tensors, by attribute."""
+    said = layout.recipe()
+    names = ("labels", "parameters", "units", "batch_norm", "bucket_bytes", "expert_imbalance")
+    return {name: getattr(said, name) for name in names}
 
 
 def by_recipe(problem: Problem, recipe: Recipe) -> Candidate:
@@ -81,12 +113,20 @@ def by_recipe(problem: Problem, recipe: Recipe) -> Candidate:
     InputError
         The recipe means nothing in this graph, or names devices that the cluster lacks.
     """
+    layout = None if recipe.inside is None else Layout.of(problem.model, recipe)
+    return in_stages_of(problem, recipe, layout)
+
+
+def in_stages_of(problem: Problem, recipe: Recipe, layout: Layout | None) -> Candidate:
+    """The pipeline of a recipe, with ops shared inside of stages as a layout has them."""
     assert recipe.micro is not None
     stage = recipe.stage_of(problem.model)
-    on = recipe.mesh.on(problem.cluster).tolist() * recipe.micro.chunks
-    found = piped(problem, stage, on, recipe.micro, recipe.recompute)
+    slices = recipe.mesh.on(problem.cluster).reshape(recipe.mesh.axes[0].size, -1)
+    on = np.tile(slices, (recipe.micro.chunks, 1))
+    found = piped(problem, stage, on, recipe.micro, recipe.recompute, layout)
     program = replace(found.problem.program, recipe=recipe)
-    return replace(found, problem=replace(found.problem, program=program))
+    found = replace(found, problem=replace(found.problem, program=program))
+    return found.noted(*program.notes)
 
 
 def micro_of(m: int, schedule: Named | Windows, chunks: int = 1) -> Micro:
