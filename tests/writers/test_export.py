@@ -456,7 +456,7 @@ def test_every_target_has_a_writer_that_takes_its_options():
 
 
 def test_targets_refuse_what_they_do_not_take(lenet_plan):
-    with pytest.raises(InputError, match="nothing is written as 'tflite'; there are .*device-map"):
+    with pytest.raises(InputError, match=r"nothing is written as 'tflite'; there are .*device-map"):
         export(lenet_plan, "tflite")
     with pytest.raises(InputError, match="dot takes no option 'root'"):
         export(lenet_plan, "dot", root="m")
