@@ -289,7 +289,6 @@ class Recipe:
     rest: str = WHOLE
     shard_state: Mapping[str, str] = field(default_factory=dict)
     recompute: tuple[str, ...] = ()
-    units: Mapping[str, str] = field(default_factory=dict)
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
     expert_imbalance: float = 1.0
@@ -297,6 +296,7 @@ class Recipe:
     micro: Micro | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.mesh, Mapping):

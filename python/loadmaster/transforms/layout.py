@@ -86,11 +86,11 @@ class Layout:
     dimensions: Dimensions
     mesh: Mesh
     labels: NDArray[np.int32]
-    units: Mapping[str, str] = field(default_factory=dict)
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES
     expert_imbalance: float = 1.0
     stage: NDArray[np.int32] | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         wanted = (len(self.mesh.axes), self.graph.n_ops)
