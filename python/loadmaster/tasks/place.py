@@ -154,7 +154,6 @@ def place(
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     if target is not None:
-        target_of(target).checked(options)
         decides = {
             f"method {method!r}": method != DEFAULT,
             "recipe": recipe is not None,
@@ -162,10 +161,8 @@ def place(
             "warm_start": warm_start is not None,
             "contiguous": constraints is not None and constraints.contiguous,
         }
-        for what in (name for name, is_given in decides.items() if is_given):
-            raise InputError(
-                f"target {target!r} has a way of planning of its own: leave out {what}"
-            )
+        target_of(target).decides_alone(decides)
+        target_of(target).checked(options)
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     if expert_imbalance is not None:
@@ -226,9 +223,7 @@ def plan_for(
     checks.flag("refine", refine)
     if time_limit is not None:
         time_limit = checks.time_limit(time_limit)
-    function = function_of(method, options) if target is None else target_of(target).plan
-    if target is not None:
-        given = target_of(target).priced(given)
+    function, given = _planner(given, method, target, options)
     began = time.perf_counter() if began is None else began
     told = progress or (lambda stage, best: None)
     constraints = as_constraints(constraints)
@@ -274,10 +269,19 @@ def plan_for(
     if warm_start is not None:
         candidate = candidate.noted(_began_with(problem, warm_start))
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
-    if target is not None:
-        plan = replace(plan, target=target)
+    plan = replace(plan, target=target)
     told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
     return plan
+
+
+def _planner(
+    given: Problem, method: str, target: str | None, options: dict[str, Any]
+) -> tuple[Callable[..., Candidate], Problem]:
+    """What plans, and the problem at the prices that it plans by."""
+    if target is None:
+        return function_of(method, options), given
+    found = target_of(target)
+    return found.plan, found.priced(given)
 
 
 def _began_with(problem: Problem, plan: Plan) -> str:

@@ -74,6 +74,13 @@ class Target:
     plan: Callable[..., Candidate]
     priced: Callable[[Problem], Problem]
 
+    def decides_alone(self, others: Mapping[str, bool]) -> None:
+        """Refuses what else would decide: each by its name, with whether it is given."""
+        for what in (name for name, is_given in others.items() if is_given):
+            raise InputError(
+                f"target {self.name!r} has a way of planning of its own: leave out {what}"
+            )
+
     def checked(self, options: Mapping[str, object]) -> None:
         """Refuses options that planning for it does not take."""
         known = [name for name in keywords(self.plan) if name not in PASSED_ON]

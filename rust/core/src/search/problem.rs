@@ -92,6 +92,17 @@ pub(super) struct Surroundings {
     pub outside: Ticks,
 }
 
+/// Ticks for which sending keeps the sender busy, per tensor and device type, row-major; empty: none.
+fn copies(work: &Workload, cluster: &Cluster, clock: Clock) -> Vec<Ticks> {
+    if !cluster.has_send_costs() {
+        return Vec::new();
+    }
+    let types = cluster.device_ids().map(|d| (cluster.type_of(d), d)).collect::<BTreeMap<_, _>>();
+    let copied =
+        |t: TensorId, d| clock.ticks(cluster.send_seconds(d, work.tensor_bytes[t.ix()]).unwrap_or_default());
+    work.graph.tensors().flat_map(|t| types.values().map(move |&d| copied(t, d))).collect()
+}
+
 impl<'a> Problem<'a> {
     /// `time` is ticks per op and device type, row-major. `bytes` is what each op is charged for the whole
     /// step; an empty column charges nothing. An op moves together with all ops of its `lead`; without leads
@@ -126,15 +137,6 @@ impl<'a> Problem<'a> {
         homes.sort_unstable_by_key(|&t| graph.key(t));
         let (rank, homes_at) = ranks(graph, &homes);
         let may = |u: OpId| cluster.device_ids().filter(move |&d| work.allows(u, cluster, d));
-        let types = cluster.device_ids().map(|d| (cluster.type_of(d), d)).collect::<BTreeMap<_, _>>();
-        let copied = |t: TensorId, d| {
-            clock.ticks(cluster.send_seconds(d, work.tensor_bytes[t.ix()]).unwrap_or_default())
-        };
-        let copy = if cluster.has_send_costs() {
-            graph.tensors().flat_map(|t| types.values().map(move |&d| copied(t, d))).collect()
-        } else {
-            Vec::new()
-        };
         let tail = tails(graph, |u| may(u).map(|d| on(u, d)).min().unwrap_or(0));
         let (unit_of, units) = units(work, lead);
         let first = |unit: usize| units.row(unit)[0];
@@ -164,7 +166,7 @@ impl<'a> Problem<'a> {
             open: 0..n,
             channel_free: vec![0; cluster.n_channels()],
             channel_rest: vec![0; cluster.n_channels()],
-            copy,
+            copy: copies(work, cluster, clock),
             launch: Vec::new(),
             host_free: Vec::new(),
             made: vec![0; graph.n_tensors() - graph.n_produced()],

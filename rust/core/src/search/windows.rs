@@ -382,7 +382,7 @@ impl Window {
     fn problem<'w>(&self, state: &State<'w>, work: &'w Workload) -> Problem<'w> {
         let (whole, k) = (state.problem, self.n_devices);
         let graph = &work.graph;
-        let (width, n_types) = (k + state.home_free.len(), whole.cluster.types().len());
+        let width = k + state.home_free.len();
         let before = &state.checkpoints[state.checkpoint(self.row)];
         let (free, channel_free) = before[..width].split_at(k);
         let (next, channel_rest) = state.next[self.end_row * width..][..width].split_at(k);
@@ -392,7 +392,6 @@ impl Window {
         let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
         let transfer =
             |t| whole.transfer[tensor(t).ix() * whole.n_routes..][..whole.n_routes].iter().copied();
-        let copied = |t| whole.copy[tensor(t).ix() * n_types..][..n_types].iter().copied();
         let rest = |t: TensorId| self.rest[graph.key(t) as usize * k..][..k].iter().copied();
         let there = self.there(state);
         let made = self.homes.iter().enumerate().map(|(i, home)| there[i * k + home.home.ix()]).collect();
@@ -408,8 +407,6 @@ impl Window {
         let (allowed, capacity) = self.choices(state, &unit);
         let pinned = || (0..k).map(|d| 1 << d);
         let none = || std::iter::repeat_n(0, k);
-        let pays = !whole.copy.is_empty();
-        let launch = whole.launch.first().map(|_| self.ops.iter().map(|u| whole.launch[u.ix()]));
         let n_units = unit.len() + 2 * k;
         let members = unit_of.iter().enumerate().map(|(u, &unit)| (unit as usize, OpId::new(u)));
         Problem {
@@ -435,8 +432,8 @@ impl Window {
             open: k..self.n_ops() - k,
             channel_free: channel_free.to_vec(),
             channel_rest: channel_rest.to_vec(),
-            copy: graph.tensors().filter(|_| pays).flat_map(copied).collect(),
-            launch: launch.map_or_else(Vec::new, |inner| none().chain(inner).chain(none()).collect()),
+            copy: self.copies(whole, graph),
+            launch: self.launches(whole),
             host_free: before[width + k..].to_vec(),
             made,
             surroundings: Surroundings {
@@ -445,6 +442,23 @@ impl Window {
                 outside: begin + least_next.copied().unwrap_or(0),
             },
         }
+    }
+
+    /// What sending keeps senders busy for, as in the whole problem.
+    fn copies(&self, whole: &Problem<'_>, graph: &Graph) -> Vec<Ticks> {
+        let n_types = if whole.copy.is_empty() { 0 } else { whole.cluster.types().len() };
+        let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
+        let copied = |t| whole.copy[tensor(t).ix() * n_types..][..n_types].iter().copied();
+        graph.tensors().flat_map(copied).collect()
+    }
+
+    /// What launches take: of the ops of the window as in the whole problem, of what surrounds them nothing.
+    fn launches(&self, whole: &Problem<'_>) -> Vec<Ticks> {
+        if whole.launch.is_empty() {
+            return Vec::new();
+        }
+        let none = || std::iter::repeat_n(0, self.n_devices);
+        none().chain(self.ops.iter().map(|u| whole.launch[u.ix()])).chain(none()).collect()
     }
 
     /// Ticks per op and device. An op that stands for what comes before takes until its device is `free`, one
