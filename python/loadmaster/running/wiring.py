@@ -197,8 +197,16 @@ class _Edges:
         for edge in np.flatnonzero(self._tensor >= 0).tolist():
             self._into[int(graph.dst[edge])].append(edge)
         self._given: dict[int, int] = {}
+        #: The storages of all that each op gives.
+        self._storages: dict[int, set[int]] = defaultdict(set)
         for slot, each in tape.slots.items():
             self._given.setdefault(each.op, slot)
+            self._storages[each.op].add(each.storage)
+        # A view without a slot of its own, as shards have them, gives what it shows.
+        for op in np.flatnonzero(graph.view & (graph.alias_of >= 0)).tolist():
+            if op not in self._given and (shown := int(graph.alias_of[op])) in self._given:
+                self._given[op] = self._given[shown]
+                self._storages[op] = self._storages[shown]
         # What a member reads of another's comes with that one's share, by the op that gave it.
         self._share: dict[tuple[int, int], int] = {}
         #: By member, the arrival of its own share.
@@ -237,7 +245,7 @@ class _Edges:
         shows = [
             edge
             for edge in self._into[op]
-            if self._slots[self._given[int(self._graph.src[edge])]].storage == wanted.storage
+            if wanted.storage in self._storages[int(self._graph.src[edge])]
         ]
         own = [edge for edge in shows if self._graph.src[edge] == wanted.op]
         if not shows:
