@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
+from labels import drawn  # noqa: E402
 from pipelined import plan_of  # noqa: E402
 from steps import differing  # noqa: E402
 from test_run_replicas import off, one_thread, taped  # noqa: E402
@@ -20,7 +21,9 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
+from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
 from loadmaster.judge.problem import Problem  # noqa: E402
+from loadmaster.model.recipe import Mesh, MeshAxis  # noqa: E402
 from loadmaster.running.one_micro_batch import MicroBatches  # noqa: E402
 from loadmaster.running.replay import Replay  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
@@ -28,6 +31,7 @@ from loadmaster.running.transformed import transformed  # noqa: E402
 from loadmaster.strategies.simple.data_parallel import in_best_order  # noqa: E402
 from loadmaster.strategies.simple.homes import where_allowed  # noqa: E402
 from loadmaster.transforms import micro_batches, replicate  # noqa: E402
+from loadmaster.transforms.layout import Layout  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:devices share a core"),
@@ -264,3 +268,46 @@ def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
         devices.run(2)
         later = devices.fetch()
     assert differing(transformed(plan.program, tape).replay(3), later) == []
+
+
+def in_two_stages(tape, said, schedule="1f1b"):
+    """A plan of stages on twice two devices, with the labels of a recipe inside of them."""
+    options = {"micro_batches": 4, "stages": 2, "schedule": schedule}
+    whole = lm.place(tape.graph, cluster(4), "pipeline", **options).recipe
+    mesh = Mesh((MeshAxis("pp", 2), *said.mesh.axes))
+    recipe = replace(said, mesh=mesh, stages=whole.stages, micro=whole.micro)
+    return lm.place(tape.graph, cluster(4), recipe=recipe)
+
+
+REPLICAS = lm.Recipe({"dp": 2}, {"dp": {"**": "batch"}})
+LAYERS = {"layers.*.up aten.addmm.default": "column", "layers.*.down aten.addmm.default": "row"}
+#: What the ops of a stage are shared by.
+INSIDE = {
+    "replicas": REPLICAS,
+    "sharded updates": replace(REPLICAS, shard_state={"**": "parameters"}),
+    "columns and rows": lm.Recipe({"tp": 2}, {"tp": LAYERS}),
+}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_stages_of_two_devices_have_the_numbers_of_the_batch(inside):
+    """The embedding's table is tied to the head, on the other stage."""
+    tape, _ = taped("tied", 16)
+    schedule = "interleaved-1f1b" if inside == "replicas" else "1f1b"
+    plan = in_two_stages(tape, INSIDE[inside], schedule)
+    assert len(np.unique(plan.running_devices)) == 4
+    assert len(plan.schedule.collectives)
+    alone, joined = tape.replay(2), transformed(plan.program, tape).replay(2)
+    check(joined, alone)
+    with started(plan, tape) as devices:
+        devices.run(2)
+        assert differing(joined, devices.fetch()) == []
+
+
+@pytest.mark.parametrize(("name", "seed"), [("tied", 1), ("tied", 3), ("LSTM", 2)])
+def test_stages_of_drawn_shards_have_the_numbers_of_the_batch(name, seed):
+    tape, _ = taped(name, 16)
+    dimensions, mesh = Dimensions.of(tape.graph), Mesh.of({"x": 2})
+    labels = drawn(dimensions, mesh, seed)
+    plan = in_two_stages(tape, Layout(dimensions, mesh, labels, batch_norm="synchronised").recipe())
+    check(transformed(plan.program, tape).replay(2), tape.replay(2))

@@ -210,6 +210,7 @@ def test_more_micro_batches_than_a_replica_has_samples_are_refused(graph, cluste
         ({"labels": {"dp": {"**": "auto"}}}, "leaves labels to a solver"),
         ({"rest": "auto"}, "leaves labels to a solver"),
         ({"stages": {"**": 2}}, "stage"),
+        ({"overrides": {"matmul": "gpu1"}}, "overrides has 'matmul', and the recipe has micro"),
         ({"mesh": {"axes": {"pp": 2, "dp": 2}, "shares": {"pp": [2, 1]}}}, "has shares"),
         ({"mesh": {"axes": {"pp": 2}}, "labels": {}, "shard_state": {"**": "optimizer"}}, "second"),
     ],

@@ -255,7 +255,7 @@ class Recipe:
         ``parameters`` and ``shard_state`` speak of these alone, and without any a stage is on one
         device.
     overrides : mapping of pattern to device
-        Ops, by name, that run on this device.
+        Ops, by name, that run on this device. Not with micro-batches.
     name : str
         What it is called.
 
@@ -343,6 +343,11 @@ class Recipe:
             raise InputError(
                 "shard_state shards updates inside of a stage, and a stage has one device: give "
                 "the mesh a second axis"
+            )
+        if self.overrides:
+            raise InputError(
+                f"overrides has {next(iter(self.overrides))!r}, and the recipe has micro-batches: "
+                "each op is on the devices of its stage. Write the op's module in [stages] instead"
             )
         if self.is_open:
             raise InputError(

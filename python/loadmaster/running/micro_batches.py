@@ -103,12 +103,20 @@ class _Joined:
         self._additions: list[Call] = []
         #: The slot of each sum by the storage of what the first micro-batch adds to it.
         self._sums: dict[int, int] = {}
+        #: By micro-batch, the slots of what each op makes.
+        self._made = [_made(tape) for tape in tapes]
+        #: By slot of the first tape, the ops that there are once and that read it.
+        self._readers: dict[int, set[int]] = defaultdict(set)
+        for call in tapes[0].calls:
+            if self._is_once[op := int(self._at[0, call.op])]:
+                for slot in call.reads:
+                    self._readers[slot].add(op)
         of_maker: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         for maker, ops in parts.sums:
-            of_maker[maker].append(ops)
+            of_maker[self._shown(maker)].append(ops)
         for maker, chains in of_maker.items():
-            for i, ops in enumerate(chains):
-                self._accumulate(maker, i, ops)
+            for result, ops in zip(self._results(maker, chains), chains, strict=True):
+                self._accumulate(maker, result, ops)
 
     def _number(self, j: int) -> None:
         """New numbers for the slots of a tape; what there is once has those of the first."""
@@ -128,12 +136,9 @@ class _Joined:
         self._n = first + tape.n_values
         self._slot_at.append(found)
 
-    def _accumulate(self, maker: int, which: int, ops: Sequence[int]) -> None:
-        """Calls that add up what an op of the tapes makes; ``ops`` add, from the second on."""
-        made = [
-            at[self._result(tape, maker, which)]
-            for at, tape in zip(self._slot_at, self._tapes, strict=True)
-        ]
+    def _accumulate(self, maker: int, result: int, ops: Sequence[int]) -> None:
+        """Calls that add up a result of an op of the tapes; ``ops`` add, from the second on."""
+        made = [at[of[maker][result]] for at, of in zip(self._slot_at, self._made, strict=True)]
         weight = [self._parts.weight(maker, j) for j in range(len(made))]
         first = so_far = made[0]
         for j, op in enumerate(ops, 1):
@@ -157,15 +162,51 @@ class _Joined:
             if one.storage == before and self._is_once[one.op]:
                 self._slots[slot] = replace(one, storage=self._slots[so_far].storage)
 
-    def _result(self, tape: Tape, maker: int, which: int) -> int:
-        """The slot of the result of an op that is added up; of a view that devices take parts of,
-        what it shows.
+    def _shown(self, maker: int) -> int:
+        """The op that makes what is added up; of a view that devices take parts of, what that
+        shows.
         """
-        given = by_op(tape)
-        while maker not in given:
-            into = np.flatnonzero((tape.graph.dst == maker) & (tape.graph.roles.tensor >= 0))
-            maker = int(tape.graph.src[into[0]])
-        return given[maker][min(which, len(given[maker]) - 1)]
+        graph = self._tapes[0].graph
+        while not self._made[0].get(maker):
+            into = np.flatnonzero((graph.dst == maker) & (graph.roles.tensor >= 0))
+            maker = int(graph.src[into[0]])
+        return maker
+
+    def _results(self, maker: int, chains: Sequence[Sequence[int]]) -> list[int]:
+        """Which result of an op of the tapes each of its sums adds up: the one that the same ops
+        read.
+
+        Raises
+        ------
+        InputError
+            No op reads both.
+        """
+        given = self._made[0][maker]
+        if len(given) == 1:
+            return [0] * len(chains)
+        found: list[int] = []
+        for ops in chains:
+            readers = self._read_by(ops[-1])
+            left = [i for i in range(len(given)) if i not in found]
+            left.sort(key=lambda i: -len(self._readers[given[i]] & readers))
+            if not left or not self._readers[given[left[0]]] & readers:
+                name = self._tapes[0].graph.names[maker]
+                raise InputError(
+                    f"op {name!r} gives several results, and nothing says which of them is "
+                    "accumulated: such micro-batches do not run. Plan without them"
+                )
+            found.append(left[0])
+        return found
+
+    def _read_by(self, op: int) -> set[int]:
+        """The ops that read what an op gives, or views of it."""
+        graph, found, left = self._graph, set[int](), [op]
+        while left:
+            mine = (graph.src == left.pop()) & (graph.roles.tensor >= 0)
+            after = set(graph.dst[mine].tolist()) - found
+            found |= after
+            left += [reader for reader in after if graph.view[reader]]
+        return found
 
     def _summed(self, slot: int) -> int:
         """What an op that there is once reads in the place of what the first micro-batch made."""
@@ -258,6 +299,12 @@ class _Joined:
         """An output of a micro-batch, as what puts it together of slots."""
         joint = tape.joints.get(name) or Joint((tape.outputs[name],), _only)
         return replace(joint, slots=tuple(at[slot] for slot in joint.slots))
+
+
+def _made(tape: Tape) -> dict[int, list[int]]:
+    """The slots of what each op makes: its own, or those that others take out of it."""
+    taken = {call.op: [slot for slot in call.results if slot >= 0] for call in tape.calls}
+    return taken | by_op(tape)
 
 
 def _joint(

@@ -197,8 +197,16 @@ class _Edges:
         for edge in np.flatnonzero(self._tensor >= 0).tolist():
             self._into[int(graph.dst[edge])].append(edge)
         self._given: dict[int, int] = {}
+        #: The storages of all that each op gives.
+        self._storages: dict[int, set[int]] = defaultdict(set)
         for slot, each in tape.slots.items():
             self._given.setdefault(each.op, slot)
+            self._storages[each.op].add(each.storage)
+        # A view without a slot of its own, as shards have them, gives what it shows.
+        for op in np.flatnonzero(graph.view & (graph.alias_of >= 0)).tolist():
+            if op not in self._given and (shown := self._shown_by(op)) in self._given:
+                self._given[op] = self._given[shown]
+                self._storages[op] = self._storages[shown]
         # What a member reads of another's comes with that one's share, by the op that gave it.
         self._share: dict[tuple[int, int], int] = {}
         #: By member, the arrival of its own share.
@@ -215,6 +223,14 @@ class _Edges:
         for edge in np.flatnonzero(self._tensor >= 0).tolist():
             if int(graph.src[edge]) in self._given:
                 self._shown.setdefault(int(self._tensor[edge]), self._given[int(graph.src[edge])])
+
+    def _shown_by(self, op: int) -> int:
+        """The op that gives what a view shows: of views of views, the first that has a slot."""
+        owner = self._graph.alias_of
+        while op >= 0 and op not in self._given:
+            read = [int(self._graph.src[edge]) for edge in self._into[op]]
+            op = next((s for s in read if owner[op] in (s, owner[s])), -1)
+        return op
 
     def brings(self, call: Call, slot: int) -> tuple[int, int]:
         """The arrival that brings what a call reads, and the slot of all that it brings."""
@@ -237,7 +253,7 @@ class _Edges:
         shows = [
             edge
             for edge in self._into[op]
-            if self._slots[self._given[int(self._graph.src[edge])]].storage == wanted.storage
+            if wanted.storage in self._storages[int(self._graph.src[edge])]
         ]
         own = [edge for edge in shows if self._graph.src[edge] == wanted.op]
         if not shows:
