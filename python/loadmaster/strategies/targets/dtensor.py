@@ -45,7 +45,7 @@ _JUDGED = 3
     Semantics(
         system="torch.distributed.tensor.parallel, with fully_shard or replicate around it",
         models="models whose batch can be shared, or that have nn.Linear or nn.Embedding to cut",
-        splits="weights by columns, rows or entries, tokens between them, the batch; all evenly",
+        splits="weights by columns, rows or entries, the batch; all evenly",
         unit="modules: what lies turns where a module begins or ends",
         moves="all-gathers, reduce-scatters and all-reduces at modules; gradients in the backward",
         launches="each process for its own device",
@@ -56,7 +56,6 @@ def place(
     problem: Problem,
     *,
     tp: int | None = None,
-    sequence: bool = True,
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
@@ -67,8 +66,6 @@ def place(
     problem : Problem
     tp : int, optional
         Size of the inner axis, which must divide the number of usable devices; absent: the best.
-    sequence : bool
-        Whether what lies between products may be cut by tokens.
     time_limit : float, optional
         Seconds on the clock; what is under way is finished first.
     progress : callable, optional
@@ -89,7 +86,7 @@ def place(
     shapes = [m for m in uniform_meshes(problem) if tp is None or _tp(m) == tp]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
-    found = best_of(_styled(space, shapes, sequence, budget), len(shapes))
+    found = best_of(_styled(space, shapes, budget), len(shapes))
     if not found:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
     best, labels = None, found[0]
@@ -125,11 +122,11 @@ def _tp(mesh: Mesh) -> int:
     return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
 
 
-def _styled(space: Space, shapes: list[Mesh], sequence: bool, budget: Budget) -> Iterator[Ranked]:
+def _styled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Ranked]:
     """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
     best: tuple[Ranked, Way] | None = None
     for mesh in shapes:
-        for way in _ways(space, mesh, sequence):
+        for way in _ways(space, mesh):
             if budget.is_cut:
                 return
             found = solved(space, mesh, way)
@@ -150,45 +147,37 @@ class Way:
         How parameters lie on the outer axis: "whole" or "flat".
     lays : dict of int to int
         The factors by which parameters are cut on the inner axis, by node.
-    sequence : bool
-        Whether what lies between is cut by tokens.
     """
 
     state: str
     lays: dict[int, int]
-    sequence: bool
 
 
 def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
     return one[0].key
 
 
-def _ways(space: Space, mesh: Mesh, sequence: bool) -> Iterator[Way]:
+def _ways(space: Space, mesh: Mesh) -> Iterator[Way]:
     """All columns, then rows; and what the solver would cut."""
     states = ("whole", "flat") if DATA in mesh.names else ("whole",)
-    cuts: list[tuple[dict[int, int], bool]] = [({}, False)]
-    if MODEL in mesh.names:
-        cuts = list(_cuts(space, mesh, sequence))
-    for lays, by_token in cuts:
+    for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
         for state in states:
-            yield Way(state, lays, by_token)
+            yield Way(state, lays)
 
 
-def _cuts(space: Space, mesh: Mesh, sequence: bool) -> Iterator[tuple[dict[int, int], bool]]:
+def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
     structure, size = space.structure, _tp(mesh)
     forward, one = Forward(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
-    for by_token in (True, False) if sequence else (False,):
-        tried = [forward.columns_then_rows(sequence=by_token)]
-        mask = roles_only(structure, (*TENSOR, *["token"] * by_token), ("whole", *TENSOR))
-        with suppress(InfeasibleError):
-            columns = Solver(space.setting(one), [mask]).solve(1.0).columns[0]
-            tried.append(proposed(forward, columns))
-        seen: list[dict[int, int]] = []
-        for wanted in tried:
-            lays, _ = expressible(forward, wanted, sequence=by_token)
-            if lays and lays not in seen:
-                seen.append(lays)
-                yield lays, by_token
+    tried = [forward.columns_then_rows(sequence=False)]
+    mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
+    with suppress(InfeasibleError):
+        tried.append(proposed(forward, Solver(space.setting(one), [mask]).solve(1.0).columns[0]))
+    seen: list[dict[int, int]] = []
+    for wanted in tried:
+        lays, _ = expressible(forward, wanted)
+        if lays and lays not in seen:
+            seen.append(lays)
+            yield lays
 
 
 def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
@@ -198,8 +187,8 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
         masks.append(by_batch(structure, way.state))
     if MODEL in mesh.names:
         forward = Forward(structure, _tp(mesh))
-        styled = forward.styled(way.lays, sequence=way.sequence)
-        inner = roles_only(structure, (*TENSOR, "token"), ("whole", *TENSOR, "parameter"))
+        styled = forward.styled(way.lays, sequence=False)
+        inner = roles_only(structure, TENSOR, ("whole", *TENSOR, "parameter"))
         masks.append(pinned(forward, way.lays, styled, inner))
     solver = Solver(space.setting(mesh), masks)
     try:
@@ -229,7 +218,7 @@ def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
     groups = dict.fromkeys(_group(forward.module[node]) for node in way.lays)
     for group in groups:
         kept = {n: lay for n, lay in way.lays.items() if _group(forward.module[n]) != group}
-        lays, _ = expressible(forward, kept, sequence=way.sequence)
+        lays, _ = expressible(forward, kept)
         if not lays or lays == way.lays:
             continue
         other = replace(way, lays=lays)
@@ -252,15 +241,13 @@ def proposed(forward: Forward, columns: NDArray[np.int64]) -> dict[int, int]:
     return {node: lay for node, lay in lays.items() if lay >= 0}
 
 
-def expressible(
-    forward: Forward, lays: dict[int, int], *, sequence: bool
-) -> tuple[dict[int, int], Styled]:
+def expressible(forward: Forward, lays: dict[int, int]) -> tuple[dict[int, int], Styled]:
     """The parameters among some that can be cut by styles of modules, and what becomes of it.
 
     Where a module cannot say it, its own parameters stay whole; or those of the modules beside it.
     """
     while True:
-        styled = forward.styled(lays, sequence=sequence)
+        styled = forward.styled(lays, sequence=False)
         if not styled.reasons or not lays:
             return lays, styled
         kept = {n: lay for n, lay in lays.items() if not forward.is_of(n, styled.reasons)}

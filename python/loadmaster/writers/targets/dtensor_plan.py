@@ -153,8 +153,7 @@ class _Said:
         forward = Forward(self.structure, self.mesh.shape[axis])
         lays = {n: self._lay(axis, n) for n in forward.parameters}
         lays = {n: lay for n, lay in lays.items() if lay >= 0}
-        found = [forward.styled(lays, sequence=by_token) for by_token in (False, True)]
-        return lays, min(found, key=lambda one: len(self._others(one)))
+        return lays, forward.styled(lays, sequence=False)
 
     def _others(self, styled: Styled) -> list[int]:
         """Nodes of the forward pass whose labels are not what styles make of them."""
