@@ -502,8 +502,9 @@ class Forward:
         for op in np.flatnonzero(graph.view).tolist():
             kind, call = graph.kinds[op], graph.args[op]
             root = int(structure.node[graph.reduced.shows[op]])
-            is_sized = any(word in kind for word in _SIZED) and call and len(call[0]) > 1
-            if not is_sized or root < 0 or graph.phases[op] not in ("", "f"):
+            if call is None or len(call[0]) < 2 or not any(word in kind for word in _SIZED):
+                continue
+            if root < 0 or graph.phases[op] not in ("", "f"):
                 continue
             is_cut = self._is_cut(walk, (root, 0))
             sizes, module = call[0][1], graph.modules[op]

@@ -281,7 +281,8 @@ class _Said:
 
     def _tied(self) -> list[tuple[str, str, str]]:
         """Modules with a weight that is another's."""
-        found, a = {}, self.structure.arguments
+        found: dict[tuple[str, str, str], None] = {}
+        a = self.structure.arguments
         for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
             if self.structure.stands_for[rooted] != PARAMETER or rooted not in self.lays:
                 continue
@@ -293,7 +294,7 @@ class _Said:
 
     def _lists(self) -> list[str]:
         """Lists of layers: modules that are numbered, outermost ones."""
-        found = {}
+        found: dict[str, None] = {}
         for name, kind in zip(self.graph.names, self.graph.kinds, strict=True):
             words = self._name(name).split(".")
             number = next((i for i, word in enumerate(words) if word.isdecimal()), 0)
@@ -331,7 +332,9 @@ class _Said:
 
     def _factors(self, node: int) -> tuple[tuple[int, int], ...]:
         d = self.structure.dimensions
-        return d.forms[d.form_of[self.structure.op[node]]].outputs[0]
+        factors: tuple[tuple[int, int], ...]
+        factors = d.forms[d.form_of[self.structure.op[node]]].outputs[0]
+        return factors
 
 
 def _style(style: Style) -> str:
