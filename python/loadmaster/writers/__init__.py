@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.pictures.trace import write_trace as perfetto
     from loadmaster.writers.targets.ddp import ddp
     from loadmaster.writers.targets.deepspeed import deepspeed
+    from loadmaster.writers.targets.dtensor_plan import dtensor
     from loadmaster.writers.targets.fsdp import fsdp
     from loadmaster.writers.targets.huggingface import device_map, max_memory
     from loadmaster.writers.targets.llama_cpp_split import llama_cpp
@@ -38,6 +39,7 @@ __all__ = [
     "deepspeed",
     "device_map",
     "dot",
+    "dtensor",
     "fsdp",
     "fx",
     "fx_split",
@@ -67,6 +69,7 @@ _HOMES = {
     "device_map": "targets.huggingface",
     "dot": "pictures.drawings",
     "fsdp": "targets.fsdp",
+    "dtensor": "targets.dtensor_plan",
     "fx": "targets.torch_fx",
     "fx_split": "targets.torch_fx",
     "graphml": "pictures.drawings",

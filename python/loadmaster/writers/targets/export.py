@@ -58,6 +58,7 @@ TARGETS: dict[str, Target] = {
     "graph": Target(
         writers.fx, "PyTorch, graphs: device and segment per FX node (JSON)", in_segments=True
     ),
+    "dtensor": Target(writers.dtensor, "DTensor: parallelize(model, mesh) (Python)"),
     "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
     "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(

@@ -1,0 +1,290 @@
+"""PyTorch's DTensor: parallel styles of modules inside of data parallelism.
+
+The labelling solver says which parameters it would cut on the inner axis, with the labels of
+Megatron (:mod:`loadmaster.strategies.sharding.megatron`). What styles of modules make of these is
+walked through (:mod:`.module_styles`); what they cannot say stays whole. The forward pass then has
+these labels, and the solver finds those of the backward pass, with weights where they lie. The
+outer axis shares the batch, with parameters whole (``replicate``) or in parts (``fully_shard``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
+from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.solving import Solver
+from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.sharding.structure import GRADIENT, Structure
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
+from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.module_styles import Forward, Styled, alike
+from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, uniform_meshes
+
+#: How many plans are judged.
+_JUDGED = 3
+
+
+@target(
+    "dtensor",
+    Semantics(
+        system="torch.distributed.tensor.parallel, with fully_shard or replicate around it",
+        models="models whose batch can be shared, or that have nn.Linear or nn.Embedding to cut",
+        splits="weights by columns, rows or entries, the batch; all evenly",
+        unit="modules: what lies turns where a module begins or ends",
+        moves="all-gathers, reduce-scatters and all-reduces at modules; gradients in the backward",
+        launches="each process for its own device",
+        memory="parts of weights, gradients and states; activations as they lie",
+    ),
+)
+def place(
+    problem: Problem,
+    *,
+    tp: int | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best mesh of data and tensor parallelism, and the styles of modules on it.
+
+    Parameters
+    ----------
+    problem : Problem
+    tp : int, optional
+        Size of the inner axis, which must divide the number of usable devices; absent: the best.
+    time_limit : float, optional
+        Seconds on the clock; what is under way is finished first.
+    progress : callable, optional
+        Called with the mesh and the best step time whenever there is a better plan.
+
+    Raises
+    ------
+    InputError
+        The graph does not say what its ops were called with; a size that does not divide; the
+        model is of another kind.
+    InfeasibleError
+        It does not fit.
+    """
+    if tp is not None:
+        checks.integer("tp", tp, 1)
+    space = Space.of(problem)
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    shapes = [m for m in uniform_meshes(problem) if tp is None or _tp(m) == tp]
+    if not shapes:
+        raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
+    found = best_of(_styled(space, shapes, budget), len(shapes))
+    if not found:
+        raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
+    best, labels = None, found[0]
+    for one in found[:_JUDGED]:
+        candidate = expanded(space, one)
+        if best is None or problem.objective.better(best, candidate) is candidate:
+            best, labels = candidate, one
+            if progress is not None:
+                progress(f"sharded on {one.words}", Incumbent(candidate.verdict.step_time))
+    assert best is not None, "there is one"
+    best = with_recipe(space, labels, best).noted(
+        *notes(labels, best), *beside(space, best, budget)
+    )
+    return accepted(best.problem, Outcome(best, 1.0))
+
+
+def beside(space: Space, best: Candidate, budget: Budget) -> tuple[str, ...]:
+    """What the labels that no style can say would gain."""
+    rows = best_of(ranked(space, budget), 1)
+    if not rows:
+        return ()
+    free = expanded(space, rows[0]).verdict.step_time
+    ours = best.verdict.step_time
+    if free >= ours:
+        return ("any labels at all, styles or not: none found that are faster",)
+    return (
+        f"any labels at all would take {free * 1e3:.4g} ms, what styles of modules can say "
+        f"{ours * 1e3:.4g} ms ({ours / free - 1:.1%} more)",
+    )
+
+
+def _tp(mesh: Mesh) -> int:
+    return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
+
+
+def _styled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Ranked]:
+    """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
+    best: tuple[Ranked, Way] | None = None
+    for mesh in shapes:
+        for way in _ways(space, mesh):
+            if budget.is_cut:
+                return
+            found = solved(space, mesh, way)
+            if found is not None:
+                yield found
+                best = min((best, (found, way)), key=_rank) if best else (found, way)
+    if best is not None:
+        yield from _fewer(space, *best)
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is open once a mesh is chosen.
+
+    Attributes
+    ----------
+    state : str
+        How parameters lie on the outer axis: "whole" or "flat".
+    lays : dict of int to int
+        The factors by which parameters are cut on the inner axis, by node.
+    """
+
+    state: str
+    lays: dict[int, int]
+
+
+def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
+    return one[0].key
+
+
+def _ways(space: Space, mesh: Mesh) -> Iterator[Way]:
+    """All columns, then rows; and what the solver would cut."""
+    states = ("whole", "flat") if DATA in mesh.names else ("whole",)
+    for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
+        for state in states:
+            yield Way(state, lays)
+
+
+def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
+    structure, size = space.structure, _tp(mesh)
+    forward, one = Forward(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
+    tried = [forward.columns_then_rows(sequence=False)]
+    mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
+    with suppress(InfeasibleError):
+        tried.append(proposed(forward, Solver(space.setting(one), [mask]).solve(1.0).columns[0]))
+    seen: list[dict[int, int]] = []
+    for wanted in tried:
+        lays, _ = expressible(forward, wanted)
+        if lays and lays not in seen:
+            seen.append(lays)
+            yield lays
+
+
+def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
+    """The cheapest labels of a way; None: there are none, or an axis shares nothing."""
+    structure, masks = space.structure, []
+    if DATA in mesh.names:
+        masks.append(by_batch(structure, way.state))
+    if MODEL in mesh.names:
+        forward = Forward(structure, _tp(mesh))
+        styled = forward.styled(way.lays, sequence=False)
+        inner = roles_only(structure, TENSOR, ("whole", *TENSOR, "parameter"))
+        masks.append(pinned(forward, way.lays, styled, inner))
+    solver = Solver(space.setting(mesh), masks)
+    try:
+        labels = solver.solve(1.0)
+    except InfeasibleError:
+        return None
+    nodes = Forward(structure, 1).nodes
+    if not (labels.columns[:, nodes] > 0).any(axis=1).all():
+        return None
+    return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+
+
+def by_batch(structure: Structure, state: str) -> Mask:
+    """Every op that has a batch has its share of it; parameters lie as ``state`` says."""
+    mask, ways = roles_only(structure, ("batch",), (state,)), structure.ways
+    is_batch = np.zeros(ways.label.shape, dtype=bool)
+    for row, roles in enumerate(ways.role):
+        is_batch[row, : len(roles)] = [role == "batch" for role in roles]
+    shared = mask & is_batch[structure.way]
+    has = shared.any(axis=1) & ~structure.in_update
+    return np.where(has[:, None], shared, mask)
+
+
+def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
+    """The same with modules of one kind after another whole, as long as that gains."""
+    forward = Forward(space.structure, _tp(found.mesh))
+    groups = dict.fromkeys(_group(forward.module[node]) for node in way.lays)
+    for group in groups:
+        kept = {n: lay for n, lay in way.lays.items() if _group(forward.module[n]) != group}
+        lays, _ = expressible(forward, kept)
+        if not lays or lays == way.lays:
+            continue
+        other = replace(way, lays=lays)
+        without = solved(space, found.mesh, other)
+        if without is not None:
+            yield without
+            if without.key < found.key:
+                found, way = without, other
+
+
+def _group(module: str) -> str:
+    """What is cut together: modules beside each other, in all layers; alone at the top."""
+    parent = module.rpartition(".")[0]
+    return alike(parent) if "*" in alike(parent) else alike(module)
+
+
+def proposed(forward: Forward, columns: NDArray[np.int64]) -> dict[int, int]:
+    """The factors by which labels cut parameters, by node."""
+    lays = {node: forward.lay(node, int(columns[node])) for node in forward.parameters}
+    return {node: lay for node, lay in lays.items() if lay >= 0}
+
+
+def expressible(forward: Forward, lays: dict[int, int]) -> tuple[dict[int, int], Styled]:
+    """The parameters among some that can be cut by styles of modules, and what becomes of it.
+
+    Where a module cannot say it, its own parameters stay whole; or those of the modules beside it.
+    """
+    while True:
+        styled = forward.styled(lays, sequence=False)
+        if not styled.reasons or not lays:
+            return lays, styled
+        kept = {n: lay for n, lay in lays.items() if not forward.is_of(n, styled.reasons)}
+        lays = kept if len(kept) < len(lays) else {}
+
+
+def pinned(forward: Forward, lays: dict[int, int], styled: Styled, others: Mask) -> Mask:
+    """Which labels each node may have: of the forward pass one; of others those that take weights
+    where they lie, and that make gradients as they are wanted, or as parts of sums.
+    """
+    structure = forward.structure
+    ways, a = structure.ways, structure.arguments
+    most = ways.label.shape[1]
+    mask = others.copy()
+    for node, label in styled.column.items():
+        mask[node] = np.arange(most) == label
+    for node in forward.parameters:
+        row = ways.first_output[structure.way[node]]
+        mask[node] = (ways.outputs[row] == lays.get(node, REPLICATE)) & (
+            np.arange(most) < ways.n_labels[structure.way[node]]
+        )
+    wants = structure.lays_wanted[structure.wanted]
+    lay_of = np.array([lays.get(n, REPLICATE) for n in range(structure.n)], dtype=np.int64)
+    pinned_nodes = set(styled.column)
+    for row in np.flatnonzero(structure.stands_for[a.root] == PARAMETER).tolist():
+        reader = int(a.reader[row])
+        if reader in pinned_nodes:
+            continue
+        have = lay_of[a.root[row]]
+        fits = (wants[row] == have) | (wants[row] == ANY)
+        if (mask[reader] & fits).any():
+            mask[reader] &= fits
+    for row in np.flatnonzero(a.traffic == GRADIENT).tolist():
+        root, reader = int(a.root[row]), int(a.reader[row])
+        wanted = set(wants[row][mask[reader]].tolist())
+        made = ways.outputs[structure.made[row]]
+        fits = np.isin(made, list(wanted)) | ((made == PARTIAL) & (REPLICATE in wanted))
+        if (mask[root] & fits).any():
+            mask[root] &= fits
+    return mask

@@ -1,0 +1,514 @@
+"""What parallel styles of modules make of a forward pass: labels of ops, from those of parameters.
+
+``torch.distributed.tensor.parallel`` cuts ``nn.Linear`` by its columns or rows and ``nn.Embedding``
+by its entries, has what lies between cut by tokens (*sequence parallel*), and turns one lay into
+another only where a module begins or ends. What a module does not say works on the lays that it is
+given. So the labels of the forward pass follow from those of the parameters, op by op, in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE, Form
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.shapes import parse_output
+from loadmaster.strategies.sharding.structure import Structure
+
+#: What a module's weight is cut by, and what else a module may be told.
+COLUMNS, ROWS, SEQUENCE, OUTPUT = "columns", "rows", "sequence", "output"
+
+#: What a module may be told to give, beside what it makes.
+WHOLE, TOKENS = "whole", "tokens"
+
+#: Kinds of a loss over classes that are shared out, as ``loss_parallel`` has it.
+_LOSS = ("log_softmax", "nll_loss")
+
+#: Views that are called with sizes.
+_SIZED = ("view", "reshape", "expand")
+
+#: How often modules are told anew what to give, at most.
+_ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a module is told.
+
+    Attributes
+    ----------
+    kind : str
+        Its weight by :data:`COLUMNS` or :data:`ROWS`; :data:`SEQUENCE`: its input is cut by tokens
+        and its parameters are whole; :data:`OUTPUT`: only what it gives is turned.
+    given, gives : int or None
+        The axis by which its input, or what it made, and its output is cut; -1: the last one; None:
+        whole.
+    parts : int
+        How many products are one fused product: rows of the weight are to be interleaved.
+    is_local : bool
+        Whether what it gives is a plain tensor, the device's own part.
+    """
+
+    kind: str
+    given: int | None = None
+    gives: int | None = None
+    parts: int = 1
+    is_local: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Styled:
+    """The forward pass of a model whose modules have styles.
+
+    Attributes
+    ----------
+    column : dict of int to int
+        Which of its labels each node of the forward pass has.
+    styles : dict of str to Style
+        By module.
+    reasons : dict of str to str
+        What styles cannot say, by module path; empty for the model itself.
+    loss_parallel : bool
+        Whether the classes of the loss are shared out.
+    """
+
+    column: dict[int, int]
+    styles: dict[str, Style]
+    reasons: dict[str, str]
+    loss_parallel: bool = False
+
+
+def alike(module: str) -> str:
+    """A module with its numbers as wildcards: layers have the same.
+
+    >>> alike("layers.3.mlp")
+    'layers.*.mlp'
+    """
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+
+
+@dataclass
+class _Walk:
+    """What is known of the forward pass once it was walked over."""
+
+    lays: Mapping[int, int]
+    sequence: bool
+    told: dict[str, str]
+    have: dict[tuple[int, int], int] = field(default_factory=dict)
+    made: dict[tuple[int, int], int] = field(default_factory=dict)
+    tokens: set[tuple[int, int]] = field(default_factory=set)
+    weights: set[int] = field(default_factory=set)
+    column: dict[int, int] = field(default_factory=dict)
+    products: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    loss_parallel: bool = False
+    chosen: dict[int, int] | None = None
+
+    def lay(self, parameter: int) -> int:
+        """How a parameter lies."""
+        lays = self.lays if self.chosen is None else self.chosen
+        return lays.get(parameter, REPLICATE)
+
+
+class Forward:
+    """The forward pass of a labelled graph, as modules see it.
+
+    Parameters
+    ----------
+    structure : Structure
+    size : int
+        Number of devices that share. What they share is a multiple of it.
+    """
+
+    def __init__(self, structure: Structure, size: int) -> None:
+        self.structure, self.size = structure, size
+        graph, ops = structure.graph, structure.op.tolist()
+        self.module = [graph.modules[op] for op in ops]
+        is_forward = np.array([graph.phases[op] in ("", "f") for op in ops], dtype=bool)
+        runs = is_forward & ~structure.in_update & (structure.stands_for < 0)
+        self.nodes: list[int] = np.flatnonzero(runs).tolist()
+        self.parameters: list[int] = np.flatnonzero(structure.stands_for == PARAMETER).tolist()
+        a = structure.arguments
+        order = np.argsort(a.reader, kind="stable")
+        first = np.searchsorted(a.reader[order], np.arange(structure.n + 1)).tolist()
+        self._rows = [order[i:j].tolist() for i, j in pairwise(first)]
+        self._last = {self.module[node]: node for node in self.nodes}
+        paths = set(graph.modules)
+        self._parents = {m.rsplit(".", i)[0] for m in paths for i in range(1, m.count(".") + 1)}
+
+    def columns_then_rows(self, *, sequence: bool) -> dict[int, int]:
+        """The factors by which parameters are cut, by node, if every layer is: by rows where its
+        input is cut, else by columns, by heads if it has any; tables by their entries.
+        """
+        walk = _Walk({}, sequence, {}, chosen={})
+        for node in self.nodes:
+            self._label(walk, node)
+        assert walk.chosen is not None, "they are chosen"
+        return walk.chosen
+
+    def styled(self, lays: Mapping[int, int], *, sequence: bool) -> Styled:
+        """Labels and styles.
+
+        Parameters
+        ----------
+        lays : mapping of int to int
+            The factor by which parameters are cut, by node; what is missing is whole.
+        sequence : bool
+            Whether what rows give is cut by tokens.
+        """
+        told: dict[str, str] = {}
+        for _ in range(_ROUNDS):
+            before = dict(told)
+            walk = _Walk(lays, sequence, told)
+            for node in self.nodes:
+                self._label(walk, node)
+            if told == before:
+                break
+        else:
+            walk.reasons[""] = "what modules are told to give does not settle"
+        styles = dict(self._styles(walk))
+        return Styled(walk.column, styles, walk.reasons, walk.loss_parallel)
+
+    def lay(self, node: int, label: int) -> int:
+        """The lay of a parameter under one of its labels."""
+        return self._gives(node, label)[0]
+
+    def is_of(self, parameter: int, modules: Mapping[str, str]) -> bool:
+        """Whether a parameter is of one of some modules, or of a module beside or inside of it."""
+        module = self.module[parameter]
+        parent = module.rpartition(".")[0]
+        return any(one in (module, parent) for one in modules)
+
+    # -- nodes and their labels -------------------------------------------------------------------
+
+    def form(self, node: int) -> Form:
+        """The form of a node."""
+        d = self.structure.dimensions
+        return d.forms[d.form_of[self.structure.op[node]]]
+
+    def _arguments(self, node: int) -> list[tuple[int, int]]:
+        a = self.structure.arguments
+        return [(int(a.root[row]), int(a.output[row])) for row in self._rows[node]]
+
+    def _wants(self, node: int, label: int) -> list[int]:
+        s = self.structure
+        return [int(s.lays_wanted[s.wanted[row], label]) for row in self._rows[node]]
+
+    def _gives(self, node: int, label: int) -> list[int]:
+        ways, way = self.structure.ways, int(self.structure.way[node])
+        first = int(ways.first_output[way])
+        return ways.outputs[first : first + len(self.form(node).outputs), label].tolist()
+
+    def _labels(self, node: int) -> Iterator[int]:
+        """Labels that devices can have alike, whole first."""
+        ways, way = self.structure.ways, int(self.structure.way[node])
+        for label in range(int(ways.n_labels[way])):
+            size = int(ways.size[way, label])
+            is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
+            if ways.label[way, label] >= 0 and is_even:
+                yield label
+
+    @cached_property
+    def _entries(self) -> set[int]:
+        """Numbers of entries of tables, and of classes: DTensor shares these unevenly too."""
+        return {
+            cut.size
+            for node in self.nodes
+            for cut in self.form(node).cuts
+            if cut.name in ("vocabulary", "class")
+        }
+
+    def _role(self, node: int, label: int) -> str:
+        return self.structure.ways.role[int(self.structure.way[node])][label]
+
+    def _label(self, walk: _Walk, node: int) -> None:
+        arguments = self._arguments(node)
+        is_parameter = self.structure.stands_for == PARAMETER
+        weights = [is_parameter[root] or root in walk.weights for root, _ in arguments]
+        have = [
+            walk.lay(at[0]) if is_parameter[at[0]] else walk.have.get(at, REPLICATE)
+            for at in arguments
+        ]
+        if weights and all(weights):
+            walk.weights.add(node)
+        elif walk.chosen is not None and any(weights) and self._is_layer(node):
+            self._choose(walk, node, weights, have)
+            have = [
+                walk.lay(at[0]) if w else h
+                for at, w, h in zip(arguments, weights, have, strict=True)
+            ]
+        if node in walk.weights:
+            pass
+        elif any(w and lay >= 0 for w, lay in zip(weights, have, strict=True)):
+            self._product(walk, node, weights, have)
+            return
+        self._plain(walk, node, weights, have)
+
+    def _choose(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+        """Chooses how the weights of a layer are cut, if they can be."""
+        best: tuple[int, int] | None = None
+        arguments = self._arguments(node)
+        for label in self._labels(node):
+            wants, gives = self._wants(node, label), self._gives(node, label)
+            lays = [want for want, is_weight in zip(wants, weights, strict=True) if is_weight]
+            others = [
+                (want, REPLICATE if at in walk.tokens else lay)
+                for want, lay, is_weight, at in zip(wants, have, weights, arguments, strict=True)
+                if not is_weight
+            ]
+            as_given = all(want == lay for want, lay in others)
+            if not label or max(lays) < 0 or not gives or self._role(node, label) == "partial":
+                continue
+            by_rows = gives[0] == PARTIAL and as_given
+            by_columns = gives[0] >= 0 and as_given and all(lay < 0 for _, lay in others)
+            rank = 0 if by_rows else 1 if self._role(node, label) in ("head", "expert") else 2
+            if (by_rows or by_columns) and (best is None or rank < best[0]):
+                best = rank, label
+        if best is None or walk.chosen is None:
+            return
+        wants = self._wants(node, best[1])
+        for at, want, is_weight in zip(arguments, wants, weights, strict=True):
+            if is_weight and want >= 0 and self.structure.stands_for[at[0]] == PARAMETER:
+                walk.chosen.setdefault(at[0], want)
+
+    def _product(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+        """An op that reads a weight which is cut: its other arguments come as they are wanted."""
+        for label in self._labels(node):
+            wants = self._wants(node, label)
+            fits = all(
+                want in (lay, ANY) or (lay == REPLICATE and want == PARTIAL)
+                for want, lay, is_weight in zip(wants, have, weights, strict=True)
+                if is_weight
+            )
+            others = (w for w, is_weight in zip(wants, weights, strict=True) if not is_weight)
+            if label and fits and PARTIAL not in others:
+                break
+        else:
+            self._cannot(walk, node, "its product is not cut as its weight is")
+            return
+        if not self._is_layer(node):
+            self._cannot(walk, node, "it is more than the product with its weight")
+        walk.products[self.module[node]] = node
+        self._done(walk, node, label)
+
+    def _is_layer(self, node: int) -> bool:
+        """Whether a module is a leaf, and this its only op that is no cast."""
+        module = self.module[node]
+        mine = [n for n in self.nodes if self.module[n] == module]
+        casts = [n for n in mine if "_to_copy" in self.structure.graph.kinds[self.structure.op[n]]]
+        return bool(module) and module not in self._parents and len(mine) - len(casts) == 1
+
+    def _plain(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+        """An op that works on the lays that it is given, or on what modules can be told to give."""
+        arguments = self._arguments(node)
+        best: tuple[int, int, dict[str, str]] | None = None
+        for label in self._labels(node):
+            if not self._is_plain(node, label):
+                continue
+            wants = self._wants(node, label)
+            wrong = [
+                (at, lay, want)
+                for at, lay, want in zip(arguments, have, wants, strict=True)
+                if want not in (ANY, lay)
+            ]
+            told = {}
+            for at, lay, want in wrong:
+                told |= self._telling(walk, at, lay, want) or {"": ""}
+            if "" not in told and (best is None or (len(wrong), -label) < best[:2]):
+                best = len(wrong), -label if wrong else 0, told
+                chosen = label
+            if not wrong:
+                break
+        if best is None:
+            self._cannot(walk, node, "it reads tensors that lie in ways that do not go together")
+            self._done(walk, node, 0)
+            return
+        walk.told |= best[2]
+        self._done(walk, node, chosen)
+
+    def _is_plain(self, node: int, label: int) -> bool:
+        """Whether a part of the op needs no other part; or classes of a loss are shared."""
+        if label == 0:
+            return True
+        ways, way = self.structure.ways, int(self.structure.way[node])
+        role = self._role(node, label)
+        if role == "partial" or PARTIAL in self._gives(node, label):
+            return False
+        return not ways.exchanged[way, label] or self._is_loss(node, label)
+
+    def _is_loss(self, node: int, label: int) -> bool:
+        kind = self.structure.graph.kinds[self.structure.op[node]]
+        is_loss = any(word in kind for word in _LOSS)
+        return is_loss and self._role(node, label) not in ("batch", "token")
+
+    def _telling(
+        self, walk: _Walk, at: tuple[int, int], lay: int, want: int
+    ) -> dict[str, str] | None:
+        """What the maker of a tensor is told, so that it lies as wanted; None: nothing can be."""
+        node, output = at
+        module = self.module[node]
+        is_end = self._last.get(module) == node and output == 0 and node in walk.column
+        if not is_end or not module or module in self._parents:
+            return None
+        word = WHOLE if want == REPLICATE else TOKENS if want == self._token(node) else ""
+        if not word or walk.told.get(alike(module), word) != word:
+            return None
+        is_sequence = module not in walk.products and lay >= 0
+        return None if is_sequence else {alike(module): word}
+
+    def _token(self, node: int) -> int | None:
+        """The lay of a node's output that is cut by tokens; None: there is none."""
+        for label in self._labels(node):
+            gives = self._gives(node, label)
+            if label and self._role(node, label) == "token" and gives and gives[0] >= 0:
+                return gives[0]
+        return None
+
+    def _done(self, walk: _Walk, node: int, label: int) -> None:
+        """Notes a node's label, and how what it gives lies."""
+        walk.column[node] = label
+        if label and self._is_loss(node, label):
+            walk.loss_parallel = True
+        module, token = self.module[node], self._token(node)
+        told = walk.told.get(alike(module), "") if self._last[module] == node else ""
+        for output, lay in enumerate(self._gives(node, label)):
+            walk.made[node, output] = lay
+            if told == WHOLE:
+                lay = REPLICATE
+            elif told == TOKENS or lay == PARTIAL:
+                by_token = token is not None and (walk.sequence or told == TOKENS)
+                lay = token if by_token and token is not None else REPLICATE
+            walk.have[node, output] = lay
+            if lay >= 0 and lay == token:
+                walk.tokens.add((node, output))
+
+    def _cannot(self, walk: _Walk, node: int, why: str) -> None:
+        kind = self.structure.graph.kinds[self.structure.op[node]]
+        walk.reasons.setdefault(self.module[node], f"{kind}: {why}")
+        walk.column.setdefault(node, 0)
+
+    # -- modules and their styles -----------------------------------------------------------------
+
+    def _styles(self, walk: _Walk) -> Iterator[tuple[str, Style]]:
+        fixed = self._sized(walk)
+        ends = [n for n in walk.products.values() if self._is_cut(walk, (n, 0))]
+        for module, node in walk.products.items():
+            style = self._cut(walk, module, node)
+            parent = module.rpartition(".")[0]
+            is_whole = any(parent == one or parent.startswith(f"{one}.") for one in fixed)
+            is_whole = is_whole or style.parts > 1 or (walk.loss_parallel and node == ends[-1])
+            yield module, replace(style, is_local=style.gives != -1 or not is_whole)
+        for module in dict.fromkeys(self.module[node] for node in self.nodes):
+            if module in walk.products:
+                continue
+            if self._has_parts_of_parameters(walk, module):
+                if module in self._parents or not module:
+                    walk.reasons.setdefault(module, "it has parameters beside those of layers")
+                node = self._last[module]
+                axis = self._axis(node, walk.have[node, 0]) if (node, 0) in walk.tokens else None
+                if axis is None:
+                    walk.reasons.setdefault(module, "its parameters are whole, and its input not")
+                yield module, Style(SEQUENCE, axis, axis)
+            elif (word := walk.told.get(alike(module))) is not None:
+                node = self._last[module]
+                made = self._axis(node, walk.made[node, 0])
+                gives = self._axis(node, walk.have[node, 0]) if word == TOKENS else None
+                yield module, Style(OUTPUT, made, gives)
+
+    def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
+        """Whether ops of a module read whole parameters and are cut."""
+        is_parameter = self.structure.stands_for == PARAMETER
+        return any(
+            walk.column[node] > 0
+            and node not in walk.weights
+            and any(is_parameter[root] for root, _ in self._arguments(node))
+            for node in self.nodes
+            if self.module[node] == module
+        )
+
+    def _cut(self, walk: _Walk, module: str, node: int) -> Style:
+        """The style of a module whose weight is cut."""
+        arguments = self._arguments(node)
+        kind = ROWS if walk.made[node, 0] == PARTIAL else COLUMNS
+        given: int | None = None
+        for at in arguments:
+            root = at[0]
+            if root in walk.weights or self.structure.stands_for[root] == PARAMETER:
+                continue
+            if walk.have.get(at, REPLICATE) >= 0:
+                given = self._axis(root, walk.have[at]) if at in walk.tokens else -1
+        lay = walk.have[node, 0]
+        gives = self._axis(node, lay) if (node, 0) in walk.tokens else -1 if lay >= 0 else None
+        return Style(kind, given, gives, self._parts(walk, module, node, kind))
+
+    def _is_cut(self, walk: _Walk, at: tuple[int, int]) -> bool:
+        """Whether a tensor is cut, and not by tokens."""
+        return walk.have.get(at, REPLICATE) >= 0 and at not in walk.tokens
+
+    def _parts(self, walk: _Walk, module: str, node: int, kind: str) -> int:
+        """How many products a product is, from the factor by which its weight is cut."""
+        found = 1
+        is_look_up = "embedding" in self.structure.graph.kinds[self.structure.op[node]]
+        wanted = int((kind == ROWS) != is_look_up)
+        for parameter in self.parameters:
+            lay = walk.lay(parameter)
+            if self.module[parameter] != module or lay < 0:
+                continue
+            factors = self.form(parameter).outputs[0]
+            axis = factors[lay][0]
+            before = prod(size for a, size in factors[:lay] if a == axis)
+            if len(factors) > 1 and axis != wanted and len({a for a, _ in factors}) > 1:
+                walk.reasons.setdefault(module, "its weight is not that of nn.Linear: it is turned")
+            if before > 1 and kind == ROWS:
+                walk.reasons.setdefault(module, "rows of its weight that are apart go together")
+            found = max(found, before)
+        return found
+
+    def _axis(self, node: int, lay: int) -> int | None:
+        """The axis of what the node's module gives that is cut by a factor of the node's output."""
+        if lay < 0:
+            return None
+        graph, op = self.structure.graph, int(self.structure.op[node])
+        shape = self._shape(op)
+        module, shows = graph.modules[op], graph.reduced.shows
+        for view in range(op + 1, graph.n_ops):
+            if graph.modules[view] != module or graph.phases[view] not in ("", "f"):
+                break
+            if graph.view[view] and shows[view] == op and self._shape(view):
+                shape = self._shape(view)
+        sizes = [size for _, size in self.form(node).outputs[0]]
+        before, axis = prod(sizes[:lay]), 0
+        while axis + 1 < len(shape) and (prod(shape[:axis]) < before or shape[axis] == 1):
+            axis += 1
+        return axis
+
+    def _shape(self, op: int) -> tuple[int, ...]:
+        text = self.structure.graph.outputs[op]
+        return (parse_output(text)[0][1] or ()) if text else ()
+
+    def _sized(self, walk: _Walk) -> set[str]:
+        """Modules in which views of what is cut are called with the sizes of the whole."""
+        graph, structure = self.structure.graph, self.structure
+        found = set()
+        if graph.args is None:
+            return {graph.modules[op] for op in structure.op.tolist()}
+        for op in np.flatnonzero(graph.view).tolist():
+            kind, call = graph.kinds[op], graph.args[op]
+            root = int(structure.node[graph.reduced.shows[op]])
+            if call is None or len(call[0]) < 2 or not any(word in kind for word in _SIZED):
+                continue
+            if root < 0 or graph.phases[op] not in ("", "f"):
+                continue
+            is_cut = self._is_cut(walk, (root, 0))
+            sizes, module = call[0][1], graph.modules[op]
+            is_whole = isinstance(sizes, list) and -1 not in sizes
+            if is_cut and is_whole and module not in walk.products:
+                found.add(module)
+        return found

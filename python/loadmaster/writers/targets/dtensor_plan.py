@@ -1,0 +1,355 @@
+"""PyTorch's DTensor: a plan as a Python file, and which part of each parameter is where beside it.
+
+The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.files import write_bytes, write_json
+from loadmaster.base.units import counted
+from loadmaster.dimensions.form import FLAT, REPLICATE
+from loadmaster.model.graph import PARAMETER
+from loadmaster.plans.plan import Plan
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.strategies.targets.module_styles import (
+    COLUMNS,
+    OUTPUT,
+    ROWS,
+    SEQUENCE,
+    Forward,
+    Style,
+    Styled,
+    alike,
+)
+from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL
+from loadmaster.writers.targets.refusal import Reason, refusal
+
+_FUSED = '''
+
+class Fused:
+    """What a fused product makes, [..., parts, a device's share]; its parts are DTensors."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def split(self, *_, **__):
+        return self.parts.unbind(-2)
+
+    chunk = split
+
+    def view(self, *sizes):
+        return self.parts.view(*sizes)
+
+    reshape = view
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.split, torch.chunk):
+            return args[0].split()
+        raise TypeError(f"{function} of a fused product: split, chunk and view take it apart")
+
+
+class FusedColwise(ColwiseParallel):
+    """Columns of several products that are one: each device has its columns of every one of them.
+
+    Rows of the weight and of the bias are interleaved: those of the first device come first.
+    """
+
+    def __init__(self, parts, **layouts):
+        super().__init__(**layouts, use_local_output=False)
+        self.parts = parts
+
+    def _apply(self, module, device_mesh):
+        for name, tensor in module.named_parameters():
+            rows = tensor.detach().unflatten(0, (self.parts, device_mesh.size(), -1))
+            mixed = rows.transpose(0, 1).reshape(tensor.shape).contiguous()
+            module.register_parameter(name, torch.nn.Parameter(mixed, tensor.requires_grad))
+        module = super()._apply(module, device_mesh)
+        module.register_forward_hook(self._taken_apart)
+        return module
+
+    def _taken_apart(self, module, inputs, output):
+        local = output.to_local().unflatten(-1, (self.parts, -1))
+        return Fused(DTensor.from_local(local, output.device_mesh, [Shard(local.dim() - 1)]))
+'''
+
+
+def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
+    """The plan as Python: ``parallelize(model, mesh)``, with the plan's figures in its head.
+
+    Parameters
+    ----------
+    plan : Plan
+        That :func:`loadmaster.place` made for the target ``"dtensor"``, or whose labels styles of
+        modules can say.
+    path : optional
+        Where to write it. Beside it, with ``.shards.json`` at the end, stands which part of each
+        parameter each place of the mesh has: ``axes`` and, per parameter, ``shape``, ``placements``
+        per axis, and ``interleaved`` where rows of so many products are mixed.
+    root : str
+        What the model is called in the graph's module paths, where it was captured as part of a
+        larger one.
+
+    Returns
+    -------
+    str
+        The text of the file.
+
+    Raises
+    ------
+    InputError
+        All that is in the way, and what plans for it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:gpt3-330m")
+    >>> plan = lm.place(graph, lm.Cluster.preset("8xH100-NVLink"), target="dtensor", tp=2)
+    >>> "parallelize_module(model, mesh['tp'], STYLES)" in lm.writers.dtensor(plan)
+    True
+    """
+    said = _Said(plan, root)
+    text = said.text()
+    if path is not None:
+        write_bytes(path, text.encode())
+        write_json(Path(path).with_suffix(".shards.json"), said.shards())
+    return text
+
+
+class _Said:
+    """What is written of a plan, read off its labels."""
+
+    def __init__(self, plan: Plan, root: str) -> None:
+        layout = plan.layout
+        if layout is None:
+            raise refusal(plan, "dtensor", ["it shares no work by labels"])
+        self.plan, self.root, self.mesh = plan, root, layout.mesh
+        if not set(self.mesh.names) <= {DATA, MODEL} or plan.recipe is None:
+            names = ", ".join(self.mesh.names)
+            raise refusal(plan, "dtensor", [f"its axes are {names}, and not dp and tp"])
+        self.labels = layout.labels
+        self.structure = Structure.of(layout.dimensions)
+        self.graph = plan.graph
+        self.lays, self.styled = self._read()
+        reasons = list(self._reasons())
+        if reasons:
+            raise refusal(plan, "dtensor", reasons)
+
+    def _lay(self, axis: int, node: int) -> int:
+        """How a parameter lies on an axis."""
+        label = int(self.labels[axis, self.structure.op[node]])
+        return label - 1 if label > 0 else FLAT if label == FLAT else REPLICATE
+
+    def _read(self) -> tuple[dict[int, int], Styled]:
+        if MODEL not in self.mesh.names:
+            return {}, Styled({}, {}, {})
+        axis = self.mesh.names.index(MODEL)
+        forward = Forward(self.structure, self.mesh.shape[axis])
+        lays = {n: self._lay(axis, n) for n in forward.parameters}
+        lays = {n: lay for n, lay in lays.items() if lay >= 0}
+        return lays, forward.styled(lays, sequence=False)
+
+    def _others(self, styled: Styled) -> list[int]:
+        """Nodes of the forward pass whose labels are not what styles make of them."""
+        axis, structure = self.mesh.names.index(MODEL), self.structure
+        return [
+            node
+            for node, column in styled.column.items()
+            if structure.ways.label[structure.way[node], column]
+            != self.labels[axis, structure.op[node]]
+        ]
+
+    def _reasons(self) -> list[Reason]:
+        found: list[Reason] = [f"{m or 'the model'}: {r}" for m, r in self.styled.reasons.items()]
+        if MODEL in self.mesh.names:
+            names = [self.graph.names[self.structure.op[n]] for n in self._others(self.styled)]
+            if names:
+                found.append(("styles of modules cut these in another way", names))
+        if any(axis.shares is not None for axis in self.mesh.axes):
+            found.append("devices have unequal shares")
+        return found
+
+    def _name(self, module: str) -> str:
+        return module.removeprefix(f"{self.root}.") if self.root else module
+
+    # -- the text ---------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The file."""
+        rows = self._styles()
+        is_fused = any(style.parts > 1 for style in self.styled.styles.values())
+        names = {row.partition("(")[0] for _, row in rows} - {"FusedColwise"}
+        names |= {"ColwiseParallel"} if is_fused else set()
+        names |= {"parallelize_module"} if rows else set()
+        mesh = ", ".join(f"{axis.name!r}: {axis.size}" for axis in self.mesh.axes)
+        lines = [self._head(), "from __future__ import annotations", ""]
+        lines += ["import torch"] if is_fused else []
+        if DATA in self.mesh.names:
+            lines.append(
+                "from torch.distributed.fsdp import fully_shard"
+                if self.is_flat
+                else "from torch.distributed._composable.replicate_with_fsdp import replicate"
+            )
+        if rows:
+            of = "DTensor, Replicate, Shard" if is_fused else "Replicate, Shard"
+            lines.append(f"from torch.distributed.tensor import {of}")
+            lines.append("from torch.distributed.tensor.parallel import (")
+            lines += [f"    {name}," for name in sorted(names)] + [")"]
+        lines += ["", "#: Axes of the mesh, the outermost first, as init_device_mesh takes them."]
+        lines += [f"MESH = {{{mesh}}}"]
+        lines += [_FUSED.rstrip()] if is_fused else []
+        if rows:
+            lines += ["", "", "#: Styles of modules, by their paths."]
+            lines += ["STYLES = {", *[f"    {k!r}: {v}," for k, v in rows], "}"]
+        return "\n".join([*lines, "", "", *self._parallelize(bool(rows))]) + "\n"
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether parameters lie in parts on the outer axis."""
+        if DATA not in self.mesh.names:
+            return False
+        axis = self.mesh.names.index(DATA)
+        nodes = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
+        return any(self._lay(axis, n) == FLAT for n in nodes)
+
+    def _head(self) -> str:
+        plan = self.plan
+        single = plan.single
+        over = f", {plan.makespan / single:.3f} of one device's" if single else ""
+        devices = counted(self.mesh.size, "device")
+        peak = max(plan.memory.peak.tolist()) / 1e9
+        lines = [
+            f'"""{self.graph.name}: parallelize(model, mesh), for {devices}.',
+            "",
+            f"Predicted step: {plan.makespan * 1e3:.4g} ms{over}. Peak per device: {peak:.3g} GB.",
+            f"Lower bound: {plan.lower_bound * 1e3:.4g} ms.",
+        ]
+        styles = self.styled.styles.values()
+        if any(not style.is_local for style in styles):
+            lines += [
+                "",
+                "Some modules give DTensors, since their views have the sizes of the whole: run",
+                "forward and backward within torch.distributed.tensor.experimental's",
+                "implicit_replication(), so that plain tensors beside them count as whole.",
+            ]
+        if self.styled.loss_parallel:
+            lines += [
+                "",
+                "Classes of the loss are shared out: run loss and backward within",
+                "torch.distributed.tensor.parallel's loss_parallel().",
+            ]
+        for note in plan.notes:
+            lines.append(f"- {note}")
+        return "\n".join([*lines, '"""', ""])
+
+    def _styles(self) -> list[tuple[str, str]]:
+        """A line per module, or per modules that are alike."""
+        by_pattern: dict[str, set[Style]] = {}
+        for module, style in self.styled.styles.items():
+            by_pattern.setdefault(alike(self._name(module)), set()).add(style)
+        rows: dict[str, str] = {}
+        for module, style in self.styled.styles.items():
+            pattern = alike(self._name(module))
+            key = pattern if len(by_pattern[pattern]) == 1 else self._name(module)
+            rows[key] = _style(style)
+        return list(rows.items())
+
+    def _parallelize(self, has_styles: bool) -> list[str]:
+        lines = [
+            "def parallelize(model, mesh):",
+            '    """Cuts a model, in place, on a mesh of MESH."""',
+        ]
+        if has_styles:
+            lines.append("    parallelize_module(model, mesh['tp'], STYLES)")
+        for module, name, owner in self._tied():
+            lines.append(f"    model.{module}.{name} = model.{owner}.{name}")
+        if DATA in self.mesh.names:
+            wrap = "fully_shard" if self.is_flat else "replicate"
+            for layers in self._lists():
+                lines += [
+                    f"    for layer in model.{layers}:",
+                    f"        {wrap}(layer, mesh=mesh['dp'])",
+                ]
+            lines.append(f"    {wrap}(model, mesh=mesh['dp'])")
+        return [*lines, "    return model"]
+
+    def _tied(self) -> list[tuple[str, str, str]]:
+        """Modules with a weight that is another's."""
+        found: dict[tuple[str, str, str], None] = {}
+        a = self.structure.arguments
+        for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
+            if self.structure.stands_for[rooted] != PARAMETER or rooted not in self.lays:
+                continue
+            module = self.graph.modules[self.structure.op[reader]]
+            owner, _, name = self.graph.names[self.structure.op[rooted]].rpartition(".")
+            if module != owner and self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
+                found[self._name(module), name, self._name(owner)] = None
+        return list(found)
+
+    def _lists(self) -> list[str]:
+        """Lists of layers: modules that are numbered, outermost ones."""
+        found: dict[str, None] = {}
+        for name, kind in zip(self.graph.names, self.graph.kinds, strict=True):
+            words = self._name(name).split(".")
+            number = next((i for i, word in enumerate(words) if word.isdecimal()), 0)
+            if kind == "parameter" and number:
+                found[".".join(words[:number])] = None
+        return list(found)
+
+    def shards(self) -> dict[str, Any]:
+        """Which part of each parameter each place of the mesh has."""
+        parameters = {}
+        for node in np.flatnonzero(self.structure.stands_for == PARAMETER).tolist():
+            op = int(self.structure.op[node])
+            shape = [
+                int(np.prod([s for a, s in self._factors(node) if a == axis]))
+                for axis in sorted({a for a, _ in self._factors(node)})
+            ]
+            placements, parts = {}, 1
+            for axis, name in enumerate(self.mesh.names):
+                lay = self._lay(axis, node)
+                if lay == FLAT:
+                    placements[name] = "Shard(0)"
+                elif lay >= 0:
+                    at = self._factors(node)[lay][0]
+                    placements[name] = f"Shard({at})"
+                    before = [s for a, s in self._factors(node)[:lay] if a == at]
+                    parts = int(np.prod(before)) if before else 1
+                else:
+                    placements[name] = "Replicate"
+            row: dict[str, Any] = {"shape": shape, "placements": placements}
+            parameters[self._name(self.graph.names[op])] = row | (
+                {"interleaved": parts} if parts > 1 else {}
+            )
+        axes = {axis.name: axis.size for axis in self.mesh.axes}
+        return {"axes": axes, "parameters": parameters}
+
+    def _factors(self, node: int) -> tuple[tuple[int, int], ...]:
+        d = self.structure.dimensions
+        factors: tuple[tuple[int, int], ...]
+        factors = d.forms[d.form_of[self.structure.op[node]]].outputs[0]
+        return factors
+
+
+def _style(style: Style) -> str:
+    """A style in Python."""
+    given, gives = _placement(style.given), _placement(style.gives)
+    if style.kind == SEQUENCE:
+        return f"SequenceParallel(sequence_dim={style.given}, use_local_output=True)"
+    if style.kind == OUTPUT:
+        return f"PrepareModuleOutput(output_layouts={given}, desired_output_layouts={gives})"
+    if style.parts > 1:
+        return f"FusedColwise({style.parts}, input_layouts={given})"
+    name = {COLUMNS: "ColwiseParallel", ROWS: "RowwiseParallel"}[style.kind]
+    local = "" if style.is_local else ", use_local_output=False"
+    return f"{name}(input_layouts={given}, output_layouts={gives}{local})"
+
+
+def _placement(axis: int | None) -> str:
+    return "Replicate()" if axis is None else f"Shard({axis})"

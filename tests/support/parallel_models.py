@@ -1,0 +1,222 @@
+"""Small models that are cut by styles of modules, and their steps on processes. Needs torch."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+WIDTH, HEADS, WORDS, LENGTH, BATCH = 32, 4, 64, 16, 4
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, WIDTH))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Separate(nn.Module):
+    """Attention with q, k and v apart, and rotations; heads are counted from what there is."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x, cos, sin):
+        b, t, _ = x.shape
+        q, k, v = (
+            f(x).view(b, t, -1, WIDTH // HEADS).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
+        half = WIDTH // HEADS // 2
+        q, k = (z * cos + torch.cat([-z[..., half:], z[..., :half]], -1) * sin for z in (q, k))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).reshape(b, t, -1))
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = (nn.Linear(WIDTH, 64, bias=False) for _ in range(2))
+        self.down = nn.Linear(64, WIDTH, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n1, self.n2, self.attn, self.mlp = Norm(), Norm(), Separate(), Gated()
+
+    def forward(self, x, cos, sin):
+        x = x + self.attn(self.n1(x), cos, sin)
+        return x + self.mlp(self.n2(x))
+
+
+class Llama(nn.Module):
+    """Like LLaMA."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(WORDS, WIDTH), Norm()
+        self.layers = nn.ModuleList(LlamaBlock() for _ in range(2))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        size = WIDTH // HEADS
+        angles = torch.outer(torch.arange(LENGTH), 1e4 ** (-torch.arange(0, size, 2) / size))
+        angles = torch.cat([angles, angles], -1)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x):
+        y = self.embed(x)
+        for layer in self.layers:
+            y = layer(y, self.cos, self.sin)
+        return self.head(self.norm(y))
+
+
+class Fused(nn.Module):
+    """Attention with q, k and v in one product, and numbers that are written out."""
+
+    def __init__(self):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (
+            z.view(b, t, HEADS, c // HEADS).transpose(1, 2)
+            for z in self.c_attn(x).split(WIDTH, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c))
+
+
+class GptBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attn, self.fc, self.proj = Fused(), nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.proj(F.gelu(self.fc(self.ln_2(x))))
+
+
+class Gpt(nn.Module):
+    """Like GPT."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.h = nn.ModuleList(GptBlock() for _ in range(2))
+        self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, x):
+        y = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
+        for layer in self.h:
+            y = layer(y)
+        return self.head(self.ln_f(y))
+
+
+class Unseen(nn.Module):
+    """Layers in an order of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, 64), nn.Linear(64, 64)
+        self.c, self.o = nn.Linear(64, 64), nn.Linear(64, WORDS)
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x))
+        return self.o(torch.relu(self.c(torch.relu(self.b(y)))))
+
+
+MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen}
+
+
+def loss(y, t):
+    return F.cross_entropy(y.flatten(0, -2), t.flatten())
+
+
+def drawn(name):
+    """A model of known numbers, its input and its targets."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    words = torch.randint(WORDS, (BATCH, LENGTH))
+    if name == "unseen":
+        return model, torch.randn(BATCH, WIDTH), words[:, 0]
+    return model, words, words.roll(1, 1)
+
+
+def step(rank, size, folder, names):
+    """One process: for every written file, what its step is off by beside the whole model's."""
+    return {name: compared(Path(folder) / f"{name}.py", name.split("-")[0]) for name in names}
+
+
+def compared(file, model):
+    """The largest relative difference of loss and gradients; shards are as written."""
+    whole, x, t = drawn(model)
+    expected = loss(whole(x), t)
+    expected.backward()
+    written = runpy.run_path(str(file))
+    shards = json.loads(file.with_suffix(".shards.json").read_text())
+    mesh = init_device_mesh(
+        "cpu", tuple(written["MESH"].values()), mesh_dim_names=tuple(written["MESH"])
+    )
+    cut, _, _ = drawn(model)
+    cut = written["parallelize"](cut, mesh)
+    names = dict(whole.named_parameters())
+    for name, parameter in cut.named_parameters():
+        assert _lies(shards["parameters"][name], mesh, parameter, names[name]), name
+    k = written["MESH"].get("dp", 1)
+    place = mesh["dp"].get_local_rank() if k > 1 else 0
+    x, t = x.chunk(k)[place], t.chunk(k)[place]
+    with ExitStack() as within:
+        # On a CPU DTensor knows attention by its parts alone.
+        for one in (implicit_replication(), loss_parallel(), sdpa_kernel(SDPBackend.MATH)):
+            within.enter_context(one)
+        found = loss(cut(x), t)
+        found.backward()
+    found = (found.full_tensor() if isinstance(found, DTensor) else found).detach().clone()
+    if k > 1:
+        dist.all_reduce(found, group=mesh["dp"].get_group())
+    worst = abs(float(found) / k / float(expected) - 1)
+    for name, parameter in cut.named_parameters():
+        grad = parameter.grad
+        grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
+        want = _mixed(shards["parameters"][name], mesh, names[name].grad)
+        worst = max(worst, float((grad - want).abs().max() / want.abs().max()))
+    return worst
+
+
+def _lies(row, mesh, parameter, whole):
+    """Whether this process has the part of a parameter that is written."""
+    part = _mixed(row, mesh, whole)
+    for axis in ("tp", "dp"):
+        if row["placements"].get(axis, "Replicate") != "Replicate":
+            at = int(row["placements"][axis].removeprefix("Shard(").removesuffix(")"))
+            part = part.chunk(mesh[axis].size(), at)[mesh[axis].get_local_rank()]
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return list(whole.shape) == row["shape"] and torch.equal(local, part)
+
+
+def _mixed(row, mesh, tensor):
+    """A tensor with its rows interleaved as it is written."""
+    if parts := row.get("interleaved"):
+        rows = tensor.unflatten(0, (parts, mesh["tp"].size(), -1)).transpose(0, 1)
+        return rows.reshape(tensor.shape)
+    return tensor
