@@ -270,9 +270,9 @@ def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
     assert differing(transformed(plan.program, tape).replay(3), later) == []
 
 
-def in_two_stages(tape, said, schedule="1f1b"):
-    """A plan of stages on twice two devices, with the labels of a recipe inside of them."""
-    options = {"micro_batches": 4, "stages": 2, "schedule": schedule}
+def in_two_stages(tape, said):
+    """A plan of two stages of two devices, with the labels of a recipe inside of them."""
+    options = {"micro_batches": 4, "stages": 2, "schedule": "1f1b"}
     whole = lm.place(tape.graph, cluster(4), "pipeline", **options).recipe
     mesh = Mesh((MeshAxis("pp", 2), *said.mesh.axes))
     recipe = replace(said, mesh=mesh, stages=whole.stages, micro=whole.micro)
@@ -293,8 +293,7 @@ INSIDE = {
 def test_stages_of_two_devices_have_the_numbers_of_the_batch(inside):
     """The embedding's table is tied to the head, on the other stage."""
     tape, _ = taped("tied", 16)
-    schedule = "interleaved-1f1b" if inside == "replicas" else "1f1b"
-    plan = in_two_stages(tape, INSIDE[inside], schedule)
+    plan = in_two_stages(tape, INSIDE[inside])
     assert len(np.unique(plan.running_devices)) == 4
     assert len(plan.schedule.collectives)
     alone, joined = tape.replay(2), transformed(plan.program, tape).replay(2)
