@@ -154,25 +154,16 @@ def place(
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     if target is not None:
-        decides = {
-            f"method {method!r}": method != DEFAULT,
-            "recipe": recipe is not None,
-            "refine": refine,
-            "warm_start": warm_start is not None,
-            "contiguous": constraints is not None and constraints.contiguous,
-        }
-        target_of(target).decides_alone(decides)
+        others = _others(method, recipe, refine, warm_start, constraints)
+        target_of(target).decides_alone(others)
         target_of(target).checked(options)
-    if recipe is not None and not isinstance(recipe, Recipe):
-        raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
     if expert_imbalance is not None:
         expert_imbalance = imbalance(expert_imbalance)
-        recipe = recipe and replace(recipe, expert_imbalance=expert_imbalance)
     if recipe is not None:
+        options["recipe"] = recipe = _checked(recipe, expert_imbalance)
         expert_imbalance = recipe.expert_imbalance
         if method == DEFAULT:
             method = "sharded" if recipe.is_open else "recipe"
-        options["recipe"] = recipe
     if target is None:
         function_of(method, options)  # Refuses the impossible before any work.
     checks.one_of("objective", objective, tuple(OBJECTIVES))
@@ -199,6 +190,32 @@ def place(
         progress=progress,
         **options,
     )
+
+
+def _checked(recipe: Recipe, expert_imbalance: float | None) -> Recipe:
+    """A user's recipe, with what is said of experts beside it."""
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is {recipe!r}: wants a Recipe, such as Recipe.load(path)")
+    if expert_imbalance is None:
+        return recipe
+    return replace(recipe, expert_imbalance=expert_imbalance)
+
+
+def _others(
+    method: str,
+    recipe: Recipe | None,
+    refine: bool,
+    warm_start: Plan | None,
+    constraints: Constraints | None,
+) -> dict[str, bool]:
+    """What would decide beside a target, by name, and whether it is given."""
+    return {
+        f"method {method!r}": method != DEFAULT,
+        "recipe": recipe is not None,
+        "refine": refine,
+        "warm_start": warm_start is not None,
+        "contiguous": constraints is not None and constraints.contiguous,
+    }
 
 
 def plan_for(
@@ -231,8 +248,8 @@ def plan_for(
     problem = binding.problem
     if constraints.contiguous:
         Stages.of(problem)  # Refuses the impossible before any work.
-        if takes(function, "split"):
-            options.setdefault("split", "none")  # A stage holds its ops whole.
+        # A stage holds its ops whole.
+        options = {"split": "none", **options} if takes(function, "split") else options
     begun, before = _started(problem, warm_start)
     told(target or method, None)
     tell = _beside_bound(problem, progress)
@@ -246,18 +263,14 @@ def plan_for(
     asked = {name: value for name, value in passed_on.items() if takes(function, name)}
     try:
         check_allowed(problem)
-        if target is None:
-            made = _made(problem, method, options, asked, greedy=greedy)
-        else:
-            made = function(problem, **options, **asked)
+        made = _made(problem, function, method, options, asked, greedy=greedy or target is not None)
         rivals = [made, *as_candidates(begun, before)]
         if refine:
             tell("refine", problem.objective.seconds(made.verdict), made.problem)
             rivals = [_refined(one) for one in rivals]
             options["refine"] = True
         if constraints.contiguous:
-            seconds = problem.objective.seconds(rivals[0].verdict)
-            tell("contiguous stages", seconds, rivals[0].problem)
+            tell("contiguous stages", problem.objective.seconds(made.verdict), made.problem)
             rivals = _in_stages([*rivals, *_rivals_in_stages(problem, method)])
     except InfeasibleError as error:
         if constraints.is_empty:
@@ -343,14 +356,19 @@ def _started(problem: Problem, plan: Plan | None) -> tuple[Problem, Assignment |
 
 
 def _made(
-    problem: Problem, method: str, options: dict[str, Any], asked: dict[str, Any], *, greedy: bool
+    problem: Problem,
+    function: Callable[..., Candidate],
+    method: str,
+    options: dict[str, Any],
+    asked: dict[str, Any],
+    *,
+    greedy: bool,
 ) -> Candidate:
     """The placement that a method makes.
 
     If the method finds nothing that fits: its placement with best effort, if that fits after all,
     else the placement that the search for the least overflow finds.
     """
-    function = METHODS[method][0]
     try:
         return function(problem, **options, **asked)
     except InfeasibleError as error:

@@ -168,7 +168,7 @@ def _ways(space: Space, mesh: Mesh) -> Iterator[Way]:
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
     structure, size = space.structure, _tp(mesh)
     forward, one = Forward(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
-    tried = [forward.columns_then_rows(sequence=False)]
+    tried = [forward.columns_then_rows()]
     mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
     with suppress(InfeasibleError):
         tried.append(proposed(forward, Solver(space.setting(one), [mask]).solve(1.0).columns[0]))
@@ -187,7 +187,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
         masks.append(by_batch(structure, way.state))
     if MODEL in mesh.names:
         forward = Forward(structure, _tp(mesh))
-        styled = forward.styled(way.lays, sequence=False)
+        styled = forward.styled(way.lays)
         inner = roles_only(structure, TENSOR, ("whole", *TENSOR, "parameter"))
         masks.append(pinned(forward, way.lays, styled, inner))
     solver = Solver(space.setting(mesh), masks)
@@ -247,7 +247,7 @@ def expressible(forward: Forward, lays: dict[int, int]) -> tuple[dict[int, int],
     Where a module cannot say it, its own parameters stay whole; or those of the modules beside it.
     """
     while True:
-        styled = forward.styled(lays, sequence=False)
+        styled = forward.styled(lays)
         if not styled.reasons or not lays:
             return lays, styled
         kept = {n: lay for n, lay in lays.items() if not forward.is_of(n, styled.reasons)}

@@ -99,7 +99,6 @@ class _Walk:
     """What is known of the forward pass once it was walked over."""
 
     lays: Mapping[int, int]
-    sequence: bool
     told: dict[str, str]
     have: dict[tuple[int, int], int] = field(default_factory=dict)
     made: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -143,30 +142,28 @@ class Forward:
         paths = set(graph.modules)
         self._parents = {m.rsplit(".", i)[0] for m in paths for i in range(1, m.count(".") + 1)}
 
-    def columns_then_rows(self, *, sequence: bool) -> dict[int, int]:
+    def columns_then_rows(self) -> dict[int, int]:
         """The factors by which parameters are cut, by node, if every layer is: by rows where its
         input is cut, else by columns, by heads if it has any; tables by their entries.
         """
-        walk = _Walk({}, sequence, {}, chosen={})
+        walk = _Walk({}, {}, chosen={})
         for node in self.nodes:
             self._label(walk, node)
         assert walk.chosen is not None, "they are chosen"
         return walk.chosen
 
-    def styled(self, lays: Mapping[int, int], *, sequence: bool) -> Styled:
+    def styled(self, lays: Mapping[int, int]) -> Styled:
         """Labels and styles.
 
         Parameters
         ----------
         lays : mapping of int to int
             The factor by which parameters are cut, by node; what is missing is whole.
-        sequence : bool
-            Whether what rows give is cut by tokens.
         """
         told: dict[str, str] = {}
         for _ in range(_ROUNDS):
             before = dict(told)
-            walk = _Walk(lays, sequence, told)
+            walk = _Walk(lays, told)
             for node in self.nodes:
                 self._label(walk, node)
             if told == before:
@@ -191,7 +188,8 @@ class Forward:
     def form(self, node: int) -> Form:
         """The form of a node."""
         d = self.structure.dimensions
-        return d.forms[d.form_of[self.structure.op[node]]]
+        found: Form = d.forms[d.form_of[self.structure.op[node]]]
+        return found
 
     def _arguments(self, node: int) -> list[tuple[int, int]]:
         a = self.structure.arguments
@@ -204,7 +202,10 @@ class Forward:
     def _gives(self, node: int, label: int) -> list[int]:
         ways, way = self.structure.ways, int(self.structure.way[node])
         first = int(ways.first_output[way])
-        return ways.outputs[first : first + len(self.form(node).outputs), label].tolist()
+        gives: list[int] = ways.outputs[
+            first : first + len(self.form(node).outputs), label
+        ].tolist()
+        return gives
 
     def _labels(self, node: int) -> Iterator[int]:
         """Labels that devices can have alike, whole first."""
@@ -318,7 +319,7 @@ class Forward:
                 for at, lay, want in zip(arguments, have, wants, strict=True)
                 if want not in (ANY, lay)
             ]
-            told = {}
+            told: dict[str, str] = {}
             for at, lay, want in wrong:
                 told |= self._telling(walk, at, lay, want) or {"": ""}
             if "" not in told and (best is None or (len(wrong), -label) < best[:2]):
@@ -383,8 +384,7 @@ class Forward:
             if told == WHOLE:
                 lay = REPLICATE
             elif told == TOKENS or lay == PARTIAL:
-                by_token = token is not None and (walk.sequence or told == TOKENS)
-                lay = token if by_token and token is not None else REPLICATE
+                lay = token if told == TOKENS and token is not None else REPLICATE
             walk.have[node, output] = lay
             if lay >= 0 and lay == token:
                 walk.tokens.add((node, output))

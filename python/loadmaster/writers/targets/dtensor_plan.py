@@ -153,7 +153,7 @@ class _Said:
         forward = Forward(self.structure, self.mesh.shape[axis])
         lays = {n: self._lay(axis, n) for n in forward.parameters}
         lays = {n: lay for n, lay in lays.items() if lay >= 0}
-        return lays, forward.styled(lays, sequence=False)
+        return lays, forward.styled(lays)
 
     def _others(self, styled: Styled) -> list[int]:
         """Nodes of the forward pass whose labels are not what styles make of them."""

@@ -92,6 +92,14 @@ pub(super) struct Surroundings {
     pub outside: Ticks,
 }
 
+/// Ticks per tensor and kind of route, row-major.
+fn transfers(work: &Workload, cluster: &Cluster, clock: Clock, kinds: &[(DeviceId, DeviceId)]) -> Vec<Ticks> {
+    let ticks =
+        |t: TensorId, from, to| clock.ticks(cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]));
+    let all = |t| kinds.iter().map(move |&(from, to)| ticks(t, from, to));
+    work.graph.tensors().flat_map(all).collect()
+}
+
 /// Ticks for which sending keeps the sender busy, per tensor and device type, row-major; empty: none.
 fn copies(work: &Workload, cluster: &Cluster, clock: Clock) -> Vec<Ticks> {
     if !cluster.has_send_costs() {
@@ -128,11 +136,7 @@ impl<'a> Problem<'a> {
         let on = |u: OpId, d: DeviceId| time[u.ix() * n_types + cluster.type_of(d)];
         let time = graph.ops().flat_map(|u| cluster.device_ids().map(move |d| on(u, d))).collect();
         let (route, kinds) = routes(cluster);
-        let ticks = |t: TensorId, from, to| {
-            clock.ticks(cluster.transfer_seconds(from, to, work.tensor_bytes[t.ix()]))
-        };
-        let transfer =
-            graph.tensors().flat_map(|t| kinds.iter().map(move |&(from, to)| ticks(t, from, to))).collect();
+        let transfer = transfers(work, cluster, clock, &kinds);
         let mut homes: Vec<TensorId> = graph.tensors().filter(|&t| graph.is_home(t)).collect();
         homes.sort_unstable_by_key(|&t| graph.key(t));
         let (rank, homes_at) = ranks(graph, &homes);

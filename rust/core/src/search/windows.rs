@@ -386,8 +386,7 @@ impl Window {
         let before = &state.checkpoints[state.checkpoint(self.row)];
         let (free, channel_free) = before[..width].split_at(k);
         let (next, channel_rest) = state.next[self.end_row * width..][..width].split_at(k);
-        let (least_free, least_next) = (free.iter().min(), next.iter().min());
-        let begin = least_free.copied().unwrap_or(0);
+        let least = |ticks: &[Ticks]| ticks.iter().min().copied().unwrap_or(0);
 
         let tensor = |t: TensorId| self.tensors[graph.key(t) as usize];
         let transfer =
@@ -407,7 +406,6 @@ impl Window {
         let (allowed, capacity) = self.choices(state, &unit);
         let pinned = || (0..k).map(|d| 1 << d);
         let none = || std::iter::repeat_n(0, k);
-        let n_units = unit.len() + 2 * k;
         let members = unit_of.iter().enumerate().map(|(u, &unit)| (unit as usize, OpId::new(u)));
         Problem {
             work,
@@ -424,7 +422,7 @@ impl Window {
             homes_at,
             at_home,
             tail: none().chain(self.ops.iter().map(|u| whole.tail[u.ix()])).chain(none()).collect(),
-            units: Csr::from_pairs(n_units, members),
+            units: Csr::from_pairs(unit.len() + 2 * k, members),
             allowed: pinned().chain(allowed).chain(pinned()).collect(),
             charge: none().chain(unit.iter().map(|&u| whole.charge[u])).chain(none()).collect(),
             unit_of,
@@ -439,7 +437,7 @@ impl Window {
             surroundings: Surroundings {
                 there,
                 rest: graph.tensors().take(graph.n_produced()).flat_map(rest).collect(),
-                outside: begin + least_next.copied().unwrap_or(0),
+                outside: least(free) + least(next),
             },
         }
     }
