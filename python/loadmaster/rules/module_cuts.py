@@ -53,9 +53,9 @@ class ModuleCuts:
     Examples
     --------
     >>> import loadmaster as lm
-    >>> found = ModuleCuts(lm.read("example:gpt3-330m"))
-    >>> found.points[min(found.open)]
-    Point(module='h.0', side='BEGINNING')
+    >>> found = ModuleCuts(lm.read("example:lenet"))
+    >>> found.points[found.open[0]]
+    Point(module='m.1', side='BEGINNING')
     """
 
     graph: OpGraph

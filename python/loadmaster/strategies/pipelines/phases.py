@@ -50,7 +50,7 @@ def passes(program: Program) -> NDArray[np.int8]:
     graph, many = program.graph, program.micro >= 0
     found = np.where(many, FORWARD, ONCE).astype(np.int8)
     is_backward = np.fromiter(map("b".__eq__, graph.phases), bool, graph.n_ops) & many
-    is_backward |= _after(graph, is_backward, many)
+    is_backward |= _after(graph, is_backward, program.micro)
     found[is_backward] = BACKWARD
     found[is_backward & _leads_to_one(program, is_backward)] = WEIGHT
     return found
@@ -68,11 +68,14 @@ def passes_of_places(part: NDArray[np.int8], place: NDArray[Any]) -> NDArray[np.
 
 
 def _after(
-    graph: OpGraph, is_backward: NDArray[np.bool_], many: NDArray[np.bool_]
+    graph: OpGraph, is_backward: NDArray[np.bool_], micro: NDArray[np.int32]
 ) -> NDArray[np.bool_]:
-    """Which ops of micro-batches come after one of the backward pass, whatever their phase."""
+    """Which ops of a micro-batch come after one of its backward pass, whatever their phase.
+
+    That they come after one of another micro-batch is the schedule's doing.
+    """
     late = is_backward.copy()
-    inner = many[graph.src] & many[graph.dst]
+    inner = (micro[graph.src] >= 0) & (micro[graph.src] == micro[graph.dst])
     src, dst = graph.src[inner], graph.dst[inner]
     while (more := late[src] & ~late[dst]).any():
         late[dst[more]] = True

@@ -66,8 +66,9 @@ def device_map(
     --------
     >>> import loadmaster as lm
     >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
-    >>> lm.writers.device_map(lm.place(graph, cluster, target="device-map"))
-    {'': 0}
+    >>> found = lm.writers.device_map(lm.place(graph, cluster, target="device-map"))
+    >>> found["h.0"], found["wte"] == found["lm_head"]
+    (0, True)
     """
     if found := divided(plan):
         raise refusal(plan, _NAME, [found])
