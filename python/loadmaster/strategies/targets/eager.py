@@ -27,11 +27,6 @@ from loadmaster.strategies.auto import auto
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.targets.base import Semantics, target
 
-_ANY = "any model"
-_SPLITS = "nothing: every op is whole, on one device"
-_UNIT = "an op"
-_MOVES = "a tensor goes once to each device that reads it, while devices go on"
-
 
 def _one_thread(problem: Problem) -> Problem:
     """The problem where one host pays for the launches, instead of each device."""
@@ -74,53 +69,39 @@ def _priced(problem: Problem, cluster: Cluster) -> Problem:
     return replace(made, objective=problem.objective)
 
 
-@target(
-    "eager",
-    Semantics(
-        system="PyTorch, eager, several devices in one process",
-        models=_ANY,
-        splits=_SPLITS,
-        unit=_UNIT,
-        moves=_MOVES,
-        launches="one thread launches the ops of all devices, one after another",
+def _semantics(system: str, launches: str) -> Semantics:
+    """What both have in common, and what each has of its own."""
+    return Semantics(
+        system=system,
+        models="any model",
+        splits="nothing: every op is whole, on one device",
+        unit="an op",
+        moves="a tensor goes once to each device that reads it, while devices go on",
+        launches=launches,
         memory="weights, activations and copies, per device",
-    ),
-    priced=_one_thread,
-)
-def eager(
-    problem: Problem,
-    *,
-    effort: Effort | float | None = None,
-    time_limit: float | None = None,
-    progress: Progress | None = None,
-) -> Candidate:
-    """Whole ops under the price of one launching thread; options as those of ``auto``."""
-    return auto.place(
-        problem, effort=effort, split="none", time_limit=time_limit, progress=progress
     )
 
 
-@target(
-    "graph",
-    Semantics(
-        system="PyTorch with CUDA graphs, several devices in one process",
-        models=_ANY,
-        splits=_SPLITS,
-        unit=_UNIT,
-        moves=_MOVES,
-        launches="nobody, at the time of the step: kernels were captured before",
-        memory="weights, activations and copies, per device",
-    ),
-    priced=_no_launches,
+EAGER = _semantics(
+    "PyTorch, eager, several devices in one process",
+    "one thread launches the ops of all devices, one after another",
 )
-def graph(
+GRAPH = _semantics(
+    "PyTorch with CUDA graphs, several devices in one process",
+    "nobody, at the time of the step: kernels were captured before",
+)
+
+
+@target("eager", EAGER, priced=_one_thread)
+@target("graph", GRAPH, priced=_no_launches)
+def whole_ops(
     problem: Problem,
     *,
     effort: Effort | float | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
-    """Whole ops whose launches cost nothing; options as those of ``auto``."""
+    """Whole ops at the target's prices of launches; options as those of ``auto``."""
     return auto.place(
         problem, effort=effort, split="none", time_limit=time_limit, progress=progress
     )
