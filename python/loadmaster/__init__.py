@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from loadmaster.model.profile import Profile
     from loadmaster.model.recipe import Recipe
     from loadmaster.model.runtime import Dispatch, SendCost
+    from loadmaster.plans.advice import Advice, Choice
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
     from loadmaster.readers import read, reader
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from loadmaster.running.tape import Tape
     from loadmaster.running.together import measure_ops
     from loadmaster.strategies import strategy
+    from loadmaster.tasks.advise import advise
     from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
     from loadmaster.tasks.check import Check, check
@@ -71,9 +73,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adapted",
+    "Advice",
     "Bound",
     "Calibration",
     "Check",
+    "Choice",
     "Cluster",
     "Coarse",
     "CollectiveTimes",
@@ -106,6 +110,7 @@ __all__ = [
     "Tape",
     "WhatIf",
     "adapt",
+    "advise",
     "calibrate",
     "capture",
     "check",
@@ -170,6 +175,7 @@ _HOMES = {
     "model.profile": ("Profile",),
     "model.recipe": ("Recipe",),
     "model.runtime": ("Dispatch", "SendCost"),
+    "plans.advice": ("Advice", "Choice"),
     "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),
     "readers": ("read", "reader"),
@@ -184,6 +190,7 @@ _HOMES = {
     "running.tape": ("Tape",),
     "running.together": ("measure_ops",),
     "strategies": ("strategy",),
+    "tasks.advise": ("advise",),
     "tasks.bound": ("lower_bound",),
     "tasks.calibrate": ("Calibration", "calibrate"),
     "tasks.check": ("Check", "check"),

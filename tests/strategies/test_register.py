@@ -43,7 +43,7 @@ def test_the_function_itself_stays_as_it_was():
 
 def test_options_are_checked(alexnet):
     lm.strategy("on-one", "")(on_one)
-    with pytest.raises(InputError, match="has no option 'colour'; it takes device"):
+    with pytest.raises(InputError, match="has no option 'colour'; there are device"):
         lm.place(alexnet, CLUSTER, "on-one", colour=1)
 
 

@@ -16,8 +16,9 @@ import tempfile
 import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -48,11 +49,37 @@ TEMPORARY = ".loadmaster-"
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The contents of a file, unpacked if gzipped (told by content, not by name)."""
-    with system_errors(f"cannot read {os.fspath(path)}"), open(path, "rb") as file:
+    with _opened(path) as file:
         if not file.peek(2).startswith(GZIP_MAGIC):
             return read_counted(file, path)
         with _unpacking(path):
             return read_counted(gzip.GzipFile(fileobj=file), path)
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
+    """A file to read; the error of one that is missing names the one that is called most alike."""
+    failed = f"cannot read {os.fspath(path)}"
+    try:
+        with system_errors(failed), open(path, "rb") as file:
+            yield file
+    except InputError as error:
+        missing = isinstance(error.__cause__, FileNotFoundError)
+        raise InputError(
+            f"{error}{_close_to(path)}" if missing else str(error)
+        ) from error.__cause__
+
+
+def _close_to(path: str | os.PathLike[str], most: int = 1000) -> str:
+    """The end of a message on a file that is not there."""
+    import difflib
+
+    folder, name = os.path.split(os.fspath(path))
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        names = {entry.name.casefold(): entry.name for entry in islice(entries, most)}
+        for close in difflib.get_close_matches(name.casefold(), sorted(names), 1, 0.7):
+            return f"; did you mean {os.path.join(folder, names[close])}?"
+    return ""
 
 
 @contextmanager
@@ -94,7 +121,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
     """The first bytes of a file, unpacked if gzipped; damage behind these bytes goes unnoticed."""
-    with system_errors(f"cannot read {os.fspath(path)}"), open(path, "rb") as file:
+    with _opened(path) as file:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
         with _unpacking(path):

@@ -79,3 +79,29 @@ def fits(text: str, pieces: Sequence[str]) -> bool:
             return False
         at = found + len(piece)
     return text[at:].endswith(last)
+
+
+class Printed:
+    """What prints as a text of several lines, in notebooks too."""
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """How the message goes on that says that there is no such name: the closest, and all.
+
+    >>> meant("dpp", ["ddp", "fsdp"])
+    ": did you mean 'ddp'? There are ddp, fsdp"
+    >>> meant("eager", ["ddp", "fsdp"])
+    '; there are ddp, fsdp'
+    """
+    import difflib
+
+    names = list(known)
+    folded = {one.casefold(): one for one in reversed(names)}
+    close = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded, 1)]
+    listed = f"here are {', '.join(names)}" if names else "here is none"
+    return f": did you mean {close[0]!r}? T{listed}" if close else f"; t{listed}"

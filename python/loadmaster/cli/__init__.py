@@ -10,13 +10,14 @@ Exit codes: 0 done, 1 a check failed, 2 bad input, 3 infeasible, 130 interrupted
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.base.files import limited_input
-from loadmaster.cli.parser import parser
+from loadmaster.cli.parser import parsed
 from loadmaster.cli.printing import note, open_streams
 
 
@@ -39,9 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int | None:
-    arguments, unknown = parser().parse_known_args(argv)
-    if unknown:
-        arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")
+    arguments = parsed(sys.argv[1:] if argv is None else argv)
     with limited_input(getattr(arguments, "max_input", None)):
         code: int | None = arguments.run(arguments)
     return code

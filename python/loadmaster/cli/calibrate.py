@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "calibrate", run, "learn costs from measurements, and say how far to trust them"
+        commands,
+        "calibrate",
+        run,
+        "learn costs from measurements, and say how far to trust them",
+        examples=(
+            "example:bert-large --cluster 8xH100-NVLink --profile steps.csv -o costs.json",
+            "--update costs.json --profile step.csv -o costs.json",
+        ),
     )
     command.add_argument("graph", nargs="?", help="what the costs are for, as place takes it")
     options.add_shapes(command)

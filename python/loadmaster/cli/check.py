@@ -12,7 +12,11 @@ from loadmaster.cli.printing import show
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "check", run, "check a saved plan against limits: exit code 1 if one is broken"
+        commands,
+        "check",
+        run,
+        "check a saved plan against limits: exit code 1 if one is broken",
+        examples=("plan.json --max-peak gpu0=30GiB --max-step 120ms",),
     )
     options.add_plan(command, graph=True)
     command.add_argument("--cluster", help="check that the plan is for this cluster")

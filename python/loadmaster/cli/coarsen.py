@@ -12,7 +12,13 @@ from loadmaster.cli.printing import check_targets, say_where, show
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "coarsen", run, "merge ops into groups, and draw them")
+    command = options.add_command(
+        commands,
+        "coarsen",
+        run,
+        "merge ops into groups, and draw them",
+        examples=("example:bert-large --groups 100 -o groups.dot",),
+    )
     options.add_graph(command)
     options.add_cluster(command)
     command.add_argument("--method", default="parallel", help="default: parallel")

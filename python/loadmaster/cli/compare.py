@@ -6,42 +6,53 @@ import argparse
 from typing import Any
 
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.cli import inputs, options
+from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import put, say_where, show_json
 
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "compare", run, "compare methods on a graph")
+    command = options.add_command(
+        commands,
+        "compare",
+        run,
+        "compare methods on a graph",
+        examples=("example:lenet --cluster 2xV100-NVLink --methods auto,heft,single",),
+    )
     options.add_placing(command)
     options.add_methods(command)
+    options.add_search(command)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Places by each method; fails only if none found a plan."""
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.plans.summary import comparison_table, document
+    from loadmaster.plans.summary import document
     from loadmaster.tasks.place import compare
 
     methods = inputs.methods(arguments)
-    graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)
+    time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine() as progress:
+        progress("reading the graph")
+        graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)
         comparison = compare(
             graph,
             cluster,
             methods,
             inputs.costs(arguments, graph, cluster),
             seed=arguments.seed,
+            time_limit=time_limit,
             on_oom=arguments.on_oom,
             constraints=inputs.constraints(arguments),
             objective=arguments.objective,
             progress=progress,
+            **inputs.chosen(arguments),
         )
     if arguments.json:
         plans = {method: document(plan) for method, plan in comparison.plans.items()}
         show_json({"plans": plans, "failures": comparison.failures})
     else:
-        put(comparison_table(comparison))
+        put(comparison)
     say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
     if not comparison.plans:
         raise InfeasibleError("no method made a plan that fits: the reason of each stands above")

@@ -11,7 +11,9 @@ from loadmaster.cli.printing import show_columns, show_json
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    options.add_command(commands, "examples", run, "list the graphs that come along", reads=False)
+    options.add_command(
+        commands, "examples", run, "list the graphs that come along", reads=False, examples=("",)
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

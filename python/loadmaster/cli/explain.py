@@ -12,7 +12,11 @@ from loadmaster.cli.printing import show
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "explain", run, "why an op is where it is and when it is"
+        commands,
+        "explain",
+        run,
+        "why an op is where it is and when it is",
+        examples=("plan.json mm_30",),
     )
     options.add_plan(command)
     command.add_argument("op", help="name of an op")

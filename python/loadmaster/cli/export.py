@@ -23,7 +23,16 @@ _NOTABLE = 0.01
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "export", run, "write a saved plan for another system")
+    command = options.add_command(
+        commands,
+        "export",
+        run,
+        "write a saved plan for another system",
+        examples=(
+            "plan.json --target ddp -o train.py",
+            "plan.json --target onnx --model model.onnx -o parts",
+        ),
+    )
     options.add_plan(command)
     command.add_argument(
         "--target",

@@ -13,7 +13,11 @@ from loadmaster.cli.printing import say_where, show
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "fit", run, "say whether a graph fits, on how few devices, and what would help"
+        commands,
+        "fit",
+        run,
+        "say whether a graph fits, on how few devices, and what would help",
+        examples=("example:inception-v3 --cluster 4xV100-PCIe",),
     )
     options.add_graph(command)
     options.add_cluster(command)

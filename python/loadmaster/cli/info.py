@@ -12,7 +12,11 @@ from loadmaster.cli.printing import show
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "info", run, "facts about a graph, before and after coarsening"
+        commands,
+        "info",
+        run,
+        "facts about a graph, before and after coarsening",
+        examples=("example:bert-large",),
     )
     options.add_graph(command)
     options.add_cluster(command)

@@ -144,6 +144,12 @@ def recipe(path: str | None) -> Recipe | None:
     return None if path is None else Recipe.load(path)
 
 
+def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """``--option`` and ``--effort``, as methods take them."""
+    efforts = [] if arguments.effort is None else [f"effort={arguments.effort}"]
+    return values.options([*efforts, *arguments.option])
+
+
 def methods(arguments: argparse.Namespace) -> list[Any]:
     """Names of the methods to run; all methods by default."""
     from loadmaster.strategies import METHODS

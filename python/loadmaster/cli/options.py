@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadmaster.base.files import MAX_INPUT
@@ -49,9 +49,20 @@ def add_command(
     text: str,
     *,
     reads: bool = True,
+    examples: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """Adds a command that calls ``run``; every command takes --json, and a limit if it reads."""
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    """Adds a command that calls ``run``; every command takes --json, and a limit if it reads.
+
+    ``examples`` are arguments that help shows the command with.
+    """
+    shown = [f"  loadmaster {name} {example}".rstrip() for example in examples]
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog="\n".join(["examples:", *shown]) if shown else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     command.set_defaults(run=run, command=command)
     command.add_argument("--json", action="store_true", help="print JSON for machines")
     if reads:
@@ -156,6 +167,26 @@ def add_placing(command: argparse.ArgumentParser) -> None:
         help='memory by device, as Hugging Face takes it: \'{"0": "10GiB", "cpu": "30GiB"}\'',
     )
     add_constraints(command)
+
+
+def add_search(command: argparse.ArgumentParser) -> None:
+    """How far methods search, and their own options: ``inputs.chosen``."""
+    command.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        help="limit for methods that search: 30s; auto has none (see --effort)",
+    )
+    command.add_argument(
+        "--effort",
+        metavar="EFFORT",
+        help="how far auto searches: fast, normal, max, or seconds of a usual machine",
+    )
+    add_repeated(
+        command,
+        "--option",
+        "KEY=VALUE",
+        "an option of the method, such as max_ops=100 (repeatable); see `loadmaster methods NAME`",
+    )
 
 
 def add_methods(command: argparse.ArgumentParser) -> None:

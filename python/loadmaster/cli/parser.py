@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from loadmaster.base.text import escaped
+from loadmaster.base.errors import InputError
+from loadmaster.base.text import meant
 from loadmaster.cli.printing import put
 
 #: Modules of this package, in the order that help lists them.
 _COMMANDS = (
+    "advise",
     "place",
     "simulate",
     "recipe",
@@ -20,6 +24,7 @@ _COMMANDS = (
     "run",
     "export",
     "targets",
+    "methods",
     "compare",
     "sweep",
     "what_if",
@@ -31,6 +36,10 @@ _COMMANDS = (
     "presets",
     "examples",
 )
+
+
+#: A flag, as help lists it.
+_FLAG = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
 
 class _Version(argparse.Action):
@@ -51,8 +60,30 @@ class _Parser(argparse.ArgumentParser):
         put(self.format_help().rstrip())
 
     def error(self, message: str) -> NoReturn:
-        """The message has the user's words in it."""
-        super().error(escaped(message))
+        """One line: the message, which has the user's words in it, and where help is."""
+        raise InputError(f"{message.rstrip('.')}; see {self.prog} --help")
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command, whose ``run`` is the function to call with them.
+
+    Raises
+    ------
+    InputError
+        No command, or a word that the command does not know: the message names what is like it.
+    """
+    first = next((word for word in argv if not word.startswith("-")), None)
+    names = [name.replace("_", "-") for name in _COMMANDS]
+    if first is not None and first not in names:
+        raise InputError(f"no command is named {first!r}{meant(first, names)}")
+    made = parser()
+    arguments, unknown = made.parse_known_args(argv)
+    if unknown:
+        flags = sorted(set(_FLAG.findall(arguments.command.format_help())))
+        near = meant(unknown[0].partition("=")[0], flags).partition("? ")
+        hint = f"{near[0]}?" if near[1] else ""
+        arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return arguments
 
 
 def parser() -> argparse.ArgumentParser:

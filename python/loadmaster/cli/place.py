@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "place", run, "place a graph on a cluster")
+    command = options.add_command(
+        commands,
+        "place",
+        run,
+        "place a graph on a cluster",
+        examples=(
+            "example:inception-v3 --cluster 4xV100-PCIe -o plan.json",
+            "model.onnx --batch 8 --cluster 2xV100-NVLink --split none",
+            "example:bert-large --cluster 8xH100-NVLink --target ddp",
+        ),
+    )
     options.add_placing(command)
     command.add_argument("--method", default="auto", help="name of a method; default: auto")
-    command.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        help="limit for methods that search: 30s; auto has none (see --option effort=max)",
-    )
-    options.add_repeated(
-        command,
-        "--option",
-        "KEY=VALUE",
-        "an option of the method, such as max_ops=100 (repeatable)",
-    )
+    options.add_search(command)
     options.add_split(command)
     command.add_argument(
         "--target",
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     targets = arguments.output, arguments.save_recipe, arguments.trace
     check_targets(*targets, pictures=(arguments.timeline, arguments.pipeline))
-    cluster, chosen = inputs.limited_cluster(arguments), values.options(arguments.option)
+    cluster, chosen = inputs.limited_cluster(arguments), inputs.chosen(arguments)
     if arguments.split is not None:
         chosen["split"] = arguments.split
     time_limit = values.seconds("--time-limit", arguments.time_limit)

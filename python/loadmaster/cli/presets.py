@@ -12,7 +12,9 @@ from loadmaster.cli.printing import put_file, show_columns, show_json
 def add(commands: Any) -> None:
     """Declares the command."""
     text = "list the clusters that come along"
-    command = options.add_command(commands, "presets", run, text, reads=False)
+    command = options.add_command(
+        commands, "presets", run, text, reads=False, examples=("", "4xV100-PCIe")
+    )
     command.add_argument("name", nargs="?", help="print this one's TOML")
 
 

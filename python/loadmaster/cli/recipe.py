@@ -13,7 +13,11 @@ from loadmaster.cli.printing import check_targets, put, save_recipe, say_where, 
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "recipe", run, "what a saved plan splits how, by modules, and where the bytes go"
+        commands,
+        "recipe",
+        run,
+        "what a saved plan splits how, by modules, and where the bytes go",
+        examples=("plan.json -o recipe.toml",),
     )
     options.add_plan(command)
     command.add_argument(

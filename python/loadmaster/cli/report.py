@@ -12,7 +12,11 @@ from loadmaster.cli.printing import check_targets, say_where, show_json, write_p
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "report", run, "write a saved plan or run as one HTML page"
+        commands,
+        "report",
+        run,
+        "write a saved plan or run as one HTML page",
+        examples=("plan.json -o plan.html --compare heft,auto",),
     )
     options.add_plan(command)
     command.add_argument("-o", "--output", default="report.html", help="default: report.html")

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "run", run, "run a saved plan, and compare it with its prediction"
+        commands,
+        "run",
+        run,
+        "run a saved plan, and compare it with its prediction",
+        examples=(
+            "plan.json --emulate --steps 3 -o measured.json",
+            "plan.json --model my.py:build --steps 30",
+        ),
     )
     options.add_plan(command)
     where = command.add_mutually_exclusive_group(required=True)

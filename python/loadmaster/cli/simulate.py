@@ -12,7 +12,13 @@ from loadmaster.judge.policies import LINK_ORDERS, POLICIES
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "simulate", run, "simulate a saved plan")
+    command = options.add_command(
+        commands,
+        "simulate",
+        run,
+        "simulate a saved plan",
+        examples=("plan.json --policy fifo", "plan.json --cluster 8xH100-NVLink"),
+    )
     options.add_plan(command, graph=True)
     command.add_argument("--cluster", help="simulate on another cluster: preset or TOML file")
     command.add_argument(

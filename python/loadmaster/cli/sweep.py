@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "sweep", run, "place many graphs on many clusters by many methods"
+        commands,
+        "sweep",
+        run,
+        "place many graphs on many clusters by many methods",
+        examples=(
+            "example:lenet example:vgg19 --cluster 4xV100-PCIe,8xH100-NVLink --methods auto,heft",
+        ),
     )
     options.add_graphs(command)
     command.add_argument(

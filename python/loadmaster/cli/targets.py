@@ -23,14 +23,15 @@ _SAID = {
 def add(commands: Any) -> None:
     """Declares the command."""
     text = "list the systems that plans are made for, and what export writes"
-    command = options.add_command(commands, "targets", run, text, reads=False)
+    command = options.add_command(commands, "targets", run, text, reads=False, examples=("", "ddp"))
     command.add_argument("target", nargs="?", metavar="TARGET", help="say all of this one only")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Lists all in a line each, or says what one makes of a plan."""
     from loadmaster.base.errors import InputError
-    from loadmaster.strategies.targets.base import TARGETS, meant
+    from loadmaster.base.text import meant
+    from loadmaster.strategies.targets.base import TARGETS
     from loadmaster.writers.targets.export import TARGETS as WRITTEN
 
     known = list(dict.fromkeys([*WRITTEN, *TARGETS]))

@@ -27,7 +27,11 @@ CHANGES = (
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "what-if", run, "plan again on other hardware, and say what it gains"
+        commands,
+        "what-if",
+        run,
+        "plan again on other hardware, and say what it gains",
+        examples=("plan.json --add-device gpu4 --scale-link 2",),
     )
     options.add_plan(command)
     for flag, metavar, text in CHANGES:

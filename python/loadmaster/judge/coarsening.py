@@ -22,6 +22,7 @@ from loadmaster.base import checks
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_toml, read_text
+from loadmaster.base.text import meant
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem, parallelism, summed
@@ -206,7 +207,7 @@ def coarsen_problem(
     """As :func:`coarsen`, for a problem that strategies place."""
     if method not in get_args(Coarsener):
         raise InputError(
-            f"no coarsening method is named {method!r}; there are {', '.join(get_args(Coarsener))}"
+            f"no coarsening method is named {method!r}{meant(method, get_args(Coarsener))}"
         )
     checks.integer("groups", groups, most=2**63 - 1)
     if balance is not None:

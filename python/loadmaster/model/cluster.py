@@ -21,7 +21,7 @@ import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_toml, read_text, write_bytes
-from loadmaster.base.text import fits
+from loadmaster.base.text import fits, meant
 from loadmaster.base.units import (
     RATE,
     SIZE,
@@ -879,7 +879,7 @@ def _preset(name: str) -> tuple[str, int, int]:
             if 0 < int(asked[1]) < size:
                 return f"{size}x{asked[2]}", int(asked[1]), size
     raise InputError(
-        f"no preset is named {name!r}; there are {', '.join(known)}, and fewer of each, such as "
+        f"no preset is named {name!r}{meant(name, known)}, and fewer of each, such as "
         "4xA100-NVLink; any other is a TOML file, or made by Cluster.with_device"
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError, importing, malformed, refusing
-from loadmaster.base.files import check_format, naming
+from loadmaster.base.files import check_format, naming, write_json
 from loadmaster.base.text import shown
 from loadmaster.base.units import counted
 from loadmaster.model import arguments
@@ -476,6 +477,12 @@ class OpGraph:
                 name=str(document.get("name", "")),
                 meta=document.get("meta") or {},
             )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the graph as opgraph JSON, gzipped if the path ends in ``.gz``; ``lm.read`` reads
+        it.
+        """
+        write_json(path, self.to_document())
 
     def to_document(self) -> dict[str, Any]:
         """As an opgraph v1 document; columns that say nothing are left out."""

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadmaster.base.text import Printed
 from loadmaster.plans.plan import Plan
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Printed):
     """What each method made of the same graph: ``plans`` by name, and why the others have none."""
 
     plans: dict[str, Plan]
     failures: dict[str, str]
+
+    def __str__(self) -> str:
+        from loadmaster.plans.summary import comparison_table
+
+        return comparison_table(self)
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join([*self.plans, *self.failures])})"
 
     @property
     def best(self) -> Plan | None:

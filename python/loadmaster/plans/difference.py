@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import SpecChange, recipe_in_words, spec_changes
@@ -74,7 +74,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Printed):
     """What sets one plan apart from another.
 
     Attributes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.text import in_lines
+from loadmaster.base.text import Printed, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.dimensions.words import word_of
 from loadmaster.judge.simulation import bytes_moved
@@ -57,7 +57,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Printed):
     """Why an op is where it is.
 
     Attributes

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import limited_input, parse_json, read_bytes, write_json
-from loadmaster.base.units import counted
+from loadmaster.base.text import Printed
+from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
@@ -64,7 +65,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Printed):
     """A program, an assignment of its ops, the judge's verdict on it, and how it was made.
 
     Attributes
@@ -119,6 +120,13 @@ class Plan:
     original_sha256: str | None = None
     target: str | None = None
     observed: Simulation | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        of = f"{self.graph.name or 'graph'} on {self.cluster.name or 'cluster'} by {self.made_by}"
+        return f"Plan({of}: {format_seconds(self.makespan)} per step)"
 
     # -- what was decided --------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import stream_cells, stream_document, stream_lines
+from loadmaster.strategies.registry import DEFAULT
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -73,14 +74,38 @@ def summary(plan: Plan) -> str:
 
 
 def _said(plan: Plan) -> list[str]:
-    """What a plan obeys, and what came up on the way."""
+    """What a plan obeys, what was not tried, where times are from, and what came up on the way."""
     lines = [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
+    if missing := not_tried(plan):
+        lines.append(f"not tried    {missing}")
+    lines.append(f"times        {estimated(plan)}")
     sentence = verdict(plan)
     if sentence:
         lines.append(sentence)
     elif plan.notes:
         lines.append(f"note         {'; '.join(plan.notes)}")
     return lines
+
+
+def not_tried(plan: Plan) -> str:
+    """What might be better and was not searched; empty where that is nothing."""
+    if plan.cluster.n_devices == 1 or plan.space != WHOLE_OPS:
+        return ""
+    what = "replicas, split ops, pipelines"
+    if plan.target is not None:
+        return f"{what}: this target has none of them"
+    if plan.method == DEFAULT and plan.options.get("split", "auto") == "auto":
+        return f"{what}: the graph says neither a batch of several samples nor what ops were given"
+    return f"{what}, which the method {DEFAULT} has"
+
+
+def estimated(plan: Plan) -> str:
+    """Where times of ops come from, and how to get better ones where they are estimates."""
+    shares = sorted(plan.provenance.items(), key=lambda row: -row[1])
+    said = ", ".join(f"{share:.0%} {word}" for word, share in shares if round(share, 2))
+    known = sum(plan.provenance.get(word, 0.0) for word in ("measured", "given"))
+    better = "; `loadmaster calibrate` takes measured ones" if known < 0.5 else ""
+    return f"of ops: {said or 'none'}{better}"
 
 
 def no_placement(plan: Plan) -> str:
@@ -270,6 +295,12 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _step_cells(plan: Plan) -> tuple[str, str]:
+    """The step time, and how many times as fast that is as the graph on one device."""
+    ratio = f"{plan.single / plan.makespan:.2f} x" if plan.single and plan.makespan else "none fits"
+    return format_seconds(plan.makespan), ratio
+
+
 def comparison_table(comparison: Comparison) -> str:
     """Methods side by side, fastest first, then those that found nothing.
 
@@ -277,7 +308,7 @@ def comparison_table(comparison: Comparison) -> str:
     devices sends 2 (k - 1) n in all.
     """
     is_stream = any(plan.verdict.steady is not None for plan in comparison.plans.values())
-    seen = ("period", "latency", "in flight") if is_stream else ("step time",)
+    seen = ("period", "latency", "in flight") if is_stream else ("step time", "over one device")
     rows = [("method", *seen, "gap", "to", "moved", "largest peak", "planned in")]
     for method, plan in comparison.best_first:
         fullest = max(
@@ -287,7 +318,7 @@ def comparison_table(comparison: Comparison) -> str:
         rows.append(
             (
                 method,
-                *(stream_cells(plan) if is_stream else (format_seconds(plan.makespan),)),
+                *(stream_cells(plan) if is_stream else _step_cells(plan)),
                 f"{plan.gap:.1%}",
                 f"bound of {plan.space}",
                 format_bytes(plan.schedule.bytes_moved),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,16 @@ from loadmaster.readers.registry import File, profile_reader, reader
 __all__ = ["File", "profile_reader", "read", "reader"]
 
 _EXAMPLE = "example:"
+
+#: What files of ours say of themselves at their start, and those that are no graphs.
+_OURS = re.compile(rb'"format"\s*:\s*"(loadmaster-[a-z-]+)"')
+_WHERE_FORMATS_ARE = 200
+_NO_GRAPHS = {
+    b"loadmaster-plan": "a plan, which `loadmaster explain`, `report`, `simulate`, `run` and "
+    "`export` take",
+    b"loadmaster-measured": "a measured run, which `loadmaster explain`, `report` and `diff` take",
+    b"loadmaster-costs": "a cost model, which --costs takes",
+}
 
 
 def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> OpGraph:
@@ -63,9 +74,9 @@ def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> 
 
 def _read(source: Any, options: Mapping[str, Any]) -> OpGraph:
     given = {option: value for option, value in options.items() if value is not None}
-    if isinstance(source, str) and source.startswith(_EXAMPLE):
+    if isinstance(source, str) and source.casefold().startswith(_EXAMPLE):
         registry.refuse(source, given, [])
-        return examples.load(source.removeprefix(_EXAMPLE))
+        return examples.load(source[len(_EXAMPLE) :].casefold())
     is_file = isinstance(source, str | os.PathLike)
     found = _of_file(source, given) if is_file else _of_program(source)
     graph = found.read(source, given)
@@ -75,9 +86,18 @@ def _read(source: Any, options: Mapping[str, Any]) -> OpGraph:
 
 
 def _of_file(path: str | os.PathLike[str], options: dict[str, Any]) -> registry.Reader:
+    name = os.fspath(path)
+    if name.casefold() in examples.EXAMPLES and not os.path.exists(name):
+        raise InputError(
+            f"cannot read {name}: there is no such file; {_EXAMPLE}{name.casefold()} comes along"
+        )
     file = File.of(path, options)
     if not file.text:
         raise InputError(f"{file.path} is empty")
+    if ours := _OURS.search(file.text[:_WHERE_FORMATS_ARE]):
+        raise InputError(
+            f"{file.path} is {_NO_GRAPHS.get(ours[1], 'a file of Loadmaster')}, not a graph"
+        )
     found = registry.of_file(registry.GRAPHS, file)
     if found is None:
         raise InputError(

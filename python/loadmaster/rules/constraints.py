@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import naming, parse_toml, read_text
+from loadmaster.base.text import meant
 from loadmaster.base.units import SIZE, format_bytes, parse_bytes
 from loadmaster.model.cluster import Cluster
 
@@ -148,7 +149,7 @@ class Constraints:
         unknown = sorted(set(document) - set(known))
         if unknown:
             raise InputError(
-                f"{source}: no constraint is named {unknown[0]!r}; there are {', '.join(known)}"
+                f"{source}: no constraint is named {unknown[0]!r}{meant(unknown[0], known)}"
             )
         with naming(source):
             return cls(**document)

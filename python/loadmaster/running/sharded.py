@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,20 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import (
     ANY,
-    FLAT,
     OWNER,
     PARTIAL,
     PICKED,
     REPLICATE,
     Cut,
-    Factor,
     Form,
 )
 from loadmaster.model.program import Program
-from loadmaster.running.calls import Call, Ref, renumbered, runner
-from loadmaster.running.halos import Halo, of_own_rows
-from loadmaster.running.parts import Argument, Part, counted, fitted, works_on_slices
+from loadmaster.running import members
+from loadmaster.running.calls import Call, Ref, runner
+from loadmaster.running.halos import Halo
+from loadmaster.running.lying import Lays
+from loadmaster.running.part_call import PartCall
+from loadmaster.running.parts import Argument, counted, works_on_slices
 from loadmaster.running.pieces import ElsewhereError, Move, Piece, Shown, Taking, common, union
 from loadmaster.running.statistics import Exchange, exchange_of
 from loadmaster.running.statistics import Part as Share
@@ -41,7 +41,7 @@ from loadmaster.running.tape import Joint, Placeholder, Slot, Tape
 from loadmaster.running.turns import in_turn
 from loadmaster.transforms.conversions import UPDATED
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import lays_of, part_weights
+from loadmaster.transforms.lays import lays_of
 from loadmaster.transforms.shards import Shards
 
 Ints = NDArray[np.int64]
@@ -93,86 +93,6 @@ class _Kept:
     piece: Piece
 
 
-class _Lays:
-    """Pieces of tensors by how they lie on a mesh.
-
-    What is FLAT on an axis and cut on another is in equal shards ``of_parts``, as sharded
-    optimizers have it beside tensor parallelism. That cannot be where it is cut further without a
-    collective: then the shards are of the whole tensor, and what a device has of its part is not
-    equal.
-    """
-
-    def __init__(self, layout: Layout, of_parts: bool) -> None:
-        self._of_parts = of_parts
-        self._mesh, self._places = layout.mesh, layout.ways.places
-        self._known: dict[Any, Piece] = {}
-
-    def piece(
-        self,
-        sizes: tuple[int, ...],
-        factors: tuple[Factor, ...],
-        lays: Sequence[int],
-        owner: Sequence[int],
-        device: int,
-    ) -> Piece:
-        """What a device has of a tensor that lies so; ``owner``: the places of what is OWNER."""
-        key = sizes, factors, *lays, *owner, device
-        if key not in self._known:
-            self._known[key] = self._made(sizes, factors, lays, owner, device)
-        return self._known[key]
-
-    def _made(
-        self,
-        sizes: tuple[int, ...],
-        factors: tuple[Factor, ...],
-        lays: Sequence[int],
-        owner: Sequence[int],
-        device: int,
-    ) -> Piece:
-        box = [np.arange(size) for size in sizes]
-        flat = None
-        for axis, lay in enumerate(lays):
-            place = int(self._places[axis][device])
-            if lay >= 0:
-                dim, size = factors[lay]
-                minor = int(np.prod([n for of, n in factors[lay + 1 :] if of == dim], dtype=int))
-                box[dim] = box[dim][
-                    np.isin(box[dim] // minor % size, self._part(size, axis, place))
-                ]
-        for axis, lay in enumerate(lays):
-            place = int(self._places[axis][device])
-            if lay == FLAT:
-                flat = self._flat(Piece(sizes, tuple(box), flat), axis, place)
-            elif lay == OWNER and place != owner[axis]:
-                flat = np.empty(0, dtype=np.int64)
-        return Piece(sizes, tuple(box), flat)
-
-    def _flat(self, piece: Piece, axis: int, place: int) -> Ints:
-        """Which of the elements of a piece's box are in a shard of the piece."""
-        of_box = np.arange(prod(map(len, piece.box)))
-        rows = of_box if piece.flat is None else piece.flat
-        if self._of_parts:
-            ends = np.cumsum(part_weights(len(rows), [1.0] * self._mesh.shape[axis]))
-            return np.split(rows, ends[:-1])[place]
-        index = piece.index
-        return rows[np.isin(index, self._part(prod(piece.sizes), axis, place))]
-
-    def _part(self, size: int, axis: int, place: int) -> Ints:
-        """Which of so many indices a place on an axis has: a part of each part of outer axes."""
-        blocks = [np.arange(size)]
-        for of in range(axis + 1):
-            mesh = self._mesh.axes[of]
-            shares = mesh.shares or (1.0,) * mesh.size
-            cut = [
-                np.split(block, np.cumsum(part_weights(len(block), shares))[:-1])
-                for block in blocks
-            ]
-            blocks = [part for row in cut for part in row]
-            if of == axis:
-                return np.concatenate([row[place] for row in cut])
-        raise AssertionError("an axis of the mesh")
-
-
 class _Sharded:
     """The way from a tape to the calls of all devices."""
 
@@ -197,7 +117,7 @@ class _Sharded:
                 "version, or without splitting ops of shards"
             )
         self._conversions = shards.conversions
-        self._lays = _Lays(layout, of_parts)
+        self._lays = Lays(layout, of_parts)
         which = shards.which
         self._copy = {
             (int(made.serves[i]), int(made.rank[i])): i for i in np.flatnonzero(which < 0).tolist()
@@ -351,13 +271,13 @@ class _Sharded:
             self._convert_row(row, by_row[row], brought, given, written)
         for member, all_of_it in brought.items():
             refs = [Ref(slot) if slot >= 0 else None for slot, _, _ in all_of_it]
-            function = partial(_brings, [what for _, what, _ in all_of_it])
+            function = partial(members.brings, [what for _, what, _ in all_of_it])
             made = tuple(slot for *_, slot in all_of_it)
             self._calls.append(Call(member, function, (refs,), {}, made, True, brings=True))
         for member, gifts in given.items():
             lists = [[Ref(slot) for slot in slots] for _, slots, _ in gifts]
             own = [Ref(slot) for slot in written[member]]
-            function = partial(_gives, [what for what, _, _ in gifts])
+            function = partial(members.gives, [what for what, _, _ in gifts])
             made = tuple(slot for *_, slot in gifts)
             self._calls.append(
                 Call(member, function, (lists, own), {}, made, True,
@@ -398,7 +318,7 @@ class _Sharded:
         axes = [int(c.steps.axis[step]) for step in steps]
         kinds = [fast.COLLECTIVES[int(c.steps.kind[step])] for step in steps]
         groups = [self._group(axis) for axis in axes]
-        stages = _stages(start, final, groups, [kind in _JOINS for kind in kinds])
+        stages = members.least_pieces(start, final, groups, [kind in _JOINS for kind in kinds])
         now: list[_Kept | None] = [self._made.get((op, which, device)) for device in devices]
         is_zero = (have == REPLICATE) & (want == PARTIAL)
         state = int(self._source.graph.alias_of[op]) if c.rows.what[row] == UPDATED else -1
@@ -417,13 +337,15 @@ class _Sharded:
                     home = self._made.get((state, 0, device))
                     if home is not None:
                         what = partial(
-                            _put, moves, len(written[member[device]]), kinds[i] in _JOINS
+                            members.put, moves, len(written[member[device]]), kinds[i] in _JOINS
                         )
                         written[member[device]].append(home.slot)
                         given[member[device]].append((what, from_, -1))
                     continue
                 what = partial(
-                    _joined if kinds[i] in _JOINS else _summed, moves, after[device].shape
+                    members.joined if kinds[i] in _JOINS else members.summed,
+                    moves,
+                    after[device].shape,
                 )
                 slot = self._new(member[device], source)
                 given[member[device]].append((what, from_, slot))
@@ -444,9 +366,9 @@ class _Sharded:
         """The slot in which a member brings a piece: of what its device has, or zeros."""
         slot = self._new(member, source)
         if kept is None or not piece.numel:
-            brought[member].append((-1, partial(_zeros, piece.shape, source.dtype), slot))
+            brought[member].append((-1, partial(members.zeros, piece.shape, source.dtype), slot))
         else:
-            what = partial(_moved, Move.of(kept.piece, piece), piece.shape)
+            what = partial(members.moved, Move.of(kept.piece, piece), piece.shape)
             brought[member].append((kept.slot, what, slot))
         return slot
 
@@ -500,7 +422,7 @@ class _Sharded:
         self,
         call: Call,
         member: int,
-        spec: _Spec,
+        spec: PartCall,
         share: Share,
         slots: Sequence[int],
         known: Sequence[int],
@@ -508,7 +430,7 @@ class _Sharded:
         """What a part brings to others on an axis: of an op with several, what is known so far."""
         if known:
             refs = [Ref(slot) for slot in known]
-            return Call(member, _same, (refs,), {}, tuple(slots), True, brings=True)
+            return Call(member, members.same, (refs,), {}, tuple(slots), True, brings=True)
         function = partial(self._exchange(call).brings, share)
         brings = replace(call, op=member, function=function, several=True)
         made = spec.called(brings, slots, ())
@@ -527,7 +449,7 @@ class _Sharded:
                 return piece.numel / Piece.whole(sizes).numel
         return 1.0
 
-    def _part(self, call: Call, device: int, spec: _Spec, known: Sequence[int] = ()) -> Call:
+    def _part(self, call: Call, device: int, spec: PartCall, known: Sequence[int] = ()) -> Call:
         """The call of a device in the place of one; ``known`` is handed to it before all else."""
         op = self._copy[call.op, device]
         results = [
@@ -540,7 +462,7 @@ class _Sharded:
         made = spec.called(replace(call, op=op), results, known)
         return replace(made, parts=parts, random=call.random, seeded=call.op)
 
-    def _spec(self, call: Call, device: int, exchanges: bool) -> _Spec:
+    def _spec(self, call: Call, device: int, exchanges: bool) -> PartCall:
         """How a device calls its part of an op."""
         op, layout, source = call.op, self._layout, self._source
         labels = layout.labels[:, op].tolist()
@@ -559,7 +481,7 @@ class _Sharded:
         halos = {axis: self._halo(call, device, form.cuts[label - 1])
                  for axis, label in enumerate(labels)
                  if label > 0 and any(map(any, form.cuts[label - 1].halos))}  # fmt: skip
-        spec = _Spec(numbered, slices and not halos, scale=self._scale(call, device, labels))
+        spec = PartCall(numbered, slices and not halos, scale=self._scale(call, device, labels))
         if halos and kinds.startswith("aten.convolution_backward"):
             spec.own_rows = self._own(op, 0, source.slots[slots[0]].sizes, device)
         i = 0
@@ -596,9 +518,9 @@ class _Sharded:
         ]
         return Halo.of(form, cut, inputs, outputs)
 
-    def _plain(self, numbered: Call, slots: Sequence[int], device: int) -> _Spec:
+    def _plain(self, numbered: Call, slots: Sequence[int], device: int) -> PartCall:
         """A call of an op without tensors that are cut."""
-        spec = _Spec(numbered, True)
+        spec = PartCall(numbered, True)
         for slot in slots:
             if slot in self._numbers:
                 spec.add(self._numbers[slot], None)
@@ -656,7 +578,7 @@ class _Sharded:
 
     def _argument(
         self,
-        spec: _Spec,
+        spec: PartCall,
         call: Call,
         device: int,
         which: tuple[int, int],
@@ -718,7 +640,7 @@ class _Sharded:
 
     def _with_rows(
         self,
-        spec: _Spec,
+        spec: PartCall,
         call: Call,
         device: int,
         which: tuple[int, int],
@@ -742,7 +664,7 @@ class _Sharded:
             cutter, cut = self._added[added], Taking.of(kept.piece, shown, piece)
             slots.append(self._new(cutter, source))
             self._calls.append(
-                Call(cutter, partial(_cut_out, cut), (Ref(kept.slot),), {}, (slots[-1],))
+                Call(cutter, partial(members.cut_out, cut), (Ref(kept.slot),), {}, (slots[-1],))
             )
             pieces.append(piece)
             moves.append(Move.of(piece, Piece.whole(source.sizes)))
@@ -761,7 +683,7 @@ class _Sharded:
 
     def _written(
         self,
-        spec: _Spec,
+        spec: PartCall,
         op: int,
         device: int,
         of: tuple[_Kept, Piece, bool],
@@ -789,7 +711,7 @@ class _Sharded:
             spec.back.append((len(spec.refs) - 1, Move.of(piece, home.piece), home.slot))
             spec.writes.append(home.slot)
 
-    def _finish(self, spec: _Spec, call: Call, device: int) -> None:
+    def _finish(self, spec: PartCall, call: Call, device: int) -> None:
         """What is kept of results, and the sizes among the arguments of a part."""
         op, source = call.op, self._source
         form, sizes = self._form(op), {}
@@ -828,206 +750,4 @@ class _Sharded:
             if not is_same.any() and kept.piece.numel:
                 slots.append(kept.slot)
                 moves.append(Move.of(kept.piece, Piece.whole(sizes)))
-        return Joint(tuple(slots), partial(_whole, moves, sizes, tuple(reversed(chain))))
-
-
-@dataclass
-class _Spec:
-    """How a device calls its part of an op, as it is found."""
-
-    call: Call
-    slices: bool
-    scale: float = 1.0
-    refs: list[int] = field(default_factory=list)
-    arguments: list[Argument | None] = field(default_factory=list)
-    kept: list[Move | None] = field(default_factory=list)
-    writes: list[int] = field(default_factory=list)
-    written: list[int] = field(default_factory=list)
-    back: list[tuple[int, Move, int]] = field(default_factory=list)
-    box: tuple[Ints, ...] = ()
-    own_rows: Piece | None = None
-    _stand_ins: list[int] = field(default_factory=list)
-    _rows: dict[int, Sequence[int]] = field(default_factory=dict)
-
-    def add(
-        self,
-        slot: int,
-        argument: Argument | None,
-        piece: Piece | None = None,
-        rows: Sequence[int] = (),
-    ) -> None:
-        """Adds an argument, and what neighbours send of it; the slot -1: there is none."""
-        if rows:
-            self._rows[len(self.refs)] = rows
-        if piece is not None and not self.box:
-            self.box = piece.box
-        self.refs.append(slot)
-        self.arguments.append(argument)
-
-    def add_stand_in(self, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Adds an argument whose values do not matter."""
-        self._stand_ins.append(len(self.refs))
-        self.add(-1, Argument(None, sizes, dtype, is_read=False))
-
-    def fit(self, sizes: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
-        """Fits arguments to what the part makes, by the sizes of the whole."""
-        args = tuple(fitted(argument, sizes) for argument in self.call.args)
-        kwargs = {name: fitted(value, sizes) for name, value in self.call.kwargs.items()}
-        self.call = replace(self.call, args=args, kwargs=kwargs)
-        for i in self._stand_ins:
-            argument = self.arguments[i]
-            assert argument is not None
-            shape = sizes.get(argument.shape, argument.shape)
-            self.arguments[i] = replace(argument, shape=shape)
-
-    def called(self, call: Call, results: Sequence[int], known: Sequence[int]) -> Call:
-        """The call, with other slots for its results and with what is ``known`` before all else."""
-        n = len(known)
-        args, kwargs = self.call.args, self.call.kwargs
-        if n:
-            bare = replace(self.call, parts=(), writes=())
-            shifted = renumbered(bare, 0, lambda slot: slot + n, int, ())
-            args = ([Ref(i) for i in range(n)], *shifted.args)
-            kwargs = shifted.kwargs
-        inner = replace(call, args=args, kwargs=kwargs, results=tuple(range(len(results))))
-        if self.own_rows is not None:
-            inner = replace(inner, function=of_own_rows(call.function, self.own_rows), several=True)
-        part = Part(
-            inner,
-            [*(None for _ in known), *self.arguments],
-            self.kept,
-            self.scale,
-            [i + n for i in self.written],
-            [(i + n, move) for i, move, _ in self.back],
-        )
-        refs: list[Any] = [Ref(slot) if slot >= 0 else None for slot in (*known, *self.refs)]
-        for i, rows in self._rows.items():
-            refs[i + n] = [refs[i + n], *map(Ref, rows)]
-        return replace(
-            call,
-            function=part,
-            args=(refs, [Ref(slot) for *_, slot in self.back]),
-            kwargs={},
-            results=tuple(results),
-            several=True,
-            writes=tuple(dict.fromkeys(self.writes)),
-            parts=(),
-        )
-
-
-def _stages(
-    start: Sequence[Piece],
-    final: Sequence[Piece],
-    groups: Sequence[Sequence[Sequence[int]]],
-    joins: Sequence[bool],
-) -> list[list[Piece]]:
-    """What each device has before the first of several collectives, and after each: the least.
-
-    ``groups`` has, of each collective and device, the devices that share it.
-    """
-    there = [list(start)]
-    for group, is_join in zip(groups, joins, strict=True):
-        now = there[-1]
-        there.append([union([now[o] for o in of]) if is_join else p
-                      for of, p in zip(group, now, strict=True)])  # fmt: skip
-    found = [list(final)]
-    for group, before in zip(reversed(groups), reversed(there[:-1]), strict=True):
-        after = found[0]
-        found.insert(0, [
-            common(union([after[o] for o in of]), p) for of, p in zip(group, before, strict=True)
-        ])  # fmt: skip
-    for group, is_join, before, after in zip(groups, joins, found, found[1:], strict=False):
-        for of, piece in zip(group, after, strict=True):
-            sources = [before[o] for o in of]
-            for source in [union(sources)] if is_join else sources:
-                if common(source, piece).numel < piece.numel:
-                    raise ElsewhereError
-    return found
-
-
-# -- what calls do ---------------------------------------------------------------------------------
-
-
-def _brings(whats: Sequence[Any], pieces: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """What a member brings, of what its device has."""
-    return [what(piece) for what, piece in zip(whats, pieces, strict=True)]
-
-
-def _gives(
-    whats: Sequence[Any], brought: Sequence[Sequence[torch.Tensor]], own: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    """What a member makes of what all have brought."""
-    return [what(each, own) for what, each in zip(whats, brought, strict=True)]
-
-
-def _zeros(shape: Sequence[int], dtype: torch.dtype, piece: torch.Tensor | None) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype)
-
-
-def _moved(move: Move, shape: Sequence[int], piece: torch.Tensor) -> torch.Tensor:
-    return move.taken(piece).reshape(shape)
-
-
-def _joined(
-    moves: Sequence[Move],
-    shape: Sequence[int],
-    brought: Sequence[torch.Tensor],
-    own: Sequence[torch.Tensor],
-) -> torch.Tensor:
-    made = torch.empty(shape, dtype=brought[0].dtype)
-    for move, piece in zip(moves, brought, strict=True):
-        move.put(piece, made)
-    return made
-
-
-def _summed(
-    moves: Sequence[Move],
-    shape: Sequence[int],
-    brought: Sequence[torch.Tensor],
-    own: Sequence[torch.Tensor],
-) -> torch.Tensor:
-    made = moves[0].taken(brought[0]).reshape(shape).clone()
-    for move, piece in zip(moves[1:], brought[1:], strict=True):
-        made += move.taken(piece).reshape(shape)
-    return made
-
-
-def _put(
-    moves: Sequence[Move],
-    at: int,
-    joins: bool,
-    brought: Sequence[torch.Tensor],
-    own: Sequence[torch.Tensor],
-) -> None:
-    """Writes what is brought into what the device has itself."""
-    shape = own[at].shape
-    made = (_joined if joins else _summed)(moves, shape, brought, own)
-    own[at].copy_(made)
-
-
-def _cut_out(taking: Taking, piece: torch.Tensor) -> torch.Tensor:
-    """Rows that a neighbour needs."""
-    return taking.taken(piece).clone(memory_format=torch.contiguous_format)
-
-
-def _same(known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return list(known)
-
-
-def _whole(
-    moves: Sequence[Move],
-    sizes: tuple[int, ...],
-    chain: Sequence[tuple[Call, int]],
-    pieces: Sequence[torch.Tensor],
-) -> torch.Tensor:
-    """A whole tensor of pieces and of partial sums, and a view of it."""
-    made = torch.zeros(sizes, dtype=pieces[0].dtype)
-    for move, piece in zip(moves, pieces, strict=True):
-        move.add(piece, made)
-    for call, i in chain:
-        part, slots = counted(call)
-        values: list[Any] = [made] * len(slots) + [None] * len(call.results)
-        results = tuple(len(slots) + j for j in range(len(call.results)))
-        runner(replace(part, results=results))(values)
-        made = values[len(slots) + i]
-    return made
+        return Joint(tuple(slots), partial(members.whole, moves, sizes, tuple(reversed(chain))))

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import meant
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
@@ -182,6 +183,19 @@ def takes(function: Callable[..., Candidate], name: str) -> bool:
     return name in keywords(function)
 
 
+def options_of(method: str) -> list[str]:
+    """Names of the options that a method takes.
+
+    Raises
+    ------
+    InputError
+        An unknown method.
+    """
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f"no method is named {method!r}{meant(method, METHODS)}")
+    return [name for name in keywords(METHODS[method][0]) if name not in PASSED_ON]
+
+
 def function_of(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
     """The function behind a method's name, after checking its options.
 
@@ -190,14 +204,11 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     InputError
         An unknown method, an option that the method does not take, or none where it needs one.
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"no method is named {method!r}; there are {', '.join(METHODS)}")
+    known = options_of(method)
     function = METHODS[method][0]
-    known = [name for name in keywords(function) if name not in PASSED_ON]
     unknown = sorted(set(options) - set(known))
     if unknown:
-        takes = f"takes {', '.join(known)}" if known else "takes no options"
-        raise InputError(f"method {method!r} has no option {unknown[0]!r}; it {takes}")
+        raise InputError(f"method {method!r} has no option {unknown[0]!r}{meant(unknown[0], known)}")
     if missing := [name for name in _needs(function) if name not in options]:
         raise InputError(f"method {method!r} needs the option {missing[0]!r}")
     return function

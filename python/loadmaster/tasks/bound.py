@@ -8,16 +8,15 @@ from loadmaster.base import checks
 from loadmaster.judge.bounds import Bound, bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
-from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.exact.proving import raised
+from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 
 Effort = Literal["fast", "thorough"]
 
 
 def lower_bound(
-    graph: OpGraph,
-    cluster: Cluster,
+    graph: GraphLike,
+    cluster: ClusterLike,
     costs: CostsLike | None = None,
     *,
     effort: Effort = "fast",
@@ -50,6 +49,7 @@ def lower_bound(
     >>> b.seconds == max(b.parts.values())
     True
     """
+    graph, cluster = as_graph(graph), as_cluster(cluster)
     checks.one_of("effort", effort, get_args(Effort))
     seconds = checks.time_limit(time_limit)
     problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))

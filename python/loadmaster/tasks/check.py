@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.text import in_lines
+from loadmaster.base.text import Printed, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds, parse_bytes, parse_seconds
 from loadmaster.judge.objective import STEP
 from loadmaster.plans.plan import Plan
@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Printed):
     """The result of checking a plan: ``verdicts``, one per limit."""
 
     verdicts: tuple[Finding, ...]

@@ -13,7 +13,7 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
-from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.costs import Costs
 from loadmaster.judge.objective import OBJECTIVES, Goal
@@ -29,6 +29,7 @@ from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
 from loadmaster.strategies.registry import Method
+from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import place, plan_for
 
 #: Methods to try, in this order, until one finds a placement that fits.
@@ -68,7 +69,7 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Printed):
     """Whether a graph fits a cluster.
 
     Attributes
@@ -140,8 +141,8 @@ class Fit:
 
 
 def fit(
-    graph: OpGraph,
-    cluster: Cluster,
+    graph: GraphLike,
+    cluster: ClusterLike,
     costs: CostsLike | None = None,
     *,
     constraints: Constraints | None = None,
@@ -183,6 +184,7 @@ def fit(
     >>> found.fits, found.fewest
     (True, 1)
     """
+    graph, cluster = as_graph(graph), as_cluster(cluster)
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     trial = _Trial(
         graph,

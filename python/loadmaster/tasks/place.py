@@ -21,8 +21,6 @@ from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.judge.streaming import streamed
-from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import OpGraph
 from loadmaster.model.recipe import Recipe, imbalance
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
@@ -41,18 +39,20 @@ from loadmaster.strategies.registry import (
     Method,
     function_of,
     is_final,
+    options_of,
     rivals_in_stages,
     takes,
 )
 from loadmaster.strategies.targets.base import target_of
 from loadmaster.strategies.warm import as_candidates, carried_over
+from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 
 OnOom = Literal["error", "best_effort"]
 
 
 def place(
-    graph: OpGraph,
-    cluster: Cluster,
+    graph: GraphLike,
+    cluster: ClusterLike,
     method: Method | str = DEFAULT,
     costs: CostsLike | None = None,
     seed: int = 0,
@@ -73,7 +73,8 @@ def place(
 
     Parameters
     ----------
-    graph, cluster
+    graph : OpGraph, path or ``"example:NAME"``
+    cluster : Cluster, path of a TOML file, or name of a preset
     method : str
         A name in :data:`loadmaster.strategies.METHODS`, which says what each method does.
         ``"auto"`` searches for the best plan, replicas among them; with ``split="none"`` it places
@@ -149,6 +150,7 @@ def place(
     >>> plan.makespan >= plan.lower_bound > 0
     True
     """
+    graph, cluster = as_graph(graph), as_cluster(cluster)
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
@@ -480,22 +482,29 @@ def _bounds(problem: Problem, candidate: Candidate) -> dict[str, Bound]:
 
 
 def compare(
-    graph: OpGraph,
-    cluster: Cluster,
+    graph: GraphLike,
+    cluster: ClusterLike,
     methods: Iterable[Method | str],
     costs: CostsLike | None = None,
     seed: int = 0,
     *,
+    time_limit: float | None = None,
     on_oom: OnOom = "error",
     constraints: Constraints | None = None,
     objective: Goal = "step",
     progress: Progress | None = None,
+    **options: Any,
 ) -> Comparison:
     """Places the same graph by several methods under the same constraints.
 
-    Each method has its default options.
-    A method that finds no placement that fits, or whose extra is not installed, is listed with its
-    reason.
+    A method gets those of the ``options`` that it takes, and the ``time_limit`` if it takes one. A
+    method that finds no placement that fits, that is for other graphs, or whose extra is not
+    installed, is listed with its reason.
+
+    Raises
+    ------
+    InputError
+        Bad input, or an option that none of the methods takes.
 
     Examples
     --------
@@ -504,10 +513,16 @@ def compare(
     >>> sorted(lm.compare(g, c, ["celeritas", "single"]).plans)
     ['celeritas', 'single']
     """
+    graph, cluster = as_graph(graph), as_cluster(cluster)
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
+    wrong: list[InputError] = []
     shared = as_costs(costs, graph, cluster)
-    for method in methods:
+    takes = {method: options_of(method) for method in methods}
+    for name in options:
+        if not any(name in known for known in takes.values()):
+            raise InputError(f"none of the methods {', '.join(takes)} has an option {name!r}")
+    for method, known in takes.items():
         try:
             plans[method] = place(
                 graph,
@@ -515,11 +530,16 @@ def compare(
                 method,
                 shared,
                 seed,
+                time_limit,
                 on_oom=on_oom,
                 constraints=constraints,
                 objective=objective,
                 progress=progress,
+                **{name: value for name, value in options.items() if name in known},
             )
-        except (InfeasibleError, MissingExtraError) as error:
+        except (InfeasibleError, MissingExtraError, InputError) as error:
             failures[method] = str(error)
+            wrong += [error] if isinstance(error, InputError) else []
+    if len(wrong) == len(takes) > 0 and len(set(failures.values())) == 1:
+        raise wrong[0]  # It is no method's: the input itself is wrong.
     return Comparison(plans, failures)

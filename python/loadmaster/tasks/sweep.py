@@ -41,16 +41,16 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError, refusing
-from loadmaster.base.text import aligned, escaped, in_lines
+from loadmaster.base.text import Printed, aligned, escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.base.warnings import warn
 from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
-from loadmaster.readers import read
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import function_of
+from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import place
 from loadmaster.tasks.sweep_table import Key, Row, Table
 from loadmaster.tasks.worker_losses import Losses
@@ -58,8 +58,6 @@ from loadmaster.tasks.worker_losses import Losses
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-GraphLike: TypeAlias = OpGraph | str | os.PathLike[str]
-ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
 MethodLike: TypeAlias = str | tuple[str, Mapping[str, Any]]
 
 #: Called with the number of cases done, the number of all cases, and the last row.
@@ -123,7 +121,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Printed):
     """Result of a sweep.
 
     Attributes
@@ -423,12 +421,12 @@ def _cases(
     """Every combination once, by its key."""
     version = metadata.version("loadmaster")
     obeyed = json.dumps(constraints.to_document(), sort_keys=True)
-    on = [_as_cluster(given) for given in _several("clusters", clusters, str, os.PathLike, Cluster)]
+    on = [as_cluster(given) for given in _several("clusters", clusters, str, os.PathLike, Cluster)]
     known = [(cluster.name or "cluster", cluster.to_toml(), cluster.digest) for cluster in on]
     unused = list(starts)
     cases: dict[Key, Case] = {}
     for given in _several("graphs", graphs, str, os.PathLike, OpGraph):
-        graph = given if isinstance(given, OpGraph) else read(given)
+        graph = as_graph(given)
         name, packed = graph.name or "graph", _packed(graph.to_document())
         start = next((one for one in starts if one.plan.program.graph.names == graph.names), None)
         unused = [one for one in unused if one is not start]
@@ -451,10 +449,6 @@ def _cases(
     if unused:
         raise InputError(f"a plan to start from is for {unused[0].plan.graph!r}: no such graph")
     return cases
-
-
-def _as_cluster(given: ClusterLike) -> Cluster:
-    return given if isinstance(given, Cluster) else Cluster.named(os.fspath(given))
 
 
 def _packed(document: Mapping[str, Any]) -> bytes:

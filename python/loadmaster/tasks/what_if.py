@@ -20,7 +20,7 @@ from loadmaster.base.effort import Effort
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import naming
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.text import Printed, aligned, in_lines, meant
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
@@ -81,7 +81,7 @@ class Prospect:
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Printed):
     """Scenarios side by side.
 
     Attributes
@@ -490,7 +490,7 @@ def _checked(scenario: Any) -> dict[str, Any]:
         raise InputError(f"a scenario is {scenario!r}: wants a mapping of changes to values")
     unknown = [word for word in scenario if word not in CHANGES]
     if unknown:
-        raise InputError(f"no change is named {unknown[0]!r}; there are {', '.join(CHANGES)}")
+        raise InputError(f"no change is named {unknown[0]!r}{meant(unknown[0], CHANGES)}")
     return dict(scenario)
 
 

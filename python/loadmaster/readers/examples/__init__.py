@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import meant
 from loadmaster.model.graph import OpGraph
 
 #: File and what it is, by name.
@@ -30,7 +31,7 @@ def load(name: str) -> OpGraph:
         No example has that name; the known ones are listed.
     """
     if name not in EXAMPLES:
-        raise InputError(f"no example is named {name!r}; there are {', '.join(sorted(EXAMPLES))}")
+        raise InputError(f"no example is named {name!r}{meant(name, sorted(EXAMPLES))}")
     from loadmaster.readers import opgraph
 
     file = resources.files("loadmaster.readers") / "examples" / f"{EXAMPLES[name][0]}.json.gz"

@@ -6,8 +6,7 @@ writer (:mod:`loadmaster.writers.targets`) never refuses what was planned for it
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -15,6 +14,7 @@ from pkgutil import iter_modules
 from typing import TypeVar
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import meant
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import PASSED_ON, keywords
@@ -85,8 +85,7 @@ class Target:
         """Refuses options that planning for it does not take."""
         known = [name for name in keywords(self.plan) if name not in PASSED_ON]
         for name in sorted(set(options) - set(known)):
-            takes = f"takes {', '.join(known)}" if known else "takes no options"
-            raise InputError(f"target {self.name!r} has no option {name!r}; it {takes}")
+            raise InputError(f"target {self.name!r} has no option {name!r}{meant(name, known)}")
 
 
 class _Targets(Mapping[str, Target]):
@@ -150,20 +149,6 @@ def target_of(name: str) -> Target:
     if not isinstance(name, str) or name not in TARGETS:
         raise InputError(f"no target is named {name!r}{meant(name, TARGETS)}")
     return TARGETS[name]
-
-
-def meant(name: object, known: Iterable[str]) -> str:
-    """How the message goes on that says that there is no such name: the closest, and all.
-
-    >>> meant("dpp", ["ddp", "fsdp"])
-    ": did you mean 'ddp'? There are ddp, fsdp"
-    >>> meant("eager", ["ddp", "fsdp"])
-    '; there are ddp, fsdp'
-    """
-    names = list(known)
-    close = difflib.get_close_matches(str(name).lower(), names, 1)
-    listed = f"here are {', '.join(names)}" if names else "here is none"
-    return f": did you mean {close[0]!r}? T{listed}" if close else f"; t{listed}"
 
 
 def refused(name: str, because: str) -> InputError:

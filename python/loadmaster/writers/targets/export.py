@@ -10,8 +10,8 @@ from typing import Any
 
 import loadmaster.writers as writers
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import meant
 from loadmaster.plans.plan import Plan
-from loadmaster.strategies.targets.base import meant
 
 
 @dataclass(frozen=True)

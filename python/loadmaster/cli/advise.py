@@ -1,0 +1,51 @@
+"""``loadmaster advise``: the best plan of all, and what each system would make of a model."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from loadmaster.cli import inputs, options
+from loadmaster.cli.printing import say_where, show
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(
+        commands,
+        "advise",
+        run,
+        "what to do with a model and a cluster, the fastest first",
+        examples=(
+            "example:gpt3-330m --cluster 4xV100-PCIe",
+            "model.pt2 --cluster 8xH100-NVLink --targets ddp,fsdp",
+        ),
+    )
+    options.add_graph(command)
+    options.add_cluster(command)
+    options.add_costs(command)
+    command.add_argument(
+        "--targets",
+        metavar="TARGET,...",
+        help="systems to plan for; default: those of the framework that the graph is from",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plans by auto and for each target, and shows them side by side."""
+    from loadmaster.cli.progress import ProgressLine
+    from loadmaster.tasks.advise import advise
+
+    with ProgressLine() as progress:
+        progress("reading the graph")
+        graph, cluster = inputs.graph(arguments), inputs.cluster(arguments.cluster)
+        found = advise(
+            graph,
+            cluster,
+            inputs.costs(arguments, graph, cluster),
+            targets=arguments.targets.split(",") if arguments.targets else None,
+            progress=progress,
+        )
+    show(arguments, replace(found, graph=arguments.graph, cluster=arguments.cluster))
+    say_where([], "the plans are not saved: a choice's command saves one")

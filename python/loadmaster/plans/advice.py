@@ -1,0 +1,130 @@
+"""Advice: what each system that runs plans would make of a graph on a cluster, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.base.text import Printed, aligned, in_lines, shortened
+from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import mesh_in_words
+from loadmaster.plans.summary import document, estimated, no_placement, title
+from loadmaster.transforms.shares import batch_size
+
+#: Characters of a reason why a target has no plan.
+_REASON = 100
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan, and the arguments of ``loadmaster place`` that make it.
+
+    Attributes
+    ----------
+    name : str
+        Of the target, or of the method ``auto``.
+    arguments : str
+        Of ``loadmaster place``, behind the graph and the cluster.
+    plan : Plan
+    """
+
+    name: str
+    arguments: str
+    plan: Plan
+
+    @property
+    def words(self) -> str:
+        """The plan in a few words."""
+        plan = self.plan
+        if plan.recipe is None:
+            used = len(set(plan.running_devices.tolist()))
+            return f"whole ops on {counted(used, 'device')}"
+        words = mesh_in_words(plan.recipe.mesh)
+        micro = plan.recipe.micro
+        if micro is None:
+            return f"split on {words}"
+        return f"{words}, {counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}"
+
+
+@dataclass(frozen=True)
+class Advice(Printed):
+    """What to do with a graph and a cluster: choices, the fastest that fits first.
+
+    Attributes
+    ----------
+    choices : tuple of Choice
+        ``auto`` is among them: the best plan of any space. The others are of targets.
+    refused : mapping of target to str
+        Why a target that was tried has no plan.
+    graph, cluster : str
+        As the command line takes them, for the commands.
+    """
+
+    choices: tuple[Choice, ...]
+    refused: Mapping[str, str]
+    graph: str
+    cluster: str
+
+    @property
+    def best(self) -> Plan:
+        """The fastest plan that fits."""
+        return self.choices[0].plan
+
+    def command(self, choice: Choice) -> str:
+        """The command that makes a choice's plan."""
+        words = f"loadmaster place {self.graph} --cluster {self.cluster}"
+        return f"{words}{choice.arguments} -o plan.json"
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {
+            "choices": [
+                {"name": one.name, "command": self.command(one), "plan": document(one.plan)}
+                for one in self.choices
+            ],
+            "refused": dict(self.refused),
+        }
+
+    def __str__(self) -> str:
+        best = self.best
+        step = "a training step" if best.problem.waits_for_updates else "an inference"
+        batch = batch_size(best.graph)
+        rows = [self._row(choice) for choice in self.choices]
+        return in_lines(
+            [
+                f"{title(best)}: {step}{f', batch {batch}' if batch else ''}",
+                *(f"  {line}" for line in aligned(rows)),
+                *(f"  {self.command(choice)}" for choice in self.choices[:1]),
+                f"{no_placement(best).capitalize()} can be more than {best.gap:.1%} faster than "
+                f"the first ({best.bound_source}).",
+                *self._left_out(),
+                f"Times {estimated(best)}.",
+            ]
+        )
+
+    def _row(self, choice: Choice) -> tuple[str, ...]:
+        plan = choice.plan
+        single = plan.single
+        ratio = f"{single / plan.makespan:.1f} x one device" if single else "one device cannot"
+        fullest = max(
+            zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
+            key=lambda pair: pair[0] / max(pair[1], 1),
+        )
+        memory = f"{format_bytes(fullest[0])} of {format_bytes(fullest[1])}"
+        return (
+            choice.name,
+            choice.words,
+            format_seconds(plan.makespan),
+            ratio,
+            f"fits, {memory}" if plan.fits else f"DOES NOT FIT, {memory}",
+            f"place ...{choice.arguments}",
+        )
+
+    def _left_out(self) -> list[str]:
+        lines = [f"{name}: {shortened(why, _REASON)}" for name, why in self.refused.items()]
+        if not any(one.plan.space != WHOLE_OPS for one in self.choices):
+            lines.append("Not considered: splitting ops, replicas, pipelines.")
+        return lines

@@ -1,0 +1,94 @@
+"""Advice on a graph and a cluster: the best plan of all, and what each system would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Progress
+from loadmaster.judge.simulation import CostsLike, as_costs
+from loadmaster.model.graph import OpGraph
+from loadmaster.plans.advice import Advice, Choice
+from loadmaster.strategies.registry import DEFAULT
+from loadmaster.strategies.targets.base import TARGETS, target_of
+from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
+from loadmaster.tasks.place import place
+
+#: Targets that are tried, by the framework that a graph is from: for training, and for inference.
+_TRIED = {
+    "torch": (
+        ("ddp", "fsdp", "dtensor", "pipelining"),
+        ("dtensor", "pipelining", "device-map", "vllm"),
+    ),
+    "onnx": ((), ("onnx", "openvino")),
+    "jax": (("jax",), ("jax",)),
+}
+
+
+def advise(
+    graph: GraphLike,
+    cluster: ClusterLike,
+    costs: CostsLike | None = None,
+    *,
+    targets: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> Advice:
+    """What to do with a graph on a cluster: plans by ``auto`` and for targets, the fastest first.
+
+    Parameters
+    ----------
+    graph : OpGraph, path or ``"example:NAME"``
+    cluster : Cluster, path of a TOML file, or name of a preset
+    costs : optional
+        As for :func:`loadmaster.place`.
+    targets : iterable of str, optional
+        Systems to plan for, by their names in :data:`loadmaster.strategies.TARGETS`. If absent:
+        those that run models of the framework that the graph is from.
+    progress : callable, optional
+        As for :func:`loadmaster.place`.
+
+    Raises
+    ------
+    InputError
+        Bad input, or a target of no known name.
+    InfeasibleError
+        Nothing fits: the message is that of ``auto``.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    >>> advice = lm.advise(graph, cluster, targets=["ddp"])
+    >>> sorted(choice.name for choice in advice.choices)
+    ['auto', 'ddp']
+    """
+    graph, cluster = as_graph(graph), as_cluster(cluster)
+    names = _tried(graph) if targets is None else list(targets)
+    for name in names:
+        target_of(name)  # Refuses an unknown one before any work.
+    shared = as_costs(costs, graph, cluster)
+    failed: InfeasibleError | None = None
+    choices, refused = [], {}
+    try:
+        found = place(graph, cluster, DEFAULT, shared, progress=progress)
+        choices.append(Choice(DEFAULT, "", found))
+    except InfeasibleError as error:
+        failed, refused[DEFAULT] = error, str(error)
+    for name in names:
+        try:
+            found = place(graph, cluster, costs=shared, target=name, progress=progress)
+            choices.append(Choice(name, f" --target {name}", found))
+        except (InputError, InfeasibleError) as error:
+            refused[name] = str(error)
+    if not choices:
+        assert failed is not None
+        raise failed
+    choices.sort(key=lambda one: one.plan.objective.rank(one.plan.verdict))
+    return Advice(tuple(choices), refused, graph.name or "GRAPH", cluster.name or "CLUSTER")
+
+
+def _tried(graph: OpGraph) -> list[str]:
+    """Targets for the framework that a graph says that it is from; none where it does not say."""
+    framework = str(graph.meta.get("framework", "")).partition(" ")[0].partition(".")[0]
+    training, inference = _TRIED.get(framework, ((), ()))
+    return [name for name in (training if graph.updates.any() else inference) if name in TARGETS]

@@ -1,0 +1,66 @@
+"""Graphs and clusters as users give them: the objects themselves, files, examples and presets."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from loadmaster.base.errors import InputError
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.readers import read
+
+#: What a graph may be given as: itself, a path, or ``example:NAME``.
+GraphLike = OpGraph | str | os.PathLike[str]
+
+#: What a cluster may be given as: itself, a path of a TOML file, or the name of a preset.
+ClusterLike = Cluster | str | os.PathLike[str]
+
+
+def as_graph(given: Any) -> OpGraph:
+    """The graph, or what a file or an example has.
+
+    Raises
+    ------
+    InputError
+        What :func:`loadmaster.read` refuses, or a model, which has to be captured with inputs.
+
+    Examples
+    --------
+    >>> as_graph("example:lenet").n_ops
+    104
+    """
+    if isinstance(given, OpGraph):
+        return given
+    if any(base.__module__.startswith("torch.nn.") for base in type(given).__mro__):
+        name = type(given).__name__
+        is_graph = any(base.__name__ == "GraphModule" for base in type(given).__mro__)
+        if not is_graph:
+            raise InputError(
+                f"{name} is a model, not its graph: give lm.capture(model, inputs), or for a "
+                "training step lm.capture(model, inputs, optimizer=torch.optim.AdamW)"
+            )
+    return read(given)
+
+
+def as_cluster(given: Any) -> Cluster:
+    """The cluster, or that of a TOML file or a preset.
+
+    Raises
+    ------
+    InputError
+        No cluster, file or preset.
+
+    Examples
+    --------
+    >>> as_cluster("4xV100-PCIe").n_devices
+    4
+    """
+    if isinstance(given, Cluster):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Cluster.named(os.fspath(given))
+    raise InputError(
+        f"a cluster is a Cluster, the name of a preset or the path of a TOML file, not a "
+        f"{type(given).__name__}"
+    )

@@ -1,0 +1,115 @@
+"""Typical mistakes at the command line and in Python: each is answered by the way out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import loadmaster as lm
+from loadmaster.cli import main
+
+#: Words of the command line, and what the answer has to say.
+MISTAKES = [
+    ("plce example:lenet", "did you mean 'place'"),
+    ("compair example:lenet", "did you mean 'compare'"),
+    ("", "loadmaster --help"),
+    ("place", "required: graph"),
+    ("place example:lent", "did you mean 'lenet'"),
+    ("place EXAMPLE:LeNett", "did you mean 'lenet'"),
+    ("place lenet", "example:lenet"),
+    ("place BERT-large", "example:bert-large"),
+    ("place grap.json", "did you mean graph.json"),
+    ("place Graph.JSON", "did you mean graph.json"),
+    ("place nowhere/at/all.onnx", "cannot read nowhere/at/all.onnx"),
+    ("place plan.json", "is a plan"),
+    ("place costs.json", "--costs"),
+    ("place empty.json", "empty"),
+    ("place notes.txt", "graphs are read from"),
+    ("place cluster.toml", "graphs are read from"),
+    ("place graph.json --cluster 4xV100-PCI", "did you mean '4xV100-PCIe'"),
+    ("place graph.json --cluster 4xv100-pcie", "did you mean '4xV100-PCIe'"),
+    ("place graph.json --cluster nowhere.toml", "cannot read nowhere.toml"),
+    ("place graph.json --cluster clutser.toml", "did you mean cluster.toml"),
+    ("place graph.json --cluster graph.json", "not valid TOML"),
+    ("place graph.json --method hefd", "did you mean 'heft'"),
+    ("place graph.json --method HEFT", "did you mean 'heft'"),
+    ("place graph.json --methd heft", "did you mean '--method'"),
+    ("place graph.json --option efort=max", "did you mean 'effort'"),
+    ("place graph.json --option effort", "KEY=VALUE"),
+    ("place graph.json --effort maximal", "'max'"),
+    ("place graph.json --target dpp", "did you mean 'ddp'"),
+    ("place graph.json --target ddp --method heft", "leave out method 'heft'"),
+    ("place graph.json --time-limit 10", "unit"),
+    ("place graph.json --pin nowhere=gpu0", "nowhere"),
+    ("place graph.json --pin a=gpu9", "gpu9"),
+    ("place graph.json --reserve 100GiB", "GiB"),
+    ("place graph.json -o nowhere/plan.json", "nowhere"),
+    ("place graph.json --timeline plan.bmp", ".png"),
+    ("explain plan.json b1", "no op is named"),
+    ("explain graph.json a", "a plan"),
+    ("export plan.json --to onxx", "did you mean 'onnx'"),
+    ("compare graph.json --methods heft,hefd", "did you mean 'heft'"),
+    ("presets 8xH100", "did you mean '8xH100-NVLink'"),
+    ("methods hef", "did you mean 'heft'"),
+    ("simulate plan.json --policy fifi", "'fifo'"),
+    ("what-if plan.json --remove-device gpu7", "gpu7"),
+    ("check plan.json --max-step 5", "unit"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a graph, a plan of it, a cluster, and files that are none of these."""
+    monkeypatch.chdir(tmp_path)
+    graph = lm.OpGraph(
+        {"name": ["a", "b"], "flops": [1e9, 2e9], "output_bytes": [10, 10]},
+        {"src": ["a"], "dst": ["b"], "bytes": [10]},
+        name="two",
+    )
+    graph.save("graph.json")
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    (tmp_path / "cluster.toml").write_text(cluster.to_toml())
+    lm.place("graph.json", "cluster.toml", "heft").save("plan.json")
+    (tmp_path / "costs.json").write_text(json.dumps({"format": "loadmaster-costs"}))
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "notes.txt").write_text("to do: plan\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("words", "way_out"), MISTAKES, ids=lambda value: value)
+def test_a_mistake_is_answered_by_the_way_out(words, way_out, folder, capsys):
+    assert main(words.split()) in (2, 3)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert way_out in said.err
+    assert 0 < said.err.count("\n") <= 4
+    assert not re.search("^usage|Traceback", said.err, re.MULTILINE)
+
+
+def test_a_model_is_told_how_it_becomes_a_graph():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(lm.InputError, match=r"Linear is a model.*lm\.capture"):
+        lm.place(torch.nn.Linear(2, 2), "2xV100-NVLink")
+
+
+def test_a_graph_and_a_cluster_are_given_by_name(folder):
+    by_name = lm.place("graph.json", "2xV100-NVLink", "heft")
+    by_object = lm.place(lm.read("graph.json"), lm.Cluster.read("cluster.toml"), "heft")
+    assert by_name.makespan == by_object.makespan
+    with pytest.raises(lm.InputError, match="a cluster is a Cluster"):
+        lm.place("graph.json", 2)
+
+
+def test_help_shows_examples_that_the_command_takes():
+    from loadmaster.cli.parser import parser
+
+    shown = []
+    for action in parser()._subparsers._group_actions[0].choices.values():
+        examples = re.findall(r"^  (loadmaster .*)", action.format_help(), re.MULTILINE)
+        assert examples, action.prog
+        shown += examples
+    for line in shown:
+        arguments, unknown = parser().parse_known_args(line.split()[1:])
+        assert arguments.run and not unknown, line
