@@ -4,7 +4,7 @@ Two models, Inception-v3 and a mixture of experts, on two cores. Each is optimis
 Runtime, placed on two devices by ``auto``, ``heft`` and at random, exported, and run with a process
 per core, one thread each. All plans take turns in rounds. In the same rounds the whole model runs
 under ONNX Runtime's profiler: on one core alone, and on both at once, each by itself. What an op
-took in the fastest fifth of these steps is its cost, by which the plans are judged again: a plan of
+took in the fastest of these steps is its cost, by which the plans are judged again: a plan of
 one device by the first, others by the second, for an op takes longer beside a busy core. What a
 message takes, a byte more, and the call that a segment begins with are measured at first, with ops
 in a row that change cores, and with a model of one op. A step is the least of all.
@@ -35,7 +35,7 @@ from quality import DATA, table
 import loadmaster as lm
 from loadmaster.plans.plan import Plan
 from loadmaster.readers.ort_profile import profile
-from loadmaster.running.measured import MOST_DELAY, fastest, typical
+from loadmaster.running.measured import MOST_DELAY, typical
 from loadmaster.running.onnx_processes import OnnxProcesses, SegmentSteps
 from loadmaster.running.onnx_segments import CPU
 
@@ -178,8 +178,8 @@ class Profiled:
         """What each op takes, in seconds; of no use for running after this."""
         seen = profile(self._session.end_profiling(), graph=str(self._path))
         columns = np.asarray(seen.seconds)
-        usual = columns[:, fastest(columns.sum(axis=0))].mean(axis=1)
-        return dict(zip(seen.names, usual.tolist(), strict=True))
+        least = columns[:, columns.sum(axis=0).argmin()]
+        return dict(zip(seen.names, least.tolist(), strict=True))
 
 
 class Single:

@@ -38,7 +38,7 @@ MISTAKES = [
     ("place graph.json --methd heft", "did you mean '--method'"),
     ("place graph.json --option efort=max", "did you mean 'effort'"),
     ("place graph.json --option effort", "KEY=VALUE"),
-    ("place graph.json --effort maximal", "'max'"),
+    ("place graph.json --effort maximal", "fast, normal, max"),
     ("place graph.json --target dpp", "did you mean 'ddp'"),
     ("place graph.json --target ddp --method heft", "leave out method 'heft'"),
     ("place graph.json --time-limit 10", "unit"),
@@ -59,23 +59,29 @@ MISTAKES = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
     """A folder with a graph, a plan of it, a cluster, and files that are none of these."""
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("mistakes")
     graph = lm.OpGraph(
         {"name": ["a", "b"], "flops": [1e9, 2e9], "output_bytes": [10, 10]},
-        {"src": ["a"], "dst": ["b"], "bytes": [10]},
+        {"src": [0], "dst": [1], "bytes": [10]},
         name="two",
     )
-    graph.save("graph.json")
+    graph.save(folder / "graph.json")
     cluster = lm.Cluster.preset("2xV100-NVLink")
-    (tmp_path / "cluster.toml").write_text(cluster.to_toml())
-    lm.place("graph.json", "cluster.toml", "heft").save("plan.json")
-    (tmp_path / "costs.json").write_text(json.dumps({"format": "loadmaster-costs"}))
-    (tmp_path / "empty.json").write_text("")
-    (tmp_path / "notes.txt").write_text("to do: plan\n")
-    return tmp_path
+    (folder / "cluster.toml").write_text(cluster.to_toml())
+    lm.place(folder / "graph.json", folder / "cluster.toml", "heft").save(folder / "plan.json")
+    (folder / "costs.json").write_text(json.dumps({"format": "loadmaster-costs"}))
+    (folder / "empty.json").write_text("")
+    (folder / "notes.txt").write_text("to do: plan\n")
+    return folder
+
+
+@pytest.fixture
+def folder(files, monkeypatch):
+    """The folder, as the one that commands are called in."""
+    monkeypatch.chdir(files)
 
 
 @pytest.mark.parametrize(("words", "way_out"), MISTAKES, ids=lambda value: value)

@@ -557,9 +557,9 @@ def test_toml_is_what_the_arguments_say(tmp_path):
         lm.Constraints.read(path)
 
 
-def test_the_file_that_the_readme_shows(tmp_path):
-    readme = (ROOT / "README.md").read_text()
-    [block] = re.findall(r"^```toml\n(.*?)^```", readme, re.M | re.S)
+def test_the_file_that_the_page_on_formats_shows(tmp_path):
+    page = (ROOT / "docs" / "formats.md").read_text()
+    [block] = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
     path = tmp_path / "rules.toml"
     path.write_text(block)
     asked = lm.Constraints.read(path)

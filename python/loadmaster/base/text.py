@@ -102,6 +102,8 @@ def meant(name: object, known: Iterable[str]) -> str:
 
     names = list(known)
     folded = {one.casefold(): one for one in reversed(names)}
-    close = [folded[one] for one in difflib.get_close_matches(str(name).casefold(), folded, 1)]
+    word = str(name).casefold()
+    begin = sorted((one for one in folded if len(word) > 2 and one.startswith(word)), key=len)
+    close = [folded[one] for one in begin[:1] or difflib.get_close_matches(word, folded, 1)]
     listed = f"here are {', '.join(names)}" if names else "here is none"
     return f": did you mean {close[0]!r}? T{listed}" if close else f"; t{listed}"

@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
         "learn costs from measurements, and say how far to trust them",
         examples=(
             "example:bert-large --cluster 8xH100-NVLink --profile steps.csv -o costs.json",
-            "--update costs.json --profile step.csv -o costs.json",
+            "example:bert-large --costs costs.json --profile step.csv -o costs.json",
         ),
     )
     command.add_argument("graph", nargs="?", help="what the costs are for, as place takes it")

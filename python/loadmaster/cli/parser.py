@@ -61,7 +61,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line: the message, which has the user's words in it, and where help is."""
-        raise InputError(f"{message.rstrip('.')}; see {self.prog} --help")
+        message = message.rstrip(".")
+        see = f" See {self.prog} --help" if message.endswith("?") else f"; see {self.prog} --help"
+        raise InputError(message + see)
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:

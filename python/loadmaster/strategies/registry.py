@@ -208,7 +208,9 @@ def function_of(method: str, options: dict[str, object]) -> Callable[..., Candid
     function = METHODS[method][0]
     unknown = sorted(set(options) - set(known))
     if unknown:
-        raise InputError(f"method {method!r} has no option {unknown[0]!r}{meant(unknown[0], known)}")
+        raise InputError(
+            f"method {method!r} has no option {unknown[0]!r}{meant(unknown[0], known)}"
+        )
     if missing := [name for name in _needs(function) if name not in options]:
         raise InputError(f"method {method!r} needs the option {missing[0]!r}")
     return function
