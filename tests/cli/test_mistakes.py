@@ -118,4 +118,5 @@ def test_help_shows_examples_that_the_command_takes():
         shown += examples
     for line in shown:
         arguments, unknown = parser().parse_known_args(line.split()[1:])
-        assert arguments.run and not unknown, line
+        assert arguments.run, line
+        assert unknown == [], line

@@ -39,13 +39,16 @@ class Choice:
     def words(self) -> str:
         """The plan in a few words."""
         plan = self.plan
+        if plan.offers:
+            return min(plan.offers, key=lambda offer: offer.seconds).what
         if plan.recipe is None:
-            used = len(set(plan.running_devices.tolist()))
-            return f"whole ops on {counted(used, 'device')}"
+            replicas = int(plan.program.replica.max(initial=-1)) + 1
+            on = counted(len(set(plan.running_devices.tolist())), "device")
+            return counted(replicas, "replica") if replicas > 1 else f"whole ops on {on}"
         words = mesh_in_words(plan.recipe.mesh)
         micro = plan.recipe.micro
         if micro is None:
-            return f"split on {words}"
+            return f"sharded on {words}"
         return f"{words}, {counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}"
 
 
