@@ -68,7 +68,8 @@ def advise(
         target_of(name)  # Refuses an unknown one before any work.
     shared = as_costs(costs, graph, cluster)
     failed: InfeasibleError | None = None
-    choices, refused = [], {}
+    choices: list[Choice] = []
+    refused: dict[str, str] = {}
     try:
         found = place(graph, cluster, DEFAULT, shared, progress=progress)
         choices.append(Choice(DEFAULT, "", found))

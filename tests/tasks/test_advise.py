@@ -1,0 +1,73 @@
+"""Advice: plans side by side, the fastest first, each with the command that makes it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import loadmaster as lm
+from loadmaster.cli import main
+from loadmaster.plans.advice import Choice
+
+
+@pytest.fixture(scope="module")
+def advice():
+    return lm.advise("example:lenet", "2xV100-NVLink", targets=["ddp", "vllm"])
+
+
+def test_the_fastest_that_fits_comes_first_and_each_is_as_fast_as_its_plan(advice):
+    times = [choice.plan.makespan for choice in advice.choices]
+    assert times == sorted(times)
+    assert {choice.name for choice in advice.choices} == {"auto", "ddp"}
+    assert advice.best.makespan == times[0]
+    assert all(choice.plan.fits for choice in advice.choices)
+
+
+def test_a_target_of_another_kind_has_its_reason(advice):
+    assert list(advice.refused) == ["vllm"]
+    assert "vllm" in str(advice)
+    assert "inference" in advice.refused["vllm"] or "layers" in advice.refused["vllm"]
+
+
+def test_the_command_of_a_choice_makes_its_plan(advice, capsys):
+    choice = next(one for one in advice.choices if one.name == "ddp")
+    words = ["place", "example:lenet", "--cluster", "2xV100-NVLink", *choice.arguments.split()]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["makespan"] == choice.plan.makespan
+
+
+def test_the_command_line_says_the_same(advice, capsys):
+    words = ["advise", "example:lenet", "--cluster", "2xV100-NVLink", "--targets", "ddp,vllm"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    for line in str(advice).splitlines()[:3]:
+        assert line in said
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in document["choices"]] == [one.name for one in advice.choices]
+
+
+def test_words_of_a_plan_say_replicas_and_devices():
+    graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    words = {
+        method: Choice(method, "", lm.place(graph, cluster, method)).words
+        for method in ("single", "round-robin", "data-parallel")
+    }
+    assert words == {
+        "single": "whole ops on 1 device",
+        "round-robin": "whole ops on 2 devices",
+        "data-parallel": "2 replicas",
+    }
+
+
+def test_an_unknown_target_is_refused_before_any_work():
+    with pytest.raises(lm.InputError, match="did you mean 'ddp'"):
+        lm.advise("example:lenet", "2xV100-NVLink", targets=["dpp"])
+
+
+def test_a_plan_of_whole_ops_says_what_was_not_tried():
+    plan = lm.place("example:lenet", "2xV100-NVLink", "heft")
+    assert "not tried    replicas, split ops, pipelines, which the method auto has" in str(plan)
+    assert "not tried" not in str(lm.place("example:lenet", "2xV100-NVLink"))
+    assert "times        of ops: 100% roofline; `loadmaster calibrate`" in str(plan)
