@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -128,6 +130,27 @@ def test_blocks_of_pages_run(page, tmp_path, monkeypatch):
             tomllib.loads(block)
         else:
             assert language in ("text", "sh"), f"a block of {language or 'no language'}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.name
+)
+def test_cells_of_notebooks_run(path, tmp_path, monkeypatch):
+    """The code of a notebook in order; what a cell ends with prints as a notebook shows it."""
+    document = json.loads(path.read_text())
+    texts = ["".join(cell["source"]) for cell in document["cells"] if cell["cell_type"] == "code"]
+    if any("import torch" in text for text in texts):
+        pytest.importorskip("torch", reason=f"{path.name} needs PyTorch 2.5 or later")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "__main__"}
+    for text in texts:
+        body = ast.parse(text).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), path.name, "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), path.name, "eval"), names)
+            assert getattr(value, "_repr_html_", value.__repr__)()
+    assert all(cell.get("outputs", []) == [] for cell in document["cells"])
 
 
 def shell(block: str) -> None:
