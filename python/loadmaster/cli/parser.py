@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
+from loadmaster.cli.completion import complete
 from loadmaster.cli.printing import put
 
 #: Modules of this package, in the order that help lists them.
@@ -35,6 +36,7 @@ _COMMANDS = (
     "coarsen",
     "presets",
     "examples",
+    "completion",
 )
 
 
@@ -74,11 +76,12 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         No command, or a word that the command does not know: the message names what is like it.
     """
+    made = parser()
+    complete(made)
     first = next((word for word in argv if not word.startswith("-")), None)
     names = [name.replace("_", "-") for name in _COMMANDS]
     if first is not None and first not in names:
         raise InputError(f"no command is named {first!r}{meant(first, names)}")
-    made = parser()
     arguments, unknown = made.parse_known_args(argv)
     if unknown:
         flags = sorted(set(_FLAG.findall(arguments.command.format_help())))

@@ -1,0 +1,103 @@
+"""``loadmaster completion``: what a shell runs to complete commands, flags and names.
+
+The shell calls the command line itself for what may come next, and argcomplete answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from loadmaster.base.errors import importing
+from loadmaster.cli import options
+from loadmaster.cli.printing import put_file
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    command = options.add_command(
+        commands,
+        "completion",
+        run,
+        'print what completes this command in a shell: eval "$(loadmaster completion bash)"',
+        reads=False,
+        examples=SHELLS,
+    )
+    command.add_argument("shell", choices=SHELLS)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints it."""
+    with importing("argcomplete", "completion", "completion"):
+        import argcomplete
+    put_file(argcomplete.shellcode(["loadmaster"], shell=arguments.shell) + "\n")
+
+
+def complete(made: argparse.ArgumentParser) -> None:
+    """Answers a shell that asks what may come next, and ends; nothing where none asks."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    with importing("argcomplete", "completion", "completion"):
+        import argcomplete
+    argcomplete.autocomplete(made, default_completer=_Names())
+
+
+class _Names:
+    """Names of methods, presets, examples and targets, by the flag or word that takes them."""
+
+    def __call__(self, prefix: str, action: argparse.Action, **_: Any) -> list[str]:
+        """What begins with ``prefix`` and an action may take; of several, the last is completed."""
+        known = _KNOWN.get(action.dest)
+        if known is None:
+            return _files(prefix)
+        before, comma, last = prefix.rpartition(",")
+        names = [name for name in known() if name.startswith(last)]
+        found = [f"{before}{comma}{name}" for name in names]
+        return found + (_files(prefix) if action.dest in _FILES_TOO else [])
+
+
+def _files(prefix: str) -> list[str]:
+    from argcomplete.completers import FilesCompleter
+
+    return list(FilesCompleter()(prefix))
+
+
+def _methods() -> Iterable[str]:
+    from loadmaster.strategies.registry import METHODS
+
+    return METHODS
+
+
+def _presets() -> Iterable[str]:
+    from loadmaster.model.cluster import presets
+
+    return presets()
+
+
+def _examples() -> Iterable[str]:
+    from loadmaster.readers.examples import EXAMPLES
+
+    return [f"example:{name}" for name in EXAMPLES]
+
+
+def _targets() -> Iterable[str]:
+    from loadmaster.strategies.targets.base import TARGETS
+
+    return TARGETS
+
+
+#: What a flag or a word takes, by the name that its value has.
+_KNOWN: dict[str, Callable[[], Iterable[str]]] = {
+    "method": _methods,
+    "methods": _methods,
+    "cluster": _presets,
+    "graph": _examples,
+    "graphs": _examples,
+    "target": _targets,
+    "targets": _targets,
+}
+_FILES_TOO = ("cluster", "graph", "graphs")
