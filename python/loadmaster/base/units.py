@@ -216,6 +216,17 @@ def format_seconds(seconds: float) -> str:
     raise AssertionError
 
 
+def changed(seconds: float, above: str, below: str, same: str) -> str:
+    """A difference in a word: ``above`` zero, ``below`` it, or the ``same``.
+
+    >>> changed(-0.002, "slower", "faster", "as fast"), changed(0.0, "slower", "faster", "as fast")
+    ('2 ms faster', 'as fast')
+    """
+    if seconds == 0:
+        return same
+    return f"{format_seconds(abs(seconds))} {above if seconds > 0 else below}"
+
+
 def format_count(count: float) -> str:
     """A large count with a decimal prefix.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import Printed, aligned, in_lines
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import changed, counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import SpecChange, recipe_in_words, spec_changes
 
@@ -143,6 +143,7 @@ class Difference(Printed):
             )
         )
         sent = " -> ".join(format_bytes(b) for b in self.bytes_moved)
+        step = changed(self.gain, "faster", "slower", "as long")
         rows = [
             ("device", "busy before", "after", "peak before", "after"),
             *(
@@ -158,7 +159,7 @@ class Difference(Printed):
         return in_lines(
             [
                 f"step time    {before} by {self.methods[0]} -> {after} by {self.methods[1]}: "
-                f"{self.speedup:.3g} x as fast, {_signed(self.gain, 'faster', 'slower')}",
+                f"{self.speedup:.3g} x as fast, {step}",
                 *self._recipe_lines(),
                 f"lower bound  {bounds}",
                 f"moved        {sent} between devices",
@@ -196,7 +197,9 @@ class Difference(Printed):
                 move.target,
                 str(move.ops),
                 format_seconds(move.time),
-                "-" if move.worth is None else _signed(move.worth, "gained", "lost"),
+                "-"
+                if move.worth is None
+                else changed(move.worth, "gained", "lost", "nothing gained"),
             )
             for move in self.moves
         ]
@@ -204,10 +207,6 @@ class Difference(Printed):
             [f"and {counted(self.other_moves, 'op')} in smaller moves"] if self.other_moves else []
         )
         return [*aligned([head, *rows]), *more]
-
-
-def _signed(seconds: float, above: str, below: str) -> str:
-    return f"{format_seconds(abs(seconds))} {above if seconds >= 0 else below}"
 
 
 def difference(before: Plan, after: Plan) -> Difference:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.text import Printed, in_lines
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import changed, counted, format_bytes, format_seconds
 from loadmaster.dimensions.words import word_of
 from loadmaster.judge.simulation import bytes_moved
 from loadmaster.judge.verdict import Verdict
@@ -159,10 +159,9 @@ class Explanation(Printed):
             return "not allowed"
         change = other.makespan - self.makespan
         moved = other.bytes_moved - self.bytes_moved
-        text = (
-            f"{format_seconds(abs(change))} {'slower' if change >= 0 else 'faster'} per step, "
-            f"{format_bytes(abs(moved))} {'more' if moved >= 0 else 'less'} to move"
-        )
+        step = changed(change, "slower per step", "faster per step", "a step as long")
+        bytes_moved = f"{format_bytes(abs(moved))} {'more' if moved > 0 else 'less'} to move"
+        text = f"{step}, {bytes_moved if moved else 'as much to move'}"
         short = ", ".join(f"{d} {format_bytes(b)}" for d, b in other.over.items())
         return text + (f"; would not fit (short: {short})" if short else "")
 

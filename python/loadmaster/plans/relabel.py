@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import changed, counted, format_bytes
 from loadmaster.dimensions.form import FLAT, OWNER
 from loadmaster.dimensions.words import word_of
 from loadmaster.judge.simulation import bytes_moved
@@ -54,10 +54,10 @@ class Relabelled:
 
     def __str__(self) -> str:
         like = f", with {counted(self.ops - 1, 'op')} like it" if self.ops > 1 else ""
-        change = f"{format_seconds(abs(self.seconds))} {'slower' if self.seconds > 0 else 'faster'}"
+        change = changed(self.seconds, "slower per step", "faster per step", "a step as long")
         text = (
             f"{self.word} on {self.axis} instead{like}: "
-            f"{change + ' per step' if self.seconds else 'a step as long'}, "
+            f"{change}, "
             f"{format_bytes(abs(self.bytes_moved))} "
             f"{'more' if self.bytes_moved >= 0 else 'less'} to move"
         )
