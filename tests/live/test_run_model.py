@@ -57,6 +57,17 @@ def wrong():
 """
 
 
+def test_a_model_of_a_file_is_captured_for_any_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(MODEL)
+    assert main(["info", "my.py:build", "--cluster", "2xV100-NVLink", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "Branches"
+    assert main(["info", "my.py:wrong", "--cluster", "2xV100-NVLink"]) == 2
+    assert "my.py:wrong: the dictionary has no 'example_inputs'" in capsys.readouterr().err
+    assert main(["info", "mine.py:build", "--cluster", "2xV100-NVLink"]) == 2
+    assert "there is no file mine.py" in capsys.readouterr().err
+
+
 @pytest.fixture
 def model(tmp_path, monkeypatch) -> str:
     monkeypatch.setattr(sys, "path", [*sys.path])

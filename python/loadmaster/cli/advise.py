@@ -19,6 +19,7 @@ def add(commands: Any) -> None:
         "what to do with a model and a cluster, the fastest first",
         examples=(
             "example:gpt3-330m --cluster 4xV100-PCIe",
+            "my.py:build --cluster 4xV100-PCIe",
             "model.pt2 --cluster 8xH100-NVLink --targets ddp,fsdp",
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
     from loadmaster.rules.constraints import Constraints
     from loadmaster.running.measured import Measured
 
+#: A function of a file that builds a model of PyTorch. The file is executed.
+_BUILT = re.compile(r".+\.py:\w+")
+
 
 def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
     """The one graph of a command, or one of several."""
     from loadmaster.readers import read
 
+    source = source or arguments.graph
+    if _BUILT.fullmatch(source):
+        from loadmaster.running.models import captured_model
+
+        return captured_model(source)
     profiles = arguments.profile or []
     sizes = values.halves("--size", arguments.size or [])
     return read(
-        source or arguments.graph,
+        source,
         **shapes(arguments),
         profile=profiles[0] if len(profiles) == 1 else profiles or None,
         device_type=arguments.device_type,

@@ -11,8 +11,9 @@ from loadmaster.base.units import format_bytes
 
 _GRAPH = (
     "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
-    "GraphDef, text of JAX (StableHLO, HLO), msr-fiddle JSON, any of them gzipped; or "
-    "example:NAME"
+    "GraphDef, text of JAX (StableHLO, HLO), msr-fiddle JSON, any of them gzipped; example:NAME; "
+    "or FILE.py:FUNCTION, which returns a dictionary of the arguments of loadmaster.capture: "
+    "the file is executed, the model is not run"
 )
 
 #: Arguments of readers besides --batch and --shape.

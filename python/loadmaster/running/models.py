@@ -1,11 +1,11 @@
-"""The model that a file of the user's builds: what `record` takes, by name."""
+"""The model that a file of the user's builds: what `record` and `capture` take, by name."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.base.text import shown
 
 if TYPE_CHECKING:
+    from loadmaster.model.graph import OpGraph
     from loadmaster.running.tape import Tape
 
 #: The name that the file's module has in ``sys.modules``.
@@ -36,21 +37,39 @@ def recorded_model(spec: str) -> Tape:
     """
     from loadmaster.running.record import record
 
+    found: Tape = _called(spec, record, "record")
+    return found
+
+
+def captured_model(spec: str) -> OpGraph:
+    """Executes a file, calls its function, and captures what that returns: nothing is run.
+
+    The function of ``FILE.py:FUNCTION`` returns a dictionary: the arguments of
+    :func:`loadmaster.capture` by name. Errors are those of :func:`recorded_model`.
+    """
+    from loadmaster.readers.torch_capture import capture
+
+    found: OpGraph = _called(spec, capture, "capture")
+    return found
+
+
+def _called(spec: str, function: Callable[..., Any], name: str) -> Any:
+    """What a function of ours makes of the arguments that a file's function returns."""
     arguments = built(spec)
-    known = inspect.signature(record).parameters
-    for name in ("model", "example_inputs"):
-        if name not in arguments:
+    known = inspect.signature(function).parameters
+    for needed in ("model", "example_inputs"):
+        if needed not in arguments:
             raise InputError(
-                f"--model {spec}: the dictionary has no {name!r}; it wants the arguments of "
-                f"loadmaster.record: {', '.join(known)}"
+                f"{spec}: the dictionary has no {needed!r}; it wants the arguments of "
+                f"loadmaster.{name}: {', '.join(known)}"
             )
-    unknown = [name for name in arguments if name not in known]
+    unknown = [argument for argument in arguments if argument not in known]
     if unknown:
         raise InputError(
-            f"--model {spec}: {shown(unknown[0])} is no argument of loadmaster.record, which takes "
+            f"{spec}: {shown(unknown[0])} is no argument of loadmaster.{name}, which takes "
             f"{', '.join(known)}"
         )
-    return record(**arguments)
+    return function(**arguments)
 
 
 def built(spec: str) -> Mapping[str, Any]:
@@ -59,12 +78,12 @@ def built(spec: str) -> Mapping[str, Any]:
     """
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
-        raise InputError(f"--model {spec!r}: wants FILE.py:FUNCTION, such as my.py:build")
+        raise InputError(f"{spec!r}: wants FILE.py:FUNCTION, such as my.py:build")
     if not Path(path).is_file():
-        raise InputError(f"--model {spec}: there is no file {path}")
+        raise InputError(f"{spec}: there is no file {path}")
     found = spec_from_file_location(_MODULE, path)
     if found is None or found.loader is None:
-        raise InputError(f"--model {spec}: {path} is no file of Python; its name must end in .py")
+        raise InputError(f"{spec}: {path} is no file of Python; its name must end in .py")
     module = sys.modules[_MODULE] = module_from_spec(found)
     # As Python has it of a script: what stands beside the file can be imported, later too.
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
@@ -72,15 +91,15 @@ def built(spec: str) -> Mapping[str, Any]:
         found.loader.exec_module(module)
         function = getattr(module, name, None)
         if not callable(function):
-            raise InputError(f"--model {spec}: {path} has no function {name!r}")
+            raise InputError(f"{spec}: {path} has no function {name!r}")
         arguments = function()
     except LoadmasterError:
         raise
     except Exception as error:
-        raise InputError(f"--model {spec}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{spec}: {type(error).__name__}: {error}") from error
     if not isinstance(arguments, Mapping):
         raise InputError(
-            f"--model {spec}: {name} returned a {type(arguments).__name__}, wants a dictionary of "
-            "the arguments of loadmaster.record, such as {'model': model, 'example_inputs': x}"
+            f"{spec}: {name} returned a {type(arguments).__name__}, wants a dictionary of "
+            "arguments by name, such as {'model': model, 'example_inputs': x}"
         )
     return arguments
