@@ -273,7 +273,7 @@ def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
 def in_two_stages(tape, said):
     """A plan of two stages of two devices, with the labels of a recipe inside of them."""
     options = {"micro_batches": 4, "stages": 2, "schedule": "1f1b"}
-    whole = lm.place(tape.graph, cluster(4), "pipeline", **options).recipe
+    whole = lm.place(tape.graph, cluster(4), "pipeline", devices_per_stage=1, **options).recipe
     mesh = Mesh((MeshAxis("pp", 2), *said.mesh.axes))
     recipe = replace(said, mesh=mesh, stages=whole.stages, micro=whole.micro)
     return lm.place(tape.graph, cluster(4), recipe=recipe)

@@ -41,7 +41,7 @@ def cluster() -> lm.Cluster:
 def whole(graph: lm.OpGraph, cluster: lm.Cluster) -> lm.Plan:
     """Two stages of one device each."""
     options = {"micro_batches": 4, "stages": 2, "schedule": "1f1b"}
-    return lm.place(graph, cluster, "pipeline", **options)
+    return lm.place(graph, cluster, "pipeline", devices_per_stage=1, **options)
 
 
 @pytest.fixture(scope="module", params=INSIDE)
@@ -228,7 +228,7 @@ def test_recipes_that_cannot_be_are_refused(changes: dict, message: str) -> None
 
 def test_two_stages_of_a_device_take_micro_batches_in_turn(graph, cluster) -> None:
     options = {"micro_batches": 4, "stages": 2, "schedule": "interleaved-1f1b"}
-    whole = lm.place(graph, cluster, "pipeline", **options)
+    whole = lm.place(graph, cluster, "pipeline", devices_per_stage=1, **options)
     assert whole.recipe.micro.chunks == 2
     recipe = replace(whole.recipe, mesh=Mesh.of({"pp": 2, "dp": 2}), labels={"dp": {"**": "batch"}})
     plan = lm.place(graph, cluster, recipe=recipe)

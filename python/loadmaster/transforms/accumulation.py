@@ -7,7 +7,8 @@ made on two stages, are accumulated there and meet once. Sums of parts that one 
 as those of the time steps of an LSTM, come before the accumulation: there is one part to keep then.
 
 All-reduces and other collectives of gradients wait for the accumulation; those of activations are
-of every micro-batch.
+of every micro-batch. So are those that gather parameters for one pass alone: that they are not kept
+is what they are sharded for. What is gathered for both passes is kept, and gathered once.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Accumulation:
         Per sum, an edge that carries it.
     is_in_place : bool [n]
         Whether what the first micro-batch made can be added to: nothing else reads it.
+    gathers : bool [n_ops]
+        Which of the ops that every micro-batch has gather parameters: each does all of it.
     """
 
     roles: Roles
@@ -52,11 +55,14 @@ class Accumulation:
     waiting: NDArray[np.intp]
     edge: NDArray[np.intp]
     is_in_place: NDArray[np.bool_]
+    gathers: NDArray[np.bool_]
 
     @classmethod
     def of(cls, graph: OpGraph, modules: Sequence[str]) -> Accumulation:
         """Of a graph whose ops are of ``modules``. O(V + E), and sorting."""
         before = graph.roles
+        gathers = _gathers(graph, before)
+        before = Roles(before.many | gathers, before.tensor, before.gradient | gathers[graph.src])
         many = before.many & ~_waits(graph, before, modules)
         tensor, src, dst = before.tensor, graph.src, graph.dst
         leaving, carries = many[src] & ~many[dst], tensor >= 0
@@ -81,7 +87,38 @@ class Accumulation:
             np.flatnonzero(leaving & ~carries),
             edge,
             is_own & ~is_shared[ids],
+            gathers,
         )
+
+
+def _gathers(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
+    """Which ops gather parameters that micro-batches read in one pass alone."""
+    found = graph.is_member & ~roles.many
+    if not found.any():
+        return found
+    at = np.flatnonzero(found)
+    found[at] = [graph.collectives[op].startswith("all_gather/") for op in at.tolist()]
+    if not found.any():
+        return found
+    src, dst, data = graph.src, graph.dst, roles.tensor >= 0
+    late = np.fromiter(map("b".__eq__, graph.phases), bool, graph.n_ops)
+    phases = np.zeros((2, graph.n_ops), dtype=bool)
+    for row, is_late in zip(phases, (False, True), strict=True):
+        row[src[data & roles.many[dst] & (late[dst] == is_late)]] = True
+    found &= ~phases.all(axis=0)
+    group, members = _groups(graph)
+    lacks = np.zeros(int(group.max()) + 1, dtype=bool)
+    while True:
+        reads_other = data & found[dst] & ~(found | graph.placeholder)[src]
+        other_reads = data & found[src] & ~(found | roles.many)[dst]
+        bad = np.zeros(graph.n_ops, dtype=bool)
+        bad[dst[reads_other]] = bad[src[other_reads]] = True
+        # Members are together what they are.
+        lacks[group[(bad | ~found)[members]]] = True
+        bad[members] |= lacks[group]
+        if not (bad & found).any():
+            return found
+        found &= ~bad
 
 
 def _waits(graph: OpGraph, roles: Roles, modules: Sequence[str]) -> NDArray[np.bool_]:

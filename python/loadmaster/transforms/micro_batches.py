@@ -175,7 +175,8 @@ class _MicroBatches:
         )
         texts.fill(serves, micro, np.where(added >= 0, added // max(m - 1, 1), -1))
         share = np.ones(len(serves))
-        parted = (added < 0) & (self.many & ~only_gradients(graph, self.sums.roles))[serves]
+        is_whole = only_gradients(graph, self.sums.roles) | self.sums.gathers
+        parted = (added < 0) & (self.many & ~is_whole)[serves]
         part = self.rows / self.rows.sum(axis=1, keepdims=True)
         share[parted] = part[self.replica[serves[parted]], micro[parted]]
         role = user_roles(graph)[serves]
@@ -239,8 +240,9 @@ class _MicroBatches:
         of = np.repeat(np.arange(n), m - 1)
         is_first = np.tile(np.arange(m - 1) == 0, n)
         makers = self.maker[of]
-        source = self.before.source.outputs
-        dtypes = [parse_output(source[op])[0][0] for op in self.before.serves[self.maker].tolist()]
+        texts = [self.before.source.outputs[op] for op in self.before.serves[self.maker].tolist()]
+        known = {text: parse_output(text)[0][0] for text in set(texts)}
+        dtypes = [known[text] for text in texts]
         flops = [elements(b, d) for b, d in zip(self.bytes.tolist(), dtypes, strict=True)]
         in_place = self.sums.is_in_place[of]
         makes = is_first & ~in_place

@@ -1,23 +1,22 @@
 """Pipelines among the plans of ``auto``: micro-batches through stages.
 
 Most graphs with several samples could be pipelined, and for most the replicas or shards that are
-there already are as short as stages of equal work could be at best. For these nothing is tried.
-What remains is ranked by stages (:mod:`loadmaster.strategies.pipelines.shapes`), and judged where
-these tell of a shorter step.
+there already are as short as stages of equal work could be at best
+(:mod:`loadmaster.strategies.pipelines.floors`). For these nothing is tried. What remains is ranked
+by stages (:mod:`loadmaster.strategies.pipelines.shapes`), and judged where these tell of a step
+that is not much longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.pipelines.pipeline import pipelines_below
-from loadmaster.strategies.pipelines.shapes import CHUNKS, Shape
+from loadmaster.strategies.pipelines.shapes import Shape
 from loadmaster.strategies.pipelines.space import Space, lacks
 
 
@@ -30,11 +29,8 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
         return
     space = Space.of(problem)
     least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
-    counts = [m for m in space.counts if floor(problem, m) < least]
-    if not counts:
-        return
     found: tuple[Candidate, Shape] | None = None
-    for one in pipelines_below(space, counts, least, run.budget):
+    for one in pipelines_below(space, least, run.budget):
         if not one[0].fits:
             run.lack(one[1].words, problem.cluster.shortfall(one[0].verdict.peak))
         elif found is None or problem.objective.better(found[0], one[0]) is one[0]:
@@ -43,27 +39,6 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
         candidate, shape = found
         candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
         yield candidate, Best(SPLIT_OPS, shape.words, candidate.verdict.step_time)
-
-
-def floor(problem: Problem, m: int) -> float:
-    """Seconds that a step of m micro-batches takes at best through stages of equal work on all
-    devices.
-
-    Each device does its part of the work, and a launch more for each op and micro-batch. The last
-    stage begins when a micro-batch has been through all stages before it; several stages per
-    device divide that.
-    """
-    phases = [problem.model.phases[op] for op in problem.reduced.op_of.tolist()]
-    once = np.array([phase == "o" for phase in phases])
-    forward = np.array([phase in ("", "f") for phase in phases])
-    speed = fill = 0.0
-    for kind in problem.cluster.device_types:
-        time, launch = problem.compute_time[:, kind], problem.cluster.types[kind].launch
-        each = np.where(time > 0, np.minimum(time, launch + time / m), 0.0)
-        speed += 1 / max(float(time[once].sum() + m * each[~once].sum()), 1e-30)
-        fill = max(fill, 1 / max(float(each[forward].sum()), 1e-30))
-    p = problem.cluster.n_devices
-    return 1 / speed + (p - 1) / p / CHUNKS / fill
 
 
 def _against(problem: Problem, known: Sequence[Candidate]) -> tuple[str, ...]:

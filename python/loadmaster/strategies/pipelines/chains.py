@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,27 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.pipelines.estimates import StageTimes
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.strategies.pipelines.stage_links import joins
 from loadmaster.strategies.sharding.meshes import meshes
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Devices of one type and memory, neighbours next to each other."""
+    """Devices of one type and memory, neighbours next to each other.
+
+    A stage takes ``width`` of them, which follow each other.
+    """
 
     device_type: int
     memory: int
     devices: tuple[int, ...]
+    width: int = 1
+
+    @property
+    def sets(self) -> list[tuple[int, ...]]:
+        """The devices of each stage that the pool may have."""
+        ends = range(self.width, len(self.devices) + 1, self.width)
+        return [self.devices[end - self.width : end] for end in ends]
 
 
 def pools(problem: Problem) -> list[Pool]:
@@ -44,6 +55,17 @@ def pools(problem: Problem) -> list[Pool]:
     return [Pool(kind, memory, tuple(found)) for (kind, memory), found in kinds.items()]
 
 
+def in_sets(of: Sequence[Pool], width: int) -> list[Pool]:
+    """The pools whose stages have so many devices each; none where some pool cannot be divided.
+
+    >>> [pool.sets for pool in in_sets([Pool(0, 1, (3, 1, 2, 0))], 2)]
+    [[(3, 1), (2, 0)]]
+    """
+    if any(len(pool.devices) % width for pool in of):
+        return []
+    return [replace(pool, width=width) for pool in of]
+
+
 @dataclass(frozen=True, eq=False)
 class Way:
     """A way to run stages: at these costs, on a device of this pool.
@@ -59,11 +81,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Chain:
-    """Stages along a line: the cut at the end of each, its way, and its device."""
+    """Stages along a line: the cut at the end of each, its way, and its devices."""
 
     ends: tuple[int, ...]
     ways: tuple[int, ...]
-    devices: tuple[int, ...]
+    devices: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -85,7 +107,7 @@ def best_chain(
     """The stages with the least sum of paths plus ``weight`` times the largest load.
 
     With m micro-batches, ``weight`` is m - 1, and the sum is about what a step takes. Every stage
-    has a device of its own, of any pool; a stage may be run in any way. None: no such stages fit
+    has devices of its own, of any pool; a stage may be run in any way. None: no such stages fit
     within ``share`` of the memory.
 
     Notes
@@ -94,7 +116,7 @@ def best_chain(
     """
     costs = [(way.costs, of[way.pool].device_type) for way in ways]
     n = costs[0][0].n_cuts
-    if n_stages > sum(len(pool.devices) for pool in of) or n_stages >= n:
+    if n_stages > sum(len(pool.sets) for pool in of) or n_stages >= n:
         return None
     found = fast.best_stages(
         np.concatenate([one.load(kind) for one, kind in costs]),
@@ -109,27 +131,35 @@ def best_chain(
             np.array([int(share * of[way.pool].memory) for way in ways], dtype=np.uint64),
             np.array([way.in_flight for way in ways], dtype=np.uint64).ravel(),
         ),
-        ([min(len(pool.devices), n_stages) for pool in of], n_stages),
+        ([min(len(pool.sets), n_stages) for pool in of], n_stages),
         weight,
     )
     if found is None:
         return None
     ends, way = (column.tolist() for column in found)
-    left = [list(pool.devices) for pool in of]
+    left = [pool.sets for pool in of]
     devices = [left[ways[w].pool].pop(0) for w in way]
     return Chain(tuple(ends), tuple(way), tuple(devices))
 
 
-def times(of: Sequence[Pool], ways: Sequence[Way], chain: Chain) -> StageTimes:
-    """Seconds of each stage of a chain, for one micro-batch."""
-    rows = []
+def times(of: Sequence[Pool], ways: Sequence[Way], chain: Chain, links: fast.Cluster) -> StageTimes:
+    """Seconds of each stage of a chain, for one micro-batch, over the links between its devices."""
+    rows, sent = [], []
     for (i, j), w in zip(chain.ranges, chain.ways, strict=True):
         costs, kind = ways[w].costs, of[ways[w].pool].device_type
         seconds = costs.until[:, j, kind] - costs.until[:, i, kind]
-        rows.append((*np.maximum(seconds, 0.0).tolist(), *costs.leaves[:, i, j].tolist()))
-    forward, backward, weight, update, send, send_back = np.array(rows).T
+        rows.append(np.maximum(seconds, 0.0))
+        sent.append(costs.out[:, :, i, j])
+    forward, backward, weight, update = np.array(rows).T
+    joined, out = joins(links, chain.devices), np.array(sent)
     return StageTimes.of(
-        forward, backward, weight, update=update, send=send[:-1], send_back=send_back[1:]
+        forward,
+        backward,
+        weight,
+        update=update,
+        send=(joined.there * out[:-1, 0]).sum(axis=1),
+        send_back=(joined.back * out[1:, 1]).sum(axis=1),
+        wires=joined.wires,
     )
 
 

@@ -23,6 +23,9 @@ from loadmaster.strategies.pipelines.schedules import (
     windows,
 )
 
+#: From which device to which, and the channels that this takes.
+Wires = tuple[tuple[int, int, tuple[int, ...]], ...]
+
 #: A link of the estimate carries a byte in a picosecond: seconds become bytes.
 _BYTES_PER_SECOND = 1e12
 
@@ -39,6 +42,9 @@ class StageTimes:
         What is done once, after the last micro-batch.
     send, send_back : float64 [n_stages - 1]
         What transfers take from each stage to the next one, and back.
+    wires : tuple of (int, int, tuple of int)
+        From which device to which, and the channels that this takes, each of which carries one
+        transfer at a time. What is not there has a channel of its own.
     """
 
     forward: NDArray[np.float64]
@@ -47,6 +53,7 @@ class StageTimes:
     update: NDArray[np.float64]
     send: NDArray[np.float64]
     send_back: NDArray[np.float64]
+    wires: Wires = ()
 
     @classmethod
     def of(
@@ -58,6 +65,7 @@ class StageTimes:
         update: ArrayLike = 0.0,
         send: ArrayLike = 0.0,
         send_back: ArrayLike = 0.0,
+        wires: Wires = (),
     ) -> StageTimes:
         """From seconds per stage; a single number holds for every stage, or every two.
 
@@ -75,6 +83,7 @@ class StageTimes:
             _column("update", update, n),
             _column("send", send, n - 1),
             _column("send_back", send_back, n - 1),
+            wires,
         )
 
     def __len__(self) -> int:
@@ -188,7 +197,7 @@ class _Frame:
         bytes_ = np.repeat(sent[: self.kinds * self.n_stages], self.m) * _BYTES_PER_SECOND
         sizes = np.append(np.rint(bytes_), 0 * times.update).astype(np.uint64)
         graph = fast.Graph(len(seconds), self.src, self.dst, self.tensor, tensor_bytes=sizes)
-        problem = fast.Problem(graph, _devices(self.p), seconds)
+        problem = fast.Problem(graph, _devices(self.p, times.wires), seconds)
         return fast.simulate(problem, self.devices, self.priority)
 
     def in_flight(self, seen: fast.Schedule) -> NDArray[np.int64]:
@@ -250,10 +259,14 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
 
 
 @lru_cache(maxsize=64)
-def _devices(p: int) -> fast.Cluster:
-    """Devices of one type, with a channel from each to each."""
+def _devices(p: int, wires: Wires) -> fast.Cluster:
+    """Devices of one type, with a link from each to each."""
     names = [str(d) for d in range(p)]
+    shared = {(names[a], names[b]): [f"{c}" for c in channels] for a, b, channels in wires}
     links: list[tuple[str | list[str], str | list[str], float, float, list[str]]] = [
-        (a, b, _BYTES_PER_SECOND, 0.0, [f"{a}-{b}"]) for a in names for b in names if a != b
+        (a, b, _BYTES_PER_SECOND, 0.0, shared.get((a, b), [f"{a}-{b}"]))
+        for a in names
+        for b in names
+        if a != b
     ]
     return fast.Cluster([(name, "device", 0) for name in names], links)

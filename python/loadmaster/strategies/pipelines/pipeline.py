@@ -20,6 +20,8 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers
+from loadmaster.strategies.pipelines.floors import floors
+from loadmaster.strategies.pipelines.insides import Inside
 from loadmaster.strategies.pipelines.schedules import NAMED, Named
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.shapes import Shape, moved, near, ranked
@@ -33,14 +35,18 @@ JUDGED = 3
 #: judged.
 WITHIN = 0.1
 
-#: Ops that are simulated to move cuts by the judge, in all.
-MOVED_OPS = 1_000_000
-
-#: The same where a pipeline is one of many plans.
-FEW_MOVED_OPS = 250_000
+#: Ops that are simulated to move cuts by the judge, for each number of devices in a stage.
+MOVED_OPS = 500_000
 
 #: Cuts are moved where the step is within this share of what there is already.
 NEAR = 0.05
+
+#: What is shorter than this share more than what there is already may become shorter yet, by moves
+#: and by a schedule that is searched for.
+HOPE = 0.25
+
+#: The share of collectives inside of a stage that other work does not hide, at least.
+SEEN = 0.5
 
 #: How often stages are found for less of the memory, and the share of it that is left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
@@ -54,6 +60,7 @@ def place(
     *,
     micro_batches: int | None = None,
     stages: int | None = None,
+    devices_per_stage: int | None = None,
     schedule: Schedule = "auto",
     time_limit: float | None = None,
     progress: Progress | None = None,
@@ -66,7 +73,11 @@ def place(
     micro_batches : int, optional
         Parts of the batch. Absent: several numbers are tried.
     stages : int, optional
-        Devices that have stages. Absent: all devices, a half of them, a quarter, and so on.
+        Sets of devices that have stages. Absent: all devices, a half of them, a quarter, and so
+        on, with one each; or all devices with several each.
+    devices_per_stage : int, optional
+        Devices that share the work of a stage. Absent: one, or any number of which the devices are
+        two sets or more.
     schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b" or "zero-bubble"
         "auto": the best of these and of one that is searched for.
     time_limit : float, optional
@@ -82,16 +93,16 @@ def place(
     checks.one_of("schedule", schedule, ("auto", *NAMED))
     space = Space.of(problem)
     counts, numbers = space.checked(micro_batches, stages)
+    widths = space.widths(devices_per_stage, stages)
     if schedule == "interleaved-1f1b" and all(m % p for m in counts for p in numbers):
         raise InputError(
             f"schedule {schedule!r} takes as many micro-batches at a time as devices have stages, "
             f"and none of {', '.join(map(str, counts))} is a multiple of any of "
             f"{', '.join(map(str, numbers))}: give other micro_batches or stages"
         )
-    if schedule == "auto":
-        asked = Asked(counts, numbers, NAMED, is_free=True)
-    else:
-        asked = Asked(counts, numbers, (schedule,))
+    asked = Asked(counts, numbers, NAMED, is_free=True, stages=stages, widths=widths)
+    if schedule != "auto":
+        asked = replace(asked, schedules=(schedule,), is_free=False)
     best = fastest(space, asked, time_limit=time_limit, progress=progress)
     if best is None:
         return equal_layers(space, advised(space, micro_batches, problem.cluster.n_devices))
@@ -103,8 +114,9 @@ def place(
 class Asked:
     """What is tried: numbers of micro-batches and of stages, schedules, and how much is judged.
 
-    With ``is_free``, a schedule is also searched for. Where the stages of a pipeline tell of no
-    shorter step than ``least`` seconds, it is not judged.
+    With ``is_free``, a schedule is also searched for. Where the stages of a pipeline tell of a step
+    much longer than ``least`` seconds, it is not judged. ``stages`` is the number that a user
+    wants, and ``widths`` are numbers of devices in each.
     """
 
     counts: Sequence[int]
@@ -114,6 +126,8 @@ class Asked:
     judged: int = JUDGED
     moved_ops: int = MOVED_OPS
     least: float = float("inf")
+    stages: int | None = None
+    widths: Sequence[int] = (1,)
 
 
 def fastest(
@@ -133,63 +147,141 @@ def fastest(
 
 
 def pipelines_below(
-    space: Space, counts: Sequence[int], least: float, budget: Budget
+    space: Space, least: float, budget: Budget
 ) -> Iterator[tuple[Candidate, Shape]]:
-    """Pipelines over all devices that were judged, since their stages tell of a step of less than
-    ``least`` seconds: few, and with few moves.
-    """
-    n = space.problem.cluster.n_devices
-    asked = Asked(
-        counts, [n], NAMED[1:], is_free=True, judged=1, moved_ops=FEW_MOVED_OPS, least=least
-    )
+    """The same among other plans, the best of which takes ``least`` seconds."""
+    counts, numbers = space.checked(None, None)
+    widths = space.widths(None, None)
+    asked = Asked(counts, numbers, NAMED, is_free=True, least=least, widths=widths)
     yield from _pipelines(space, asked, budget)
 
 
 def _pipelines(space: Space, asked: Asked, budget: Budget) -> Iterator[tuple[Candidate, Shape]]:
-    """Pipelines that were judged, each with its shape.
+    """Pipelines that were judged, each with its shape: those of one device per stage first, then
+    those of several that could be shorter.
+    """
+    objective, least = space.problem.objective, asked.least
+    bests: list[tuple[Candidate, Shape]] = []
+    for width in asked.widths:
+        if least < asked.least and budget.lacks(0.0):
+            break
+        some = replace(asked, least=least)
+        best: tuple[Candidate, Shape] | None = None
+        for found in _searched(space, some, _tried(space, some, width), budget):
+            yield found
+            least = min(least, objective.limit(found[0].verdict))
+            if best is None or objective.better(best[0], found[0]) is found[0]:
+                best = found
+        if best is not None and best[0].fits:
+            bests.append(best)
+    bests.sort(key=lambda one: objective.rank(one[0].verdict))
+    for one in bests:
+        if one[0].verdict.step_time < least * (1 + NEAR):
+            for found in _moved_by_judge(*one, asked.moved_ops, budget):
+                yield found
+                least = min(least, objective.limit(found[0].verdict))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A number of micro-batches, numbers of stages, how ops are shared inside of these, and seconds
+    that such a step is hardly below.
+    """
+
+    m: int
+    numbers: Sequence[int]
+    inside: Inside | None
+    floor: float
+
+
+def _tried(space: Space, asked: Asked, width: int) -> list[Tried]:
+    """What is tried with stages of so many devices, the least floor first."""
+    every = zip(asked.counts, floors(space.problem, asked.counts, width), strict=True)
+    counts = [(m, floor) for m, floor in every if floor < asked.least]
+    if width == 1:
+        found = [Tried(m, asked.numbers, None, floor) for m, floor in counts]
+    else:
+        found = [
+            Tried(m, numbers, inside, floor + SEEN * inside.traffic / len(inside.sets))
+            for inside in (space.insides(width) if counts else ())
+            if (numbers := _numbers(asked, len(inside.sets)))
+            for m, floor in counts
+            if inside.takes(space.batch, m)
+        ]
+    some = [one for one in found if one.floor < asked.least]
+    return sorted(some, key=lambda one: one.floor)
+
+
+def _numbers(asked: Asked, n: int) -> list[int]:
+    """Numbers of stages that n sets of devices have."""
+    return [n] if asked.stages is None else [p for p in asked.numbers if p <= n]
+
+
+def _ranked(space: Space, asked: Asked, tried: list[Tried], share: float) -> list[Shape]:
+    """The best few pipelines of what is tried, by what their stages tell, that may be shorter than
+    what there is: lean ones where nothing else fits.
+    """
+    rows: list[Shape] = []
+    for is_lean in (False, True):
+        for one in tried:
+            if (one.inside is not None and one.inside.is_lean) != is_lean:
+                continue
+            if len(rows) == asked.judged and one.floor >= rows[-1].seconds:
+                break
+            rows += ranked(space, [one.m], one.numbers, asked.schedules, share, one.inside)
+            rows = sorted(rows, key=lambda shape: shape.seconds)[: asked.judged]
+        if rows:
+            break
+    hope = asked.least * (1 + HOPE)
+    return [shape for shape in rows if shape.least < asked.least and shape.seconds < hope]
+
+
+def _searched(
+    space: Space, asked: Asked, tried: list[Tried], budget: Budget
+) -> Iterator[tuple[Candidate, Shape]]:
+    """The best of what is tried, judged.
 
     Where the judge finds the best over the memory that its stages are within, there are others for
     less of it.
     """
     objective, share = space.problem.objective, 1.0
     for _ in range(_ATTEMPTS):
-        rows = ranked(space, asked.counts, asked.numbers, asked.schedules, share)
-        rows = [shape for shape in rows[: asked.judged] if shape.seconds < asked.least]
+        rows = _ranked(space, asked, tried, share)
         best: tuple[Candidate, Shape] | None = None
         for shape in rows:
             is_far = shape.seconds > (1 + WITHIN) * rows[0].seconds
             if best is not None and (is_far or budget.lacks(0.0)):
                 break
-            for found in _judged(shape, share, is_free=asked.is_free):
+            for found in _judged(shape, share, asked):
                 yield found
                 if best is None or objective.better(best[0], found[0]) is found[0]:
                     best = found
-        if best is None:
-            return
-        if best[0].fits:
-            if best[0].verdict.step_time < asked.least * (1 + NEAR):
-                yield from _moved_by_judge(*best, asked.moved_ops, budget)
+        if best is None or best[0].fits:
             return
         share *= _SPARE / best[0].overfull
 
 
-def _judged(shape: Shape, share: float, *, is_free: bool) -> Iterator[tuple[Candidate, Shape]]:
-    """A shape with its cuts moved, by its schedule and by the one that is searched for."""
-    shape = moved(shape, share)
-    yield shape.judged(), shape
-    if is_free:
+def _judged(shape: Shape, share: float, asked: Asked) -> Iterator[tuple[Candidate, Shape]]:
+    """A shape with its cuts moved, by its schedule and by the one that is searched for, where
+    stages do not tell of a much longer step than there is already.
+    """
+    some = [moved(shape, share)]
+    if asked.is_free:
+        shape = some[0]
         alive = shape.most_alive(share)
         given = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
         if (free := replace(shape, schedule=given)).seconds < shape.seconds:
-            free = moved(free, share)
-            yield free.judged(), free
+            some.append(moved(free, share))
+    for shape in some:
+        if shape.seconds < asked.least * (1 + NEAR):
+            yield shape.judged(), shape
 
 
 def _moved_by_judge(
     found: Candidate, shape: Shape, left: int, budget: Budget
 ) -> Iterator[tuple[Candidate, Shape]]:
     """Better ones with one cut moved after another, by the judge, as long as ops to simulate are
-    left.
+    left. Those of several devices per stage count twice, for their program changes with a cut.
     """
     objective = found.problem.objective
     for step in (2, 1):
@@ -197,7 +289,7 @@ def _moved_by_judge(
         while better:
             better = False
             for other in near(shape, step):
-                left -= found.problem.graph.n_ops
+                left -= found.problem.graph.n_ops * (1 if shape.inside is None else 2)
                 if left < 0 or budget.lacks(0.0):
                     return
                 candidate = other.judged()

@@ -21,12 +21,14 @@ from loadmaster.strategies.pipelines.chains import (
     times,
 )
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
-from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
+from loadmaster.strategies.pipelines.floors import CHUNKS
+from loadmaster.strategies.pipelines.insides import Inside
+from loadmaster.strategies.pipelines.piped import micro_of, schedule_of, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named, Windows, windows
+from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.space import Space
-
-#: Stages per device of the interleaved schedule.
-CHUNKS = 2
+from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.transforms.layout import Layout
 
 #: How many estimates local moves of cuts may ask for.
 MOVES = 300
@@ -51,6 +53,8 @@ class Shape:
     schedule : a name, or Windows
     chunks : int
         Stages per device.
+    inside : Inside, optional
+        How the devices of a stage share its ops. Absent: a stage has one.
     """
 
     space: Space
@@ -61,11 +65,12 @@ class Shape:
     chain: Chain
     schedule: Named | Windows
     chunks: int = 1
+    inside: Inside | None = None
 
     @property
     def times(self) -> StageTimes:
         """Seconds of each stage."""
-        return times(self.pools, self.ways, self.chain)
+        return times(self.pools, self.ways, self.chain, self.space.problem.links)
 
     @property
     def is_allowed(self) -> bool:
@@ -78,6 +83,16 @@ class Shape:
     def seconds(self) -> float:
         """Seconds of a step, as far as stages tell."""
         return float(estimated(self.times, self.m, self.schedule, self.chunks).seconds)
+
+    @property
+    def least(self) -> float:
+        """Seconds that no schedule of these stages can be below, as far as stages tell: each does
+        its work after what comes before it.
+        """
+        times, p = self.times, len(self.chain) // self.chunks
+        work = self.m * (times.forward + times.backward + times.weight) + times.update
+        before = np.cumsum(times.forward)[:p] - times.forward[:p]
+        return float((before + work.reshape(self.chunks, p).sum(axis=0)).max())
 
     @property
     def stage(self) -> NDArray[np.int32]:
@@ -112,19 +127,29 @@ class Shape:
         kept = [w < len(self.pools) for w in self.chain.ways]
         again = "" if all(kept) else f", {counted(kept.count(False), 'stage')} recomputed"
         per_device = f", {self.chunks} per device" if self.chunks > 1 else ""
+        inside = f" x {self.inside.words}" if self.inside is not None else ""
         name = self.schedule if isinstance(self.schedule, str) else "searched schedule"
         micro = counted(self.m, "micro-batch", "micro-batches")
-        return f"{counted(len(self.chain), 'stage')}{per_device}, {micro}, {name}{again}"
+        return f"{counted(len(self.chain), 'stage')}{inside}{per_device}, {micro}, {name}{again}"
 
     @property
-    def made_of(self) -> tuple[NDArray[np.int32], tuple[int, ...], Micro, tuple[str, ...]]:
-        """The stage of each op, the device of each stage, micro-batches and what is recomputed."""
+    def made_of(
+        self,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], Micro, tuple[str, ...], Layout | None]:
+        """The stage of each op, the devices of each stage, micro-batches, what is recomputed, and
+        how ops are shared inside of stages.
+        """
         micro = micro_of(self.m, self.schedule, self.chunks)
-        return self.stage, self.chain.devices, micro, self.modules
+        layout = None if self.inside is None else self.inside.layout
+        return self.stage, np.array(self.chain.devices), micro, self.modules, layout
 
     def judged(self) -> Candidate:
         """The pipeline, judged on all its ops."""
-        found = piped(self.space.problem, *self.made_of)
+        stage, devices, micro, modules, layout = self.made_of
+        if layout is not None:
+            layout = replace(layout, stage=stage)
+        placed = self.space.placed(self.m, modules, layout)
+        found = scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
         assignment = replace(found.assignment, estimate=self.seconds)
         return replace(
             found, assignment=assignment, notes=(self.words, *found.problem.program.notes)
@@ -141,6 +166,7 @@ def ranked(
     numbers: Sequence[int],
     schedules: Sequence[Named],
     share: float = 1.0,
+    inside: Inside | None = None,
 ) -> list[Shape]:
     """The best pipeline of each number of micro-batches, of stages, and schedule, by what stages
     tell of the step; the best first. Those that nothing could run are left out.
@@ -152,18 +178,21 @@ def ranked(
     for m in counts:
         for p in numbers:
             for schedule in schedules:
-                of_lines = _of_lines(space, m, p, schedule, share)
+                of_lines = _of_lines(space, m, p, schedule, share, inside)
                 here = [shape for shape in of_lines if shape.is_allowed]
                 found += [min(here, key=lambda shape: shape.seconds)] if here else []
     return sorted(found, key=lambda shape: shape.seconds)
 
 
-def _of_lines(space: Space, m: int, p: int, schedule: Named, share: float) -> Iterator[Shape]:
+def _of_lines(
+    space: Space, m: int, p: int, schedule: Named, share: float, inside: Inside | None
+) -> Iterator[Shape]:
     """The best stages of each line."""
     chunks = CHUNKS if schedule == "interleaved-1f1b" else 1
     if chunks > 1 and m % p:
         return
-    pools, weight = _pools(space, p, chunks), m - 1.0
+    given = space.pools if inside is None else inside.pools
+    pools, weight = _pools(given, p, chunks), m - 1.0
     if pools is None:
         return
     alive = -(-np.array(windows(schedule, p, m, chunks).alive) // chunks)
@@ -171,22 +200,23 @@ def _of_lines(space: Space, m: int, p: int, schedule: Named, share: float) -> It
     for line in range(len(space.lines)):
         ways: list[Way] = []
         for again in (False, True) if space.layers else (False,):
-            costs = space.costs(m, again=again)[line]
+            costs = space.costs(m, again=again, inside=inside)[line]
             ways += [Way(costs, pool, in_flight) for pool in range(len(pools))]
             chain = best_chain(pools, ways, p * chunks, weight, share=share)
             if chain is not None:
-                yield Shape(space, m, line, pools, ways, chain, schedule, chunks)
+                yield Shape(space, m, line, pools, ways, chain, schedule, chunks, inside)
                 break
 
 
-def _pools(space: Space, p: int, chunks: int) -> list[Pool] | None:
+def _pools(given: list[Pool], p: int, chunks: int) -> list[Pool] | None:
     """Devices for so many stages each; None where they are not alike."""
     if chunks == 1:
-        return space.pools
-    if len(space.pools) > 1:
+        return given
+    if len(given) > 1:
         return None
-    (pool,) = space.pools
-    return [replace(pool, memory=pool.memory // chunks, devices=pool.devices[:p] * chunks)]
+    (pool,) = given
+    devices = pool.devices[: p * pool.width] * chunks
+    return [replace(pool, memory=pool.memory // chunks, devices=devices)]
 
 
 def moved(shape: Shape, share: float = 1.0, most: int = MOVES) -> Shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,12 +13,18 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.model.module_paths import module_path
+from loadmaster.model.program import Program
 from loadmaster.strategies.pipelines.chains import Pool, pools
 from loadmaster.strategies.pipelines.cuts import cuts
+from loadmaster.strategies.pipelines.insides import Inside, insides
 from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
 from loadmaster.strategies.sharding.recomputing import layers
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.micro_batches import micro_batches
+from loadmaster.transforms.shards import shard
 from loadmaster.transforms.shares import batch_size
 
 #: The most micro-batches that are tried unless a user asks for more.
@@ -38,7 +45,9 @@ class Space:
 
     problem: Problem
     batch: int
-    _costs: dict[tuple[int, bool], list[StageCosts]] = field(default_factory=dict)
+    _costs: dict[tuple[int, bool, Inside | None], list[StageCosts]] = field(default_factory=dict)
+    _shared: dict[tuple[bool, Inside], Program] = field(default_factory=dict)
+    _placed: dict[tuple[int, tuple[str, ...]], Problem] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem) -> Space:
@@ -86,13 +95,33 @@ class Space:
         model = self.problem.model
         return layers(model.modules, 1) if "b" in model.phases else ()
 
-    def probe(self, m: int, *, again: bool = False) -> Problem:
+    def insides(self, width: int) -> Iterator[Inside]:
+        """Ways to share the ops of stages of so many devices each."""
+        return insides(self.problem, self.pools, width)
+
+    def probe(self, m: int, *, again: bool = False, inside: Inside | None = None) -> Problem:
         """The problem with two micro-batches, of which the second is of the size that each of m
         has: it also adds its gradients, and so costs what each costs.
         """
         each = self.batch // m
-        modules = self.layers if again else ()
-        return micro_batched(self.problem, 2, modules, (self.batch - each, each))
+        modules, rows = self.layers if again else (), (self.batch - each, each)
+        if inside is None:
+            return micro_batched(self.problem, 2, modules, rows)
+        if (again, inside) not in self._shared:
+            self._shared[again, inside] = shard(self.problem.model, inside.layout, modules)
+        return self.problem.transformed(micro_batches(self._shared[again, inside], 2, rows))
+
+    def placed(self, m: int, modules: tuple[str, ...], layout: Layout | None = None) -> Problem:
+        """The problem with m micro-batches, some modules recomputed, and ops shared as a layout has
+        them. Without a layout it is made once: it does not depend on stages.
+        """
+        if layout is not None:
+            return micro_batched(self.problem, m, modules, layout=layout)
+        key = m, modules
+        if key not in self._placed:
+            self._placed.clear()
+            self._placed[key] = micro_batched(self.problem, m, modules)
+        return self._placed[key]
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:
@@ -102,14 +131,23 @@ class Space:
         line, _ = self.lines[0]
         return np.cumsum(line.is_open)[line.place] - 1
 
-    def costs(self, m: int, *, again: bool = False) -> list[StageCosts]:
-        """What stages cost on each line with m micro-batches, and with layers recomputed."""
-        if (m, again) not in self._costs:
-            probe = self.probe(m, again=again)
-            self._costs[m, again] = [
-                StageCosts.of(probe, line.place, at) for line, at in self.lines
+    def costs(
+        self, m: int, *, again: bool = False, inside: Inside | None = None
+    ) -> list[StageCosts]:
+        """What stages cost on each line with m micro-batches, with layers recomputed, and with
+        several devices each.
+        """
+        key = m, again, inside
+        if key not in self._costs:
+            probe = self.probe(m, again=again, inside=inside)
+            pools = self.pools if inside is None else inside.pools
+            sets = [devices for pool in pools for devices in pool.sets]
+            link = mean_link(self.problem.links, sets)
+            together = None if inside is None else collective_seconds(probe, sets)
+            self._costs[key] = [
+                StageCosts.of(probe, line.place, at, link, together) for line, at in self.lines
             ]
-        return self._costs[m, again]
+        return self._costs[key]
 
     def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
         """Whether what runs the pipeline takes such stages: a schedule, micro-batches, devices that
@@ -132,6 +170,20 @@ class Space:
         if stages is not None:
             numbers = [checks.integer("stages", stages, 2, n)]
         return counts, numbers
+
+    def widths(self, width: int | None, stages: int | None) -> list[int]:
+        """The numbers of devices in a stage to try, where a user may have said them: 1, and those
+        that divide the devices into two stages or more.
+
+        Raises
+        ------
+        InputError
+            More devices than there are.
+        """
+        n = self.problem.cluster.n_devices
+        if width is not None:
+            return [checks.integer("devices_per_stage", width, 1, n // (stages or 2))]
+        return [w for w in range(1, n // (stages or 2) + 1) if n % w == 0]
 
 
 def lacks(problem: Problem) -> str:

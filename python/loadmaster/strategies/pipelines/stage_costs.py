@@ -1,8 +1,9 @@
 """What a stage would take and hold, for every pair of cuts of a line.
 
 One micro-batch of the program that would run is looked at: its accumulation of gradients is a part
-of it, and an op is priced for as many samples as it has. What overlaps in a schedule is not known
-here: a stage keeps its device busy, and the ends of its links.
+of it, and an op is priced for as many samples as it has. Of stages of several devices the first one
+is looked at, since all do alike; what they do together keeps each of them busy. What overlaps in a
+schedule is not known here: a stage keeps its devices busy, and the ends of its links.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ class StageCosts:
     ----------
     until : float64 [4, n_cuts, n_types]
         Seconds of what lies before each cut: of the forward pass, of gradients of inputs, of
-        gradients of weights, each for one micro-batch; and of what is done once.
-    enters, leaves : float64 [2, n_cuts, n_cuts]
-        Seconds that a micro-batch's transfers into a stage and out of it take, one after another:
-        forward, and back.
+        gradients of weights, each for one micro-batch; and of what is done once. Collectives among
+        a stage's devices are a part of these.
+    into, out : float64 [2, 2, n_cuts, n_cuts]
+        A micro-batch's transfers into a stage and out of it, forward and back: how many there are,
+        and their bytes.
+    link : (float, float)
+        Seconds of a transfer, and per byte, between stages on average.
     fixed : uint64 [n_cuts, n_cuts]
         Bytes that are held for the whole step, and the largest op's own.
     held : uint64 [n_cuts, n_cuts]
@@ -41,15 +45,23 @@ class StageCosts:
     """
 
     until: NDArray[np.float64]
-    enters: NDArray[np.float64]
-    leaves: NDArray[np.float64]
+    into: NDArray[np.float64]
+    out: NDArray[np.float64]
+    link: tuple[float, float]
     fixed: NDArray[np.uint64]
     held: NDArray[np.uint64]
     gradients: NDArray[np.float64]
     barred: NDArray[np.int64]
 
     @classmethod
-    def of(cls, problem: Problem, place: NDArray[np.int64], cuts: NDArray[np.int64]) -> StageCosts:
+    def of(
+        cls,
+        problem: Problem,
+        place: NDArray[np.int64],
+        cuts: NDArray[np.int64],
+        link: tuple[float, float],
+        together: NDArray[np.float64] | None = None,
+    ) -> StageCosts:
         """The costs of a program's stages.
 
         Parameters
@@ -59,12 +71,28 @@ class StageCosts:
         place : int64 [n_user_ops]
             Where each op of the user's graph stands on the line.
         cuts : int64 [n_cuts]
+        link : (float, float)
+            Seconds of a transfer, and per byte, between stages on average.
+        together : float64 [n_reduced], optional
+            Seconds of the collective that each op is a member of. Absent: there are none.
 
         Notes
         -----
         O(V + E log E + n_cuts^2).
         """
-        return _Looked(problem, place, cuts).costs()
+        return _Looked(problem, place, cuts).costs(link, together)
+
+    @cached_property
+    def enters(self) -> NDArray[np.float64]:
+        """Seconds that a micro-batch's transfers into a stage take, one after another, forward and
+        back: [2, n_cuts, n_cuts].
+        """
+        return self.link[0] * self.into[:, 0] + self.link[1] * self.into[:, 1]
+
+    @cached_property
+    def leaves(self) -> NDArray[np.float64]:
+        """The same of transfers out of a stage."""
+        return self.link[0] * self.out[:, 0] + self.link[1] * self.out[:, 1]
 
     @property
     def n_cuts(self) -> int:
@@ -115,20 +143,22 @@ class _Looked:
         # All ranks of a stage do alike: the first is looked at.
         self.is_first = program.rank[op_of] <= 0
 
-    def costs(self) -> StageCosts:
+    def costs(self, link: tuple[float, float], together: NDArray[np.float64] | None) -> StageCosts:
         up, down = self._moved(is_up=True), self._moved(is_up=False)
         return StageCosts(
-            self._seconds(),
+            self._seconds(together),
             np.stack([up[0], down[0]]),
             np.stack([up[1], down[1]]),
+            link,
             self._fixed(),
             self._held(),
             _between(self._gradients),
             self._barred(),
         )
 
-    def _seconds(self) -> NDArray[np.float64]:
+    def _seconds(self, together: NDArray[np.float64] | None) -> NDArray[np.float64]:
         time, here = self.problem.compute_time, self.is_first & (self.micro == self.last)
+        time = time if together is None else time + together[:, None]
         until = np.zeros((4, self.n, time.shape[1]))
         rows = [here & (self.kind == kind) for kind in (FORWARD, BACKWARD, WEIGHT)]
         rows.append(self.is_first & (self.kind == ONCE))
@@ -159,30 +189,29 @@ class _Looked:
         return tuple(column[data].astype(np.int64) for column in (src, dst, tensor, size))
 
     def _moved(self, *, is_up: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds of transfers into stages and out of them, of the last micro-batch."""
+        """Transfers into stages and out of them, of the last micro-batch: how many, and bytes."""
         src, dst = self._edges[:2]
         here = (self.micro == self.last) & self.is_first
         made, read, tensor, size = self._tensors(here[src] & here[dst])
         n = self.n
         away = read > made if is_up else read < made
         made, read, tensor, size = made[away], read[away], tensor[away], size[away]
-        latency, per_byte = self.problem.links.mean_link
-        seconds = latency + size.astype(np.float64) * per_byte
         if not is_up:
             # Mirrored, gradients go up: part q is part n - 2 - q.
             made, read = n - 2 - made, n - 2 - read
             order = np.lexsort((read, tensor))
-            made, read, tensor, seconds = made[order], read[order], tensor[order], seconds[order]
+            made, read, tensor, size = made[order], read[order], tensor[order], size[order]
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
         before = np.where(is_new, made, np.append(0, read[:-1])[: len(read)])
-        enters = _rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), seconds)
         is_last = np.append(tensor[1:] != tensor[:-1], True)[: len(tensor)]
-        leaves = _rectangles(
-            n, 0 * made[is_last], made[is_last], made[is_last] + 1, read[is_last], seconds[is_last]
-        )
+        from_, to = made[is_last], read[is_last]
+        into, out = [], []
+        for each in (np.ones(len(size)), size.astype(np.float64)):
+            into.append(_rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), each))
+            out.append(_rectangles(n, 0 * from_, from_, from_ + 1, to, each[is_last]))
         if not is_up:
-            enters, leaves = enters[::-1, ::-1].T, leaves[::-1, ::-1].T
-        return enters, leaves
+            into, out = ([one[::-1, ::-1].T for one in some] for some in (into, out))
+        return np.array(into), np.array(out)
 
     def _held(self) -> NDArray[np.uint64]:
         """What the backward pass reads of the forward pass, once per stage that reads it."""
@@ -211,11 +240,24 @@ class _Looked:
         np.add.at(until, made[is_new] + 1, size[is_new].astype(np.float64))
         return np.asarray(np.cumsum(until))
 
+    @cached_property
+    def _for_all(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """What is made once and read by every micro-batch, such as parameters that are gathered:
+        where, and bytes.
+        """
+        src, dst = self._edges[:2]
+        read = (self.kind[src] == ONCE) & (self.kind[dst] != ONCE)
+        made, _, tensor, size = self._tensors(read & self.is_first[src] & self.is_first[dst])
+        is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
+        return made[is_new], size[is_new].astype(np.float64)
+
     def _fixed(self) -> NDArray[np.uint64]:
         """What stays, gradients of parameters among it, and the most that one op has for itself."""
         graph, some = self.problem.graph, self.is_first
         stays = np.zeros(self.n)
         np.add.at(stays, self.part[some] + 1, graph.resident[some].astype(np.float64))
+        made, size = self._for_all
+        np.add.at(stays, made + 1, size)
         own = (graph.static_bytes - graph.resident + graph.workspace).astype(np.float64)
         most = np.zeros(self.n - 1)
         np.maximum.at(most, self.part[some], own[some])

@@ -1,0 +1,123 @@
+"""What the devices of a stage do together: replicas, sharded state, or the labels that cost least.
+
+Every stage has the same number of devices, neighbours on the fastest links, and shares its ops in
+the same way. Replicas share them by the batch, and each updates its part of all parameters, for
+that takes no more traffic. Where memory is short, they share the parameters too (ZeRO 1 and 3).
+Labels that cost least (:mod:`loadmaster.strategies.sharding`) are those of the whole model on the
+devices of one stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.units import counted
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
+from loadmaster.strategies.pipelines.chains import Pool, in_sets
+from loadmaster.strategies.sharding.space import Space as Labelled
+from loadmaster.strategies.sharding.space import can_be_sharded
+from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
+from loadmaster.transforms.layout import Layout
+
+#: Names of the axis inside of a stage: of replicas, and of other labels.
+REPLICAS, SHARDS = "dp", "tp"
+
+#: What of a replica's updates is sharded, by the words of recipes, how it is said, and whether it
+#: is tried only where memory is short.
+_STATES = (
+    ("optimizer", "optimizers sharded", False),
+    ("parameters", "parameters sharded", True),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """How the devices of each stage share its ops.
+
+    Attributes
+    ----------
+    pools : list of Pool
+        Devices that stages are on.
+    layout : Layout
+        Of one stage's devices.
+    words : str
+        What it is, as in "2 stages x 4 replicas".
+    traffic : float
+        Seconds of collectives in a step of the whole model, on the devices of one stage.
+    is_lean : bool
+        Whether it is for where nothing else fits, since something else is shorter wherever it does.
+    """
+
+    pools: list[Pool]
+    layout: Layout
+    words: str
+    traffic: float
+    is_lean: bool = False
+
+    @property
+    def width(self) -> int:
+        """Devices of a stage."""
+        return self.layout.mesh.size
+
+    @property
+    def sets(self) -> list[tuple[int, ...]]:
+        """The devices of each stage."""
+        return [devices for pool in self.pools for devices in pool.sets]
+
+    def takes(self, batch: int, m: int) -> bool:
+        """Whether each part of the batch has the same whole number of samples of each of m
+        micro-batches.
+        """
+        return not self.layout.is_batch.any() or batch % (m * self.width) == 0
+
+
+def insides(problem: Problem, pools: list[Pool], width: int) -> Iterator[Inside]:
+    """Ways to share the ops of stages of so many devices each: what is quickly found comes first.
+
+    None where the graph does not say how its ops can be cut, or no stages of the width are of equal
+    devices.
+    """
+    of = in_sets(pools, width)
+    if not of or not can_be_sharded(problem):
+        return
+    graph, axis = problem.model, MeshAxis(REPLICAS, width)
+    replicas = Layout.of(graph, Recipe(Mesh((axis,)), {REPLICAS: {"**": "batch"}}))
+    if replicas.is_batch.any():
+        words, is_trained = counted(width, "replica"), graph.updates.any()
+        gradients = float(graph.param_bytes[graph.stands_for == PARAMETER].sum()) * is_trained
+        first = np.array(of[0].sets[:1], dtype=np.int64)
+        traffic = Traffic(problem.links, first).seconds(ALL_REDUCE, gradients)
+        for word, said, is_lean in _STATES if is_trained else ():
+            sharded = replicas.with_sharded_state([word] * graph.n_ops, [0])
+            yield Inside(of, sharded, f"{words}, {said}", traffic, is_lean)
+        if not is_trained:
+            yield Inside(of, replicas, words, traffic)
+    if (found := _cheapest(problem, of)) is not None:
+        labels, traffic = found
+        same = labels.labels == replicas.labels
+        if not same[:, ~graph.view].all():
+            yield Inside(of, labels, counted(width, "shard"), traffic)
+
+
+def _cheapest(problem: Problem, pools: list[Pool]) -> tuple[Layout, float] | None:
+    """The labels that cost least on the devices of the first stage, and seconds of their traffic in
+    a step of the whole model.
+    """
+    space, width = Labelled.of(problem), pools[0].width
+    devices = tuple(problem.cluster.devices[d].name for d in pools[0].sets[0])
+    with suppress(InfeasibleError):
+        found = space.solver(Mesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)
+        labels = space.labels(found.columns)
+        mesh = Mesh((MeshAxis(SHARDS, width),))
+        imbalance = problem.expert_imbalance
+        layout = Layout(Dimensions.of(problem.model), mesh, labels, expert_imbalance=imbalance)
+        return layout, found.seen.sending
+    return None
