@@ -237,7 +237,8 @@ class Recipe:
         Modules whose parameters are gathered together, and whose gradients are scattered together,
         by one collective each, where ``shard_state`` has them sharded: ``"again"``, they are
         gathered a second time in the backward pass, or ``"kept"`` from the forward pass. Of nested
-        ones the innermost counts, and ``"."``, the model, has the rest. None: buckets by size.
+        ones the innermost counts, and ``"."``, the model, has the rest. None: buckets by size. With
+        micro-batches, what is kept is gathered once for all of them, and all else for each.
     batch_norm : "local" or "synchronised"
         Whether batch norms have the statistics of their part of the batch, or of all of it.
     bucket_bytes : int

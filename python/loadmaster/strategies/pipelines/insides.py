@@ -23,7 +23,6 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 from loadmaster.strategies.pipelines.chains import Pool, in_sets
 from loadmaster.strategies.sharding.space import Space as Labelled
-from loadmaster.strategies.sharding.space import can_be_sharded
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.transforms.layout import Layout
 
@@ -79,14 +78,16 @@ class Inside:
         return not self.layout.is_batch.any() or batch % (m * self.width) == 0
 
 
-def insides(problem: Problem, pools: list[Pool], width: int) -> Iterator[Inside]:
+def insides(
+    problem: Problem, pools: list[Pool], width: int, labelled: Labelled | None
+) -> Iterator[Inside]:
     """Ways to share the ops of stages of so many devices each: what is quickly found comes first.
 
-    None where the graph does not say how its ops can be cut, or no stages of the width are of equal
-    devices.
+    None where the graph does not say how its ops can be cut (``labelled`` is None), or no stages of
+    the width are of equal devices.
     """
     of = in_sets(pools, width)
-    if not of or not can_be_sharded(problem):
+    if not of or labelled is None:
         return
     graph, axis = problem.model, MeshAxis(REPLICAS, width)
     replicas = Layout.of(graph, Recipe(Mesh((axis,)), {REPLICAS: {"**": "batch"}}))
@@ -100,18 +101,18 @@ def insides(problem: Problem, pools: list[Pool], width: int) -> Iterator[Inside]
             yield Inside(of, sharded, f"{words}, {said}", traffic, is_lean)
         if not is_trained:
             yield Inside(of, replicas, words, traffic)
-    if (found := _cheapest(problem, of)) is not None:
+    if (found := _cheapest(labelled, of)) is not None:
         labels, traffic = found
         same = labels.labels == replicas.labels
         if not same[:, ~graph.view].all():
             yield Inside(of, labels, counted(width, "shard"), traffic)
 
 
-def _cheapest(problem: Problem, pools: list[Pool]) -> tuple[Layout, float] | None:
+def _cheapest(space: Labelled, pools: list[Pool]) -> tuple[Layout, float] | None:
     """The labels that cost least on the devices of the first stage, and seconds of their traffic in
     a step of the whole model.
     """
-    space, width = Labelled.of(problem), pools[0].width
+    problem, width = space.problem, pools[0].width
     devices = tuple(problem.cluster.devices[d].name for d in pools[0].sets[0])
     with suppress(InfeasibleError):
         found = space.solver(Mesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)

@@ -22,6 +22,8 @@ from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
 from loadmaster.strategies.sharding.recomputing import layers
+from loadmaster.strategies.sharding.space import Space as Labelled
+from loadmaster.strategies.sharding.space import can_be_sharded
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches
 from loadmaster.transforms.shards import shard
@@ -97,7 +99,12 @@ class Space:
 
     def insides(self, width: int) -> Iterator[Inside]:
         """Ways to share the ops of stages of so many devices each."""
-        return insides(self.problem, self.pools, width)
+        return insides(self.problem, self.pools, width, self.labelled)
+
+    @cached_property
+    def labelled(self) -> Labelled | None:
+        """What is known of sharding the problem; None: it is not known how ops can be cut."""
+        return Labelled.of(self.problem) if can_be_sharded(self.problem) else None
 
     def probe(self, m: int, *, again: bool = False, inside: Inside | None = None) -> Problem:
         """The problem with two micro-batches, of which the second is of the size that each of m
