@@ -17,7 +17,8 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.pipelines.pipeline import pipelines_below
-from loadmaster.strategies.pipelines.shapes import CHUNKS, Shape
+from loadmaster.strategies.pipelines.schedules import NAMED
+from loadmaster.strategies.pipelines.shapes import CHUNKS, Shape, ranked
 from loadmaster.strategies.pipelines.space import Space, lacks
 
 
@@ -30,8 +31,7 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
         return
     space = Space.of(problem)
     least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
-    counts = [m for m in space.counts if floor(problem, m) < least]
-    if not counts:
+    if not (counts := promising(space, least)):
         return
     found: tuple[Candidate, Shape] | None = None
     for one in pipelines_below(space, counts, least, run.budget):
@@ -43,6 +43,22 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
         candidate, shape = found
         candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
         yield candidate, Best(SPLIT_OPS, shape.words, candidate.verdict.step_time)
+
+
+def promising(space: Space, least: float) -> list[int]:
+    """The numbers of micro-batches whose stages could tell of less than ``least`` seconds.
+
+    What the number with the lowest floor loses to that, others lose by at least half: stages are as
+    uneven, and have as much to send.
+    """
+    floors = {m: floor(space.problem, m) for m in space.counts}
+    first, *others = sorted((m for m in floors if floors[m] < least), key=floors.__getitem__) or [0]
+    if not others:
+        return [first] * (first > 0)
+    shapes = ranked(space, [first], [space.problem.cluster.n_devices], NAMED[1:])
+    lost = shapes[0].seconds / floors[first] - 1 if shapes else 0.0
+    rest = [m for m in others if floors[m] * (1 + lost / 2) < least]
+    return sorted([first, *rest])
 
 
 def floor(problem: Problem, m: int) -> float:

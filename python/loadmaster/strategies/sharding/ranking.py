@@ -168,4 +168,6 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) ->
             labels = only.solve(weights[0])
         except InfeasibleError:
             continue
+        step = labels.seen.step_time
+        space.of_batch[mesh.size] = min(step, space.of_batch.get(mesh.size, inf))
         yield Ranked(mesh, labels, only, labels.fits(memory))

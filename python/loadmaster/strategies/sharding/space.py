@@ -50,6 +50,9 @@ class Space:
         Per axis of the recipe's mesh, which labels each node may have.
     solvers : dict
         Those that there are: what they found stands for any share of the memory.
+    of_batch : dict of int to float
+        Seconds of the shortest step with all work shared by the batch, as mirrors see it, by the
+        number of devices.
     """
 
     problem: Problem
@@ -62,6 +65,7 @@ class Space:
     recipe: Recipe | None = None
     allowed: Sequence[Mask] | None = None
     solvers: dict[tuple[Mesh, tuple[str, ...]], Solver] = field(default_factory=dict)
+    of_batch: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
