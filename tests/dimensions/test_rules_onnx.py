@@ -265,6 +265,8 @@ def channel_norm(drawn: Drawn, kind: str) -> Case:
     scale, bias, mean, variance = (drawn.floats(channels) for _ in range(4))
     if kind == "BatchNormalization":
         return call(kind, x, scale, bias, mean, variance, keywords={"training_mode": 0})
+    if kind.startswith("BatchNorm"):
+        return trained_norm(drawn, kind, x)
     groups = channels if kind == "InstanceNormalization" else 2
 
     def grouped(part: Part):
@@ -285,6 +287,44 @@ def channel_norm(drawn: Drawn, kind: str) -> Case:
 
     keywords = {"num_groups": 2} if groups == 2 and kind == "GroupNormalization" else {}
     return call(kind, x, scale, bias, keywords=keywords, run=run, together={"spatial": formula})
+
+
+def trained_norm(drawn: Drawn, kind: str, x) -> Case:
+    """ONNX Runtime's batch norm of a training step, or its gradient."""
+    over, channels = (0, 2, 3), x.shape[1]
+
+    def wide(values):
+        return values[:, None, None]
+
+    def forward(parts: list[Part]) -> list[Outputs]:
+        made, square = normalised([p.args[0] for p in parts], over, parts)
+        scale, bias, *running = parts[0].args[1:]
+        count = sum(p.args[0].size for p in parts) / len(scale)
+        mean = sum(p.args[0].sum(over) for p in parts) / count
+        variance = square.ravel() - mean**2
+        kept = [0.9 * old + 0.1 * new for old, new in zip(running, (mean, variance), strict=True)]
+        kept += [mean, 1 / np.sqrt(variance + 1e-5)]
+        return [[each * wide(scale) + wide(bias), *kept] for each in made]
+
+    def backward(parts: list[Part]) -> list[Outputs]:
+        scale, mean, inverse = map(wide, parts[0].args[2:])
+        pairs = [(p.args[0], (p.args[1] - mean) * inverse) for p in parts]
+        count = sum(g.size for g, _ in pairs) / len(scale)
+        of_bias = sum(g.sum(over) for g, _ in pairs)
+        of_scale = sum((g * seen).sum(over) for g, seen in pairs)
+        terms = [(g, (wide(of_bias) + seen * wide(of_scale)) / count) for g, seen in pairs]
+        return [[(g - term) * scale * inverse, of_scale, of_bias] for g, term in terms]
+
+    formula = backward if kind.endswith("Grad") else forward
+
+    def run(args, keywords) -> Outputs:
+        return formula([Part(None, "", 0, 1, 0, 1, args, keywords, {}, {}, [], {})])[0]
+
+    tensors = [drawn.floats(*x.shape)] if kind.endswith("Grad") else []
+    vectors = [drawn.floats(channels) for _ in range(4 - len(tensors))]
+    together = dict.fromkeys(("batch", "spatial"), formula)
+    keywords = {} if tensors else {"training_mode": 1}
+    return call(kind, *tensors, x, *vectors, keywords=keywords, run=run, together=together)
 
 
 def along(drawn: Drawn, kind: str) -> Case:

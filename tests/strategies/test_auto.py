@@ -23,6 +23,7 @@ from loadmaster.strategies.auto.gathering import gathered
 from loadmaster.strategies.auto.parts import parts
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.refinement import Entrant, Refinement
+from loadmaster.strategies.auto.replicas import replicas
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.auto.seeds import SEEDS, Seed, worth_trying
@@ -609,6 +610,16 @@ def test_where_a_plan_is_far_ahead_there_are_no_more_than_the_first_seeds():
         run = Run(problem, Budget(0.1, None))
         assert len(Planting(run, best / far).plant()) == n_seeds
     assert len(all_of_them) > TUNING.sure_seeds
+
+
+def test_replicas_that_are_far_by_their_mirror_are_not_judged():
+    problem = problem_of(example("vgg19"), lm.Cluster.preset("4xV100-PCIe"))
+    run = Run(problem, Budget(0.1, None), may_split=True)
+    [(best, _)] = shards.shards(run)
+    steps = [found.verdict.step_time for found, _ in replicas(run, best)]
+    assert run.seen_of_replicas(4) < min(steps)
+    run.replicas[4] = 1.01 * (1 + TUNING.replicas_near) * best.verdict.step_time
+    assert list(replicas(run, best)) == []
 
 
 def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eight():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -123,6 +124,28 @@ def test_megatron_sends_what_its_authors_say():
     one = cluster.collective("all_reduce", range(4), 2 * batch * tokens * width).seconds
     busy = plan.verdict.schedule.channel_busy.max()
     assert 2 * 24 * one < busy < 1.1 * 4 * 24 * one
+
+
+def test_megatron_by_sequence_keeps_its_weights_in_parts():
+    """Tokens are gathered before columns and scattered after rows, twice in each direction; what
+    reads a matrix of weights, or makes its gradient, is cut by none of them.
+    """
+    graph, cluster = example("gpt3-330m"), NVLINK.subset(range(4))
+    plan = lm.place(graph, cluster, "megatron", tp=4, sequence=True)
+    kinds = Counter(plan.schedule.collectives.kind)
+    layers = 24
+    for kind in ("all_gather", "reduce_scatter"):
+        assert 4 * layers <= kinds[kind] <= 4 * layers + 4
+    assert kinds["all_reduce"] <= 4
+    words = plan.recipe.words(graph)["y" if "y" in plan.recipe.mesh.names else "x"]
+    of_layers = [op for op in range(graph.n_ops) if graph.modules[op].startswith("h.")]
+    products = [
+        op for op in of_layers if graph.kinds[op] in ("aten.mm.default", "aten.addmm.default")
+    ]
+    assert {words[op] for op in products} == {"head", "row", "column", "contraction"}
+    assert all(words[op] != "whole" for op in products)
+    norms = [op for op in of_layers if "layer_norm" in graph.kinds[op]]
+    assert {words[op] for op in norms} == {"token"}
 
 
 def test_fsdp_keeps_its_share_of_parameters():

@@ -274,6 +274,13 @@ def test_worse_balance_makes_longer_steps():
     assert planned(1.3).recipe.expert_imbalance == 1.3
 
 
+def test_where_few_experts_have_all_the_work_each_is_on_all_devices():
+    plan = planned(8.0)
+    runs = (mixtral().experts.of_op >= 0) & ~plan.graph.placeholder
+    assert not (plan.layout.labels[:, runs] == OWNER).any()
+    assert plan.makespan == planned(6.0).makespan
+
+
 def test_a_recipe_keeps_it_and_applies_it():
     recipe = planned(1.3).recipe
     again = Recipe.from_toml(recipe.to_toml())

@@ -15,7 +15,7 @@ from products import chain, mlp
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.form import FLAT, OWNER
+from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, REPLICATE
 from loadmaster.dimensions.words import label_of
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
@@ -103,6 +103,36 @@ def test_sequence_parallelism_gathers_and_scatters_instead():
     ]
     rows = [op for op in program.parts_of(3) if not program.own[op]]
     assert program.graph.output_bytes[rows].tolist() == [64 * 128 * 4 // 4] * 4
+
+
+OF_TRAINING = {
+    "aten.native_batch_norm_backward.default": lambda *tensors: [
+        [*tensors[:3], None, None, *tensors[3:], True, 1e-5, [True] * 3]
+    ],
+    "com.microsoft.BatchNormalizationGrad": lambda *tensors: [[*tensors], {"epsilon": 1e-5}],
+}
+
+
+@pytest.mark.parametrize("kind", OF_TRAINING)
+def test_weights_of_a_local_batch_norm_have_gradients_in_parts_of_a_sum(kind):
+    shapes = ["f32[8,4,6,6]"] * 2 + ["f32[4]"] * 3
+    tensors = [{"op": op} for op in range(5)]
+    graph = lm.OpGraph(
+        {
+            "name": ["gradient", "x", "scale", "mean", "inverse", "norm"],
+            "kind": ["input", "input", "parameter", "buffer", "buffer", kind],
+            "output": [*shapes, "f32[8,4,6,6];f32[4];f32[4]"],
+            "args": [None] * 5 + [OF_TRAINING[kind](*tensors)],
+        },
+        {"src": range(5), "dst": [5] * 5, "bytes": [4608, 4608, 16, 16, 16]},
+    )
+    dimensions = Dimensions.of(graph)
+    labels = cut_along(dimensions, "batch")
+    made = {
+        batch_norm: Layout(dimensions, FOUR, labels, batch_norm).made[0, -3:].tolist()
+        for batch_norm in ("local", "synchronised")
+    }
+    assert made == {"local": [0, PARTIAL, PARTIAL], "synchronised": [0, REPLICATE, REPLICATE]}
 
 
 def test_data_parallelism_sums_gradients_alone():

@@ -99,12 +99,17 @@ def _levels(places: Places) -> list[tuple[list[str], NDArray[np.int64]]]:
 
 def _patterns(places: Places) -> Iterator[tuple[list[str], NDArray[np.int64]]]:
     pieces = list(map(numbered, places.keys))
+    numbers = np.array([len(each) // 2 for each in pieces], dtype=np.int64)
     for n in range(_NUMBERS + 1):
         for kept in combinations(range(_NUMBERS), n):
+            some = np.flatnonzero(numbers > max(kept, default=0)).tolist()
             patterns: dict[str, int] = {}
-            found = (family_of(key, kept) for key in pieces)
-            of = [-1 if one is None else patterns.setdefault(one, len(patterns)) for one in found]
-            yield list(patterns), np.array(of, dtype=np.int64)
+            of = np.full(len(pieces), -1, dtype=np.int64)
+            for i in some:
+                one = family_of(pieces[i], kept)
+                of[i] = -1 if one is None else patterns.setdefault(one, len(patterns))
+            if patterns:
+                yield list(patterns), of
     yield [escaped_pattern(key) for key in places.keys], np.arange(len(places.keys))
 
 

@@ -8,7 +8,7 @@ the character after it away.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,9 @@ _SELECTOR = re.compile(r"((?:\\.|[^\\ #])*)(?: ((?:\\.|[^\\#])*))?(?:#(\d{1,9}))
 _CHARACTER = re.compile(r"\\.|[^\\]", re.S)
 _WORD = re.compile(r"[./][^./]*")
 _SPECIAL = re.compile(r"[\\*# ]")
+
+#: Keys are looked up by so many of their last words.
+_ENDING = 2
 
 #: The pieces of the word ``**``.
 _ANY = {(".", "", ""), ("/", "", "")}
@@ -169,6 +172,16 @@ class Selector:
         """An expression of the same keys; None where ``**`` stands for any number of words."""
         return None if _ANY & set(self._words) else re.compile("".join(map(_of_word, self._words)))
 
+    @property
+    def ending(self) -> tuple[int | str, ...]:
+        """How many words a key of :attr:`expression` has, and those of its last ones that have no
+        star, at most :data:`_ENDING`.
+        """
+        words = [pieces[0] if len(pieces) == 1 else None for pieces in self._words]
+        known = next((i for i, word in enumerate(reversed(words)) if word is None), len(words))
+        last = words[len(words) - min(known, _ENDING) :]
+        return len(words), *(word for word in last if word is not None)
+
     def fits(self, words: Sequence[str]) -> bool:
         """Whether the words of a path or name match the pattern. O(words of both)."""
         if not _ANY & set(self._words):
@@ -259,6 +272,21 @@ def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> lis
     return found
 
 
+def ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of its number come before each.
+
+    >>> ordinals(np.array([4, 7, 4, 4])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(code, kind="stable")
+    is_first = np.ones(len(code), dtype=bool)
+    is_first[1:] = code[order[1:]] != code[order[:-1]]
+    place = np.arange(len(code))
+    found = np.empty_like(place)
+    found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
+    return found
+
+
 class Places:
     """Where items stand: ops by module, kind and ordinal; or tensors by name.
 
@@ -275,20 +303,23 @@ class Places:
     """
 
     def __init__(self, names: Iterable[str], kinds: Iterable[str]) -> None:
+        names, kinds = list(names), list(kinds)
         keys: dict[str, int] = {}
-        words: dict[str, int] = {}
-        seen: Counter[tuple[int, int]] = Counter()
-        columns: list[tuple[int, int, int]] = []
-        for name, kind in zip(names, kinds, strict=True):
-            at = keys.setdefault(_key(name), len(keys)), words.setdefault(kind, len(words))
-            columns.append((*at, seen[at]))
-            seen[at] += 1
-        self.keys, self.kinds = list(keys), list(words)
-        self.key, self.kind, self.ordinal = np.array(columns, dtype=np.int64).reshape(-1, 3).T
+        number = {name: keys.setdefault(_key(name), len(keys)) for name in dict.fromkeys(names)}
+        words = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+        self.keys, self.kinds, n = list(keys), list(words), len(names)
+        self.key = np.fromiter(map(number.__getitem__, names), np.int64, n)
+        self.kind = np.fromiter(map(words.__getitem__, kinds), np.int64, n)
+        self.ordinal = ordinals(self.key * len(words) + self.kind)
         self._order = np.argsort(self.key, kind="stable")
         self._first = np.searchsorted(self.key[self._order], np.arange(len(self.keys) + 1))
         self._index = keys
         self._words = list(map(_words, keys))
+        #: Keys by how many words they have, and by the last ones.
+        self._ending: dict[tuple[int | str, ...], list[int]] = defaultdict(list)
+        for i, path in enumerate(self._words):
+            for known in range(min(_ENDING, len(path)) + 1):
+                self._ending[len(path), *path[len(path) - known :]].append(i)
         self._keys_of: dict[str, list[int]] = {}
         self._kinds_of: dict[str, NDArray[np.bool_]] = {}
 
@@ -314,8 +345,8 @@ class Places:
             if len(exact) == 1:
                 self._keys_of[pattern] = [self._index[e] for e in exact if e in self._index]
             elif (form := selector.expression) is not None:
-                fitting = [i for i, key in enumerate(self.keys) if form.fullmatch(key)]
-                self._keys_of[pattern] = fitting
+                may = self._ending.get(selector.ending, ())
+                self._keys_of[pattern] = [i for i in may if form.fullmatch(self.keys[i])]
             else:
                 fitting = [i for i, words in enumerate(self._words) if selector.fits(words)]
                 self._keys_of[pattern] = fitting

@@ -7,6 +7,8 @@ their squares, backward the gradients and their products with the values.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,9 @@ BatchNormalization BatchNormalizationGrad BatchNormInternal
 """
 KINDS = frozenset(_TEXT.split())
 
+#: Before kinds of ONNX Runtime.
+_RUNTIME = "com.microsoft."
+
 #: The axis of the channels.
 _AXIS = 1
 
@@ -35,8 +40,7 @@ _BYTES = 8
 
 def is_batch_norm(graph: OpGraph) -> NDArray[np.bool_]:
     """Which ops are batch norms in training, or their gradients: bool [n_ops]."""
-    known = {kind: ".".join(kind.split(".")[:2]) in KINDS for kind in set(graph.kinds)}
-    return np.fromiter((known[kind] for kind in graph.kinds), bool, graph.n_ops)
+    return _are(graph, filter(_is_known, set(graph.kinds)))
 
 
 def sums_gradients(graph: OpGraph) -> NDArray[np.bool_]:
@@ -45,10 +49,20 @@ def sums_gradients(graph: OpGraph) -> NDArray[np.bool_]:
     With statistics of a part of the batch, the gradients of weights that they make, all outputs but
     the first, are of that part, and others are to be added.
     """
-    kinds = {kind for kind in graph.kinds if "ackward" in kind}
-    backward = np.fromiter(map(kinds.__contains__, graph.kinds), bool, graph.n_ops)
-    found: NDArray[np.bool_] = is_batch_norm(graph) & backward
-    return found
+    known = filter(_is_known, set(graph.kinds))
+    return _are(graph, (kind for kind in known if kind.endswith("Grad") or "ackward" in kind))
+
+
+def _is_known(kind: str) -> bool:
+    return ".".join(kind.removeprefix(_RUNTIME).split(".")[:2]) in KINDS
+
+
+def _are(graph: OpGraph, kinds: Iterable[str]) -> NDArray[np.bool_]:
+    """Which ops are of some kinds."""
+    wanted = set(kinds)
+    if not wanted:
+        return np.zeros(graph.n_ops, dtype=bool)
+    return np.fromiter(map(wanted.__contains__, graph.kinds), bool, graph.n_ops)
 
 
 def statistics(

@@ -3,7 +3,7 @@ local search from there.
 
 Loadmaster's own. Its stages, each in a file of its own:
 
-1. Replicas are judged (:mod:`.replicas`), and plans whose ops are cut or sharded (:mod:`.shards`),
+1. Plans whose ops are cut or sharded are judged (:mod:`.shards`), and replicas (:mod:`.replicas`),
    and pipelines where they could be shorter (:mod:`.pipelines`).
    The best of them is searched from (:mod:`.inside`). Where that is far from the bound, ops of
    replicas are placed one by one (:mod:`.loose`). The plan is the best of them and of whole ops,
@@ -226,11 +226,11 @@ def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     objective, tuning = run.problem.objective, run.tuning
     of_space: dict[str, tuple[Candidate, Best]] = {}
     spaces: list[tuple[str, Callable[[Candidate | None], Iterator[tuple[Candidate, Best]]]]] = [
-        ("replicas", lambda _: replicas(run)),
         ("shards", lambda _: shards(run)),
+        ("replicas", lambda best: replicas(run, best)),
         ("replicas", lambda best: other_replicas(run, best)),
     ]
-    for space, plans in spaces if may_replicate else spaces[1:2]:
+    for space, plans in spaces if may_replicate else spaces[:1]:
         best = objective.best(one for one, _ in of_space.values()) if of_space else None
         if best is not None and run.budget.lacks(0.0):
             break

@@ -2,8 +2,9 @@
 fewer devices.
 
 Each is judged in the orders of ``data-parallel`` and, if it is near the best, in that of
-:mod:`.inside`. Replicas on fewer devices are left out where their work alone takes longer than the
-best plan that is there, and parameter servers where their traffic alone does.
+:mod:`.inside`. Replicas with collectives are left out where shards that are whole replicas are far
+from the best plan that is there, by their mirrors; those on fewer devices where their work alone
+takes longer, and parameter servers where their traffic alone does.
 """
 
 from __future__ import annotations
@@ -39,21 +40,20 @@ def can_be_replicated(problem: Problem) -> bool:
     return several and problem.program.is_plain
 
 
-def replicas(run: Run) -> Iterator[tuple[Candidate, Best]]:
+def replicas(run: Run, best: Candidate | None) -> Iterator[tuple[Candidate, Best]]:
     """Replicas on all devices that fit, with collectives, each with what it offers, until a time
-    limit is over.
+    limit is over; those that may be better than the best plan that is there.
     """
-    problem = run.problem
+    problem, n = run.problem, run.problem.cluster.n_devices
     ways = WAYS if problem.model.updates.any() else WAYS[:1]
-    asked = ((problem.cluster.n_devices, way, 0.0) for way in ways)
-    return _judged(run, asked, None)
+    return _judged(run, ((n, way, run.seen_of_replicas(n)) for way in ways), best)
 
 
 def other_replicas(run: Run, best: Candidate | None) -> Iterator[tuple[Candidate, Best]]:
     """Replicas on fewer devices, and with parameter servers: those that fit and may be better than
     the best plan that is there, each with what it offers, until a time limit is over.
     """
-    return _judged(run, _others(run.problem), best)
+    return _judged(run, _others(run), best)
 
 
 def _judged(
@@ -84,10 +84,11 @@ def _judged(
         best = found if best is None else objective.better(best, found)
 
 
-def _others(problem: Problem) -> Iterator[tuple[int, Way, float]]:
+def _others(run: Run) -> Iterator[tuple[int, Way, float]]:
     """How many replicas, which way, and seconds that no step of them can be below. More replicas
     than samples are as many as there are samples.
     """
+    problem = run.problem
     is_trained, n_devices = problem.model.updates.any(), problem.cluster.n_devices
     work = float(problem.time[:, problem.cluster.device_types].sum(axis=0).min())
     most = min(n_devices, batch_size(problem.model) or n_devices)
@@ -95,7 +96,7 @@ def _others(problem: Problem) -> Iterator[tuple[int, Way, float]]:
     fewer = [n for n in numbers[1:] if n < most]
     for n in fewer:
         for way in WAYS if is_trained else WAYS[:1]:
-            yield n, way, work / n
+            yield n, way, max(work / n, run.seen_of_replicas(n))
     for n in [most, *fewer] if is_trained else ():
         servers = seconds_of_servers(problem, data_parallel.usable(problem)[:n])
         yield n, SERVERS, max(work / n, servers)

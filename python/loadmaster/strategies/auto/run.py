@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from loadmaster.base.effort import Budget
@@ -50,6 +50,8 @@ class Run:
         Whether one device is the answer, so that there is nothing to search for.
     ended : str
         What the user should know about how the search ended; empty: nothing.
+    replicas : dict of int to float
+        Seconds of a step of shards that are whole replicas, by how many, as their mirrors see it.
     lacking : (str, int) or None
         Of the replicas that did not fit, those that lack least on any device, in words, and the
         bytes that they lack there. None: none were refused for memory.
@@ -68,6 +70,11 @@ class Run:
     is_sole: bool = False
     ended: str = ""
     lacking: tuple[str, int] | None = None
+    replicas: dict[int, float] = field(default_factory=dict)
+
+    def seen_of_replicas(self, n: int) -> float:
+        """Seconds that no step of so many replicas with collectives is taken to be below."""
+        return self.replicas.get(n, 0.0) / (1 + self.tuning.replicas_near)
 
     def lack(self, words: str, shortfall: Mapping[str, int]) -> None:
         """Notes that some replicas do not fit."""

@@ -15,6 +15,7 @@ from loadmaster.strategies.sharding.judging import with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.sharded import in_all_spaces
 from loadmaster.strategies.sharding.space import Space, can_be_sharded
+from loadmaster.transforms.shares import batch_size
 
 
 def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
@@ -32,6 +33,8 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
             run.lack(words, problem.cluster.shortfall(found.verdict.peak))
         elif best is None or problem.objective.better(best[0], found) is found:
             best = found, labels, of
+    samples = batch_size(problem.model) or 0
+    run.replicas.update({n: step for n, step in space.of_batch.items() if n <= samples})
     if best is None:
         return
     found, labels, space = best

@@ -70,6 +70,10 @@ class Tuning:
 
     # -- replicas ----------------------------------------------------------------------------------
 
+    #: Replicas with collectives are not judged where their mirror's step is longer than that of the
+    #: best plan by more than this share of it. By hand: as far as shards are judged (``WITHIN`` in
+    #: :mod:`loadmaster.strategies.sharding.sharded`).
+    replicas_near: float = 0.25
     #: Replicas whose step is longer than that of the best by no more than this share of it are
     #: tried in a better order, which gains 15 % at most on the training graphs of
     #: ``benches/replicas.py models``.
@@ -85,12 +89,11 @@ class Tuning:
     loose_hope: float = 2.0
 
     #: Where the best seed of whole ops takes longer than so many times the best plan with replicas
-    #: or shards, whole ops are not searched for. In the 14 cases of ``benches/sharding.py --method
-    #: auto`` in which their bound left room, search made the best seed shorter by 14.4 % at most.
+    #: or shards, whole ops are not searched for. By hand: that a search would not have gained that
+    #: much was seen on the 14 rows of ``benches/sharding.py --method auto`` whose bound left room.
     whole_hope: float = 1.25
     #: Where so many seeds of whole ops all take longer than so many times that plan, there are no
-    #: more seeds. In ``benches/results/quality.csv``, the first few that fit take 1.28 times as
-    #: long as the best method at most, but for 2.2 times in one case of short memory.
+    #: more seeds. By hand. Nothing says that a later one is no better: with short memory it can be.
     sure_seeds: int = 6
     seed_hope: float = 1.5
 

@@ -5,8 +5,8 @@ heads, embeddings and losses by the vocabulary, so that a layer all-reduces twic
 Korthikanti et al. 2022, sequence parallelism: what lies between is cut by tokens, and all-reduces
 become reduce-scatters and all-gathers. The outer axis shares the batch, with the weights whole.
 
-Here the labels of the inner axis are the cheapest of those that cut features, heads and experts,
-and tokens; layers are alike. That columns come before rows is what is cheapest.
+Here the labels of the inner axis are the cheapest of those that cut every product, attention and
+experts so, and tokens between them; layers are alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
+from loadmaster.strategies.sharding.uniform import Mask, roles_only, tensor_parallel
 
 
 @strategy("megatron", "columns, then rows, in every layer, inside of replicas", is_final=True)
@@ -79,8 +79,8 @@ def _shapes(problem: Problem) -> Iterator[Mesh]:
 def _labelled(space: Space, shapes: list[Mesh], sequence: bool) -> Iterator[Ranked]:
     structure = space.structure
     replicas = roles_only(structure, ("batch",), ("whole",))
-    inner = roles_only(structure, (*TENSOR, *["token"] * sequence), ("whole", *TENSOR))
     for mesh in shapes:
+        inner = tensor_parallel(structure, mesh.shape[-1], sequence=sequence)
         masks: list[Mask] = [replicas] * (len(mesh.axes) - 1) + [inner]
         solver = Solver(space.setting(mesh), masks)
         try:

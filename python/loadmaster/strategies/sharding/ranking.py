@@ -10,6 +10,7 @@ they are what labels that only add up may miss.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -160,6 +161,11 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) ->
     memory, solver = space.memory(mesh), space.solver(mesh)
     for labels in solver.all_weights(memory, weights, to_beat):
         yield Ranked(mesh, labels, solver, labels.fits(memory))
+    if space.has_uneven_experts:
+        apart = space.solver_of_cut_experts(mesh)
+        with suppress(InfeasibleError):
+            for labels in apart.all_weights(memory, weights[:1], to_beat):
+                yield Ranked(mesh, labels, apart, labels.fits(memory))
     if len(mesh.axes) > 1:
         return
     for state in (("whole",), ("flat",)):
@@ -168,4 +174,6 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) ->
             labels = only.solve(weights[0])
         except InfeasibleError:
             continue
+        step = labels.seen.step_time
+        space.of_batch[mesh.size] = min(step, space.of_batch.get(mesh.size, inf))
         yield Ranked(mesh, labels, only, labels.fits(memory))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.form import OWNER
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
@@ -50,6 +51,9 @@ class Space:
         Per axis of the recipe's mesh, which labels each node may have.
     solvers : dict
         Those that there are: what they found stands for any share of the memory.
+    of_batch : dict of int to float
+        Seconds of the shortest step with all work shared by the batch, as mirrors see it, by the
+        number of devices.
     """
 
     problem: Problem
@@ -62,6 +66,7 @@ class Space:
     recipe: Recipe | None = None
     allowed: Sequence[Mask] | None = None
     solvers: dict[tuple[Mesh, tuple[str, ...]], Solver] = field(default_factory=dict)
+    of_batch: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -130,6 +135,24 @@ class Space:
             mask = roles_only(self.structure, ("batch",), state)
             allowed = [mask if self.allowed is None else mask & self.allowed[0]]
             self.solvers[key] = Solver(self.setting(mesh), allowed)
+        return self.solvers[key]
+
+    @cached_property
+    def has_uneven_experts(self) -> bool:
+        """Whether experts that are modules of their own have more to do than their fair share."""
+        return self.problem.expert_imbalance > 1 and bool((self.structure.expert[1] > 1).any())
+
+    def solver_of_cut_experts(self, mesh: Mesh) -> Solver:
+        """The solver of a mesh on which no device has experts of its own."""
+        key = mesh, ("expert",)
+        if key not in self.solvers:
+            ways, way = self.structure.ways, self.structure.way
+            mask = ~ways.shares_experts[way]
+            # A parameter or an update may be on one device all the same, unless it is an expert's.
+            of_expert = (self.structure.expert[1] > 1)[:, None]
+            mask = mask & ~(of_expert & (ways.label[way] == OWNER))
+            every = self.allowed or [mask] * len(mesh.axes)
+            self.solvers[key] = Solver(self.setting(mesh), [mask & one for one in every])
         return self.solvers[key]
 
     def memory(self, mesh: Mesh) -> float:

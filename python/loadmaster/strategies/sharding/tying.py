@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.module_paths import module_path
+from loadmaster.model.patterns import ordinals
 from loadmaster.strategies.sharding.joint import joint
 from loadmaster.strategies.sharding.structure import Structure
 
@@ -35,7 +36,7 @@ def part_played(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.i
     where = joint(modules, kind, structure.phase)
     alike = joint(where, nature)
     is_crowded = np.bincount(alike)[alike] > CROWD
-    which = np.where(is_crowded, -1 - _around(structure, nature), _ordinals(where))
+    which = np.where(is_crowded, -1 - _around(structure, nature), ordinals(where))
     part = structure.dimensions.experts.part[structure.op]
     return joint(nature, path, kind, part, np.where(part >= 0, 0, which))
 
@@ -72,18 +73,3 @@ def wild(module: str) -> str:
     ('h.*.attn', 'layer1.*.conv1', 'm.layer.*.weight')
     """
     return ".".join("*" if word.isdigit() else word for word in module_path(module))
-
-
-def _ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of its number come before each.
-
-    >>> _ordinals(np.array([4, 7, 4, 4])).tolist()
-    [0, 0, 1, 2]
-    """
-    order = np.argsort(code, kind="stable")
-    begins = np.r_[True, code[order][1:] != code[order][:-1]][: len(code)]
-    starts = np.flatnonzero(begins)
-    count = np.arange(len(code)) - np.repeat(starts, np.diff(np.append(starts, len(code))))
-    found = np.empty(len(code), dtype=np.int64)
-    found[order] = count
-    return found

@@ -10,7 +10,10 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.dimensions.form import PARTIAL
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.shapes import parse_output
+from loadmaster.strategies.sharding.structure import GRADIENT, WEIGHT, Structure
 
 Mask = NDArray[np.bool_]
 
@@ -31,6 +34,121 @@ def roles_only(structure: Structure, roles: Collection[str], state: Collection[s
     held[~held.any(axis=1), 0] = True
     mask: Mask = np.where(structure.in_update[:, None], held[structure.way], model[structure.way])
     return mask
+
+
+def tensor_parallel(structure: Structure, parts: int, *, sequence: bool) -> Mask:
+    """Labels of tensor parallelism on an axis of so many parts: bool [n_nodes, most labels].
+
+    By features, heads and experts. A product with a matrix of weights, and that matrix, are cut
+    wherever they have as many of these, by columns and rows in turn. Norms exchange nothing. With
+    ``sequence`` what lies between is cut by tokens, too: what is neither such a product, forward or
+    backward, nor attention, which is by heads.
+    """
+    ways, way, state = structure.ways, structure.way, ("whole", *TENSOR)
+    mask = roles_only(structure, TENSOR, state)
+    products, has_heads = _products(structure), np.array(["head" in one for one in ways.role])[way]
+    if sequence:
+        between = ~(has_heads | products)
+        with_tokens = roles_only(structure, (*TENSOR, "token"), state)
+        mask = np.where(between[:, None], with_tokens, mask)
+    cuts = _rows(ways.role, ways.label.shape[1], TENSOR) & (ways.label > 0)
+    cuts = (cuts & ((ways.limit == 0) | (ways.limit >= parts)))[way]
+    sums = (cuts & (ways.outputs[ways.first_output[way]] == PARTIAL)).any(axis=1)
+    forward = products & sums & (structure.phase == 0)
+    turns = cuts & by_turns(structure, forward)
+    cuts[forward & turns.any(axis=1)] &= turns[forward & turns.any(axis=1)]
+    a = structure.arguments
+    held = forward.copy()
+    held[a.root[forward[a.reader] & matrices(structure)[a.root]]] = True
+    held &= cuts.any(axis=1)
+    mask[held] = cuts[held]
+    norms = _of_kind(structure, "norm")
+    mask[norms] &= (ways.exchanged == 0)[way[norms]]
+    return mask
+
+
+def by_turns(structure: Structure, product: NDArray[np.bool_]) -> Mask:
+    """Columns, then rows: labels that give partial sums, for products that read what a product of
+    the layer or attention made with no norm between; other labels for other products. Experts are
+    anyhow.
+    """
+    ways, way = structure.ways, structure.way
+    most = ways.label.shape[1]
+    of_experts, idle = (_rows(ways.role, most, {word})[way] for word in ("expert", "partial"))
+    sums = (ways.outputs[ways.first_output[way]] == PARTIAL) & ~idle
+    follows = _follow(structure, product)
+    mask: Mask = of_experts | np.where(follows[:, None], sums, ~sums & ~idle)
+    return mask
+
+
+def _follow(structure: Structure, product: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which ops of the forward pass read what a product or attention made, with no norm between."""
+    starts = product | _of_kind(structure, "attention")
+    is_root = _of_kind(structure, "rsqrt")
+    stops = is_root | _of_kind(structure, "norm")
+    arguments = structure.arguments
+    is_data = (arguments.traffic != WEIGHT) & (structure.phase[arguments.reader] == 0)
+    makers: dict[int, list[int]] = {}
+    ends = (arguments.reader[is_data].tolist(), arguments.root[is_data].tolist())
+    for reader, root in zip(*ends, strict=True):
+        makers.setdefault(reader, []).append(root)
+    found = np.zeros(structure.n, dtype=bool)
+    for node in sorted(makers):  # Ops are listed in the order in which they run.
+        read = [made for made in makers[node] if not stops[made]]
+        stops[node] |= any(is_root[made] for made in makers[node])
+        found[node] = any(starts[made] or found[made] for made in read)
+    return found
+
+
+def _of_kind(structure: Structure, word: str) -> NDArray[np.bool_]:
+    """Which nodes have a word in their kind."""
+    kinds = structure.graph.kinds
+    return np.array([word in kinds[op] for op in structure.op.tolist()], dtype=bool)
+
+
+def matrices(structure: Structure) -> NDArray[np.bool_]:
+    """Which nodes are parameters of two dimensions or more: bool [n_nodes]."""
+    texts, found = structure.graph.outputs, np.zeros(structure.n, dtype=bool)
+    for node in np.flatnonzero(structure.stands_for == PARAMETER).tolist():
+        sizes = parse_output(texts[int(structure.op[node])])[0][1]
+        found[node] = len(sizes or ()) > 1
+    return found
+
+
+def _products(structure: Structure) -> NDArray[np.bool_]:
+    """Which nodes read a matrix of weights, or make its gradient; casts stand for either."""
+    a, updates, weights = structure.arguments, structure.updates, matrices(structure)
+    of_cast = np.flatnonzero(_is_cast(structure)[a.reader])
+    root, reader = a.root[of_cast], a.reader[of_cast]
+    reads = np.zeros(structure.n, dtype=bool)
+    reads[a.reader[_spread(weights, root, reader)[a.root]]] = True
+    at = structure.node[updates.parameter]
+    is_matrix = np.zeros(updates.n + 1, dtype=bool)
+    is_matrix[updates.of_parameter[(at >= 0) & weights[at]]] = True
+    of_matrix = is_matrix[updates.of_op[structure.op[a.reader]]] & (a.traffic == GRADIENT)
+    made = np.zeros(structure.n, dtype=bool)
+    made[a.root[of_matrix]] = True
+    found: NDArray[np.bool_] = (reads | _spread(made, reader, root)) & ~structure.in_update
+    return found
+
+
+def _is_cast(structure: Structure) -> NDArray[np.bool_]:
+    """Which nodes have one argument, and make of it as many elements."""
+    forms, form_of = structure.dimensions.forms, structure.dimensions.form_of[structure.op]
+    same = [len(form.inputs) == 1 and form.inputs == form.outputs for form in forms]
+    return np.array([*same, False])[form_of]
+
+
+def _spread(
+    found: NDArray[np.bool_], source: NDArray[np.int64], target: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """What is found, and what can be reached from there by links. O(links) a link of a chain."""
+    while True:
+        more = found.copy()
+        more[target[found[source]]] = True
+        if np.array_equal(more, found):
+            return found
+        found = more
 
 
 def _rows(role: tuple[tuple[str, ...], ...], most: int, wanted: Collection[str]) -> Mask:

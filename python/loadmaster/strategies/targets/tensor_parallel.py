@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.form import PARTIAL
-from loadmaster.model.graph import PARAMETER
 from loadmaster.model.recipe import Mesh
-from loadmaster.model.shapes import parse_output
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.rules.module_cuts import inside
 from loadmaster.strategies.candidate import Candidate
@@ -18,8 +14,8 @@ from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.structure import WEIGHT, Structure
-from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
+from loadmaster.strategies.sharding.structure import WEIGHT
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_turns, matrices, roles_only
 
 
 def divides(dimensions: Dimensions, k: int) -> bool:
@@ -65,60 +61,16 @@ def _in_layers(space: Space, found: LayerList, *, sequence: bool) -> Mask:
     only = roles_only(structure, TENSOR, TENSOR)
     only[:, 0] = False
     prefix = f"{found.name}."
-    is_weight = np.zeros(structure.n, dtype=bool)
-    for node in np.flatnonzero(structure.stands_for == PARAMETER).tolist():
-        op = int(structure.op[node])
-        sizes = parse_output(graph.outputs[op])[0][1]
-        module = inside(graph.modules[op], found.cuts.root) or ""
-        is_weight[node] = f"{module}.".startswith(prefix) and len(sizes or ()) > 1
+    is_weight = matrices(structure)
+    for node in np.flatnonzero(is_weight).tolist():
+        module = inside(graph.modules[int(structure.op[node])], found.cuts.root) or ""
+        is_weight[node] = f"{module}.".startswith(prefix)
     arguments = structure.arguments
     reads = is_weight[arguments.root] & (arguments.traffic == WEIGHT)
     is_product = np.zeros(structure.n, dtype=bool)
     is_product[arguments.reader[reads]] = True
     forward = is_product & (structure.phase == 0)
-    only &= np.where(forward[:, None], _by_turns(structure, forward), True)
+    only &= np.where(forward[:, None], by_turns(structure, forward), True)
     held = (is_weight | is_product) & only.any(axis=1)
     mask[held] &= only[held]
     return mask
-
-
-def _by_turns(structure: Structure, product: NDArray[np.bool_]) -> Mask:
-    """Columns, then rows: labels that give partial sums, for products that read what a product of
-    the layer or attention made with no norm between; other labels for other products. Experts are
-    anyhow.
-    """
-    ways, way = structure.ways, structure.way
-    shape = ways.label.shape
-    of_experts, idle = (_are(ways.role, word, shape)[way] for word in ("expert", "partial"))
-    sums = (ways.outputs[ways.first_output[way]] == PARTIAL) & ~idle
-    follows = _follow(structure, product)
-    mask: Mask = of_experts | np.where(follows[:, None], sums, ~sums & ~idle)
-    return mask
-
-
-def _follow(structure: Structure, product: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which ops of the forward pass read what a product or attention made, with no norm between."""
-    kinds = [structure.graph.kinds[op] for op in structure.op.tolist()]
-    starts = product | np.array(["attention" in kind for kind in kinds], dtype=bool)
-    is_root = np.array(["rsqrt" in kind for kind in kinds], dtype=bool)
-    stops = is_root | np.array(["norm" in kind for kind in kinds], dtype=bool)
-    arguments = structure.arguments
-    is_data = (arguments.traffic != WEIGHT) & (structure.phase[arguments.reader] == 0)
-    makers: dict[int, list[int]] = {}
-    ends = (arguments.reader[is_data].tolist(), arguments.root[is_data].tolist())
-    for reader, root in zip(*ends, strict=True):
-        makers.setdefault(reader, []).append(root)
-    found = np.zeros(structure.n, dtype=bool)
-    for node in sorted(makers):  # Ops are listed in the order in which they run.
-        read = [made for made in makers[node] if not stops[made]]
-        stops[node] |= any(is_root[made] for made in makers[node])
-        found[node] = any(starts[made] or found[made] for made in read)
-    return found
-
-
-def _are(role: tuple[tuple[str, ...], ...], word: str, shape: tuple[int, ...]) -> Mask:
-    """Which labels are of a role: bool, a row per form."""
-    found = np.zeros(shape, dtype=bool)
-    for row, words in enumerate(role):
-        found[row, : len(words)] = [one == word for one in words]
-    return found
