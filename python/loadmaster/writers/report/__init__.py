@@ -163,7 +163,7 @@ def _beside(measured: Measured | None) -> str:
     )
     body = "".join(f"<h3>{name}</h3>{markup.long_table(top, some)}" for name, top, some in tables)
     return markup.section(
-        "Predicted and measured", headline, '<div id="beside" class="plot"></div>', body
+        "Predicted and measured", headline, '<div id="beside"></div>', body
     )
 
 
@@ -177,7 +177,7 @@ def _pipeline(plan: Plan) -> str:
             "What each device does to which micro-batch, by number. Grey is where it waits. Drag "
             "over a part of the time to see it larger, double-click to see all."
         ),
-        '<div id="pipeline" class="plot"></div>',
+        '<div id="pipeline"></div>',
     )
 
 
