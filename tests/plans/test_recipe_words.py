@@ -398,8 +398,8 @@ def test_a_report_shows_the_recipe_first(plan, replicas, tmp_path):
     path = tmp_path / "plan.html"
     plan.report(path)
     page = path.read_text()
-    assert page.index("What is split how") < page.index("How good it is")
-    assert "Where the bytes go" in page
+    assert page.index("<dt>recipe</dt>") < page.index('<div id="timeline"')
+    assert page.index("What is split how") < page.index("Where the bytes go")
     assert "<th>dp (2)</th>" in page
     replicas.report(path)
     assert "What is split how" not in path.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html import unescape
 
@@ -39,8 +40,9 @@ def test_the_page_has_both_steps_and_the_ratios(run, tmp_path):
     run.report(tmp_path / "run.html")
     page = unescape((tmp_path / "run.html").read_text())
     assert '<div id="beside"></div>' in page
+    cells = re.sub("<td[^>]*>", "<td>", page)
     for row in ratio_rows(run)[1] + device_rows(run) + cause_rows(run.causes())[1]:
-        assert "".join(f"<td>{cell}</td>" for cell in row) in page
+        assert "".join(f"<td>{cell}</td>" for cell in row) in cells
     assert run.causes().head in page
     run.plan.report(tmp_path / "plan.html")
     assert '<div id="beside"></div>' not in (tmp_path / "plan.html").read_text()

@@ -11,15 +11,16 @@ import sys
 import numpy as np
 import pytest
 from browser import chromium
-from pictured import gathered, hand_made, layered, measured, planned
+from pictured import gathered, hand_made, layered, measured, planned, with_devices
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.cli import main
-from loadmaster.writers.report import write_report
-from loadmaster.writers.report.contents import WAITS, facts
-from loadmaster.writers.report.figures import figures, quality
+from loadmaster.writers.report import chain as causes
+from loadmaster.writers.report import measures, modules, write_report
+from loadmaster.writers.report.contents import WAITS
+from loadmaster.writers.report.verdict import facts
 
 TYPES = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}
 
@@ -108,22 +109,21 @@ def test_the_page_leads_from_what_waits_to_collectives(plans, tmp_path):
     assert messages["members"] == ["m0, m1"]
     assert messages["start"].tolist() == pytest.approx([0.005, 0.002])
     number = {name: i for i, name in enumerate(ops["name"])}
-    causes = [(WAITS[w], c) for w, c in zip(ops["waited"], ops["cause"], strict=True)]
-    assert causes[number["b0"]] == causes[number["b1"]] == ("message", 1)
-    assert causes[number["y"]] == ("message", 0)
-    causes = [(WAITS[w], c) for w, c in zip(messages["waited"], messages["cause"], strict=True)]
-    assert causes == [("op", number["x"]), ("op", number["a1"])]
+    waits = [(WAITS[w], c) for w, c in zip(ops["waited"], ops["cause"], strict=True)]
+    assert waits[number["b0"]] == waits[number["b1"]] == ("message", 1)
+    assert waits[number["y"]] == ("message", 0)
+    waits = [(WAITS[w], c) for w, c in zip(messages["waited"], messages["cause"], strict=True)]
+    assert waits == [("op", number["x"]), ("op", number["a1"])]
     chain = list(zip(page["chain"]["op"], page["chain"]["message"], strict=True))
     assert chain == [(number["a1"], -1), (-1, 1), (-1, 0), (number["y"], -1)]
     assert page["chain"]["waited"] == ["nothing", "op", "collective", "transfer"]
     assert page["chain"]["rows"] == [[1], [2, 3], [2], [1]]
     assert "1 collective" in dict(facts(plan))["moved"]
-    bars = figures(plan, None)["reasons"]["data"]
-    assert {(bar["name"], *bar["y"]) for bar in bars} == {
-        ("gpu1", "ops"),
-        ("gpu0, gpu1", "all_reduce"),
-        ("gpu0 to gpu1", "transfer"),
-    }
+    assert [(part.kind, part.where, part.seconds) for part in causes.parts(plan)] == [
+        ("all_reduce", "gpu0, gpu1", pytest.approx(0.003)),
+        ("ops", "gpu1", pytest.approx(0.003)),
+        ("transfer", "gpu0 to gpu1", pytest.approx(0.002)),
+    ]
 
 
 def test_the_page_of_a_plan_in_parts_says_whose_they_are(tmp_path):
@@ -140,11 +140,14 @@ def test_each_space_of_plans_has_its_own_bound_in_the_picture():
     seen = lm.compare(graph, cluster, ["heft", "data-parallel"])
     whole, split = seen.plans["heft"], seen.plans["data-parallel"]
     assert split.lower_bound < whole.lower_bound
-    lines = quality(whole, seen)["layout"]
-    assert {one["x0"] for one in lines["shapes"]} == {whole.lower_bound, split.lower_bound}
-    said = {one["text"].partition(" of ")[2].rpartition(" ")[0] for one in lines["annotations"]}
-    assert {text.rpartition(" ")[0] for text in said} == {"whole ops", "split ops"}
-    assert len(quality(whole, None)["layout"]["shapes"]) == 1
+    rows = {bar.name: bar for bar in measures.quality(whole, seen)}
+    assert rows["heft"].mark == rows["this plan (heft)"].mark == whole.lower_bound
+    assert rows["data-parallel"].mark == split.lower_bound
+    assert rows["one device"].mark is None
+    assert rows["heft"].words.startswith(
+        f"{format_seconds(whole.makespan)}; at most {whole.gap:.1%}"
+    )
+    assert "by split ops" in rows["data-parallel"].words
     between = whole.diff(split)
     assert f"of whole ops -> {format_seconds(split.lower_bound)} of split ops" in str(between)
 
@@ -174,20 +177,93 @@ def test_the_same_plan_gives_the_same_bytes(plans, comparison, tmp_path):
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["by hand", "inception", "names", "gathered"])
-def test_plotly_knows_all_that_is_asked_of_it(plans, comparison, name):
-    objects = pytest.importorskip("plotly.graph_objects")
-    for figure in figures(plans[name], comparison).values():
-        objects.Figure(figure)
+@pytest.mark.parametrize("name", ["by hand", "inception", "large", "names", "gathered"])
+def test_the_chain_is_told_in_parts_longest_first(plans, name):
+    plan = plans[name]
+    found, links = causes.parts(plan), plan.schedule.blame[::-1]
+    assert sorted(k for part in found for k in part.links) == list(range(len(links)))
+    for part in found:
+        lengths = [links[k].finish - links[k].start for k in part.links]
+        assert lengths == sorted(lengths, reverse=True)
+        assert part.seconds == pytest.approx(sum(lengths))
+    assert sum(part.seconds for part in found) == pytest.approx(plan.makespan)
+    seconds = [part.seconds for part in found[:-1]]
+    assert seconds == sorted(seconds, reverse=True)
+    assert all(s >= causes.LITTLE * plan.makespan for s in seconds)
+    assert len(found) <= causes.MOST + 1 / causes.LITTLE
 
 
-def test_the_coarse_graph_loses_no_time(plans):
+@pytest.mark.parametrize("name", ["by hand", "inception", "large", "names", "gathered"])
+def test_the_modules_lose_no_op_no_time_and_no_bytes(plans, name):
+    plan = plans[name]
+    tree, op_of = modules.tree(plan), plan.problem.reduced.op_of
+    assert tree.ops.sum() == len(op_of)
+    assert all(parent < i for i, parent in enumerate(tree.parent))
+    children = np.bincount(np.add(tree.parent, 1))
+    assert children.max() <= modules.MAX_CHILDREN + 1
+    assert not tree.ops[[i for i, n in enumerate(children[1:]) if n]].any()
+    busy = np.zeros(plan.cluster.n_devices)
+    np.add.at(busy, tree.busy[1], tree.busy[2])
+    np.testing.assert_allclose(busy, plan.schedule.device_busy)
+    assert np.all(tree.start <= tree.finish)
+    assert tree.finish.max() == pytest.approx(plan.schedule.finish.max())
+    src, dst, sent, moved = tree.sent
+    assert np.all(src != dst)
+    assert np.all(moved <= sent)
+
+
+def test_modules_send_each_tensor_once():
+    """x (10 bytes) is read twice in b, which is elsewhere, and once in c, which is not."""
+    ops = {
+        "name": ["x", "b0", "b1", "c"],
+        "module": ["a", "b", "b", "c"],
+        "output_bytes": [10, 0, 0, 0],
+        "time": {"*": [1e-3] * 4},
+    }
+    edges = {"src": [0, 0, 0], "dst": [1, 2, 3], "bytes": [10] * 3}
+    graph = lm.OpGraph(ops, edges)
+    cluster = lm.Cluster.mesh(2, memory=1000, bandwidth=1e6, latency=0)
+    plan = with_devices(lm.place(graph, cluster, "single"), np.array([0, 1, 1, 0]))
+    tree = modules.tree(plan)
+    number = {name: i for i, name in enumerate(tree.name)}
+    rows = set(zip(*(column.tolist() for column in tree.sent), strict=True))
+    assert rows == {(number["a"], number["b"], 10, 10), (number["a"], number["c"], 10, 0)}
+
+
+def test_devices_that_compute_nothing_are_folded(tmp_path):
+    plan = planned("lenet", "8xA100-NVLink", "single")
+    plan.report(tmp_path / "plan.html")
+    text, page = (tmp_path / "plan.html").read_text(), contents(tmp_path / "plan.html")
+    [used] = np.flatnonzero(plan.schedule.device_busy).tolist()
+    assert [lane["name"] for lane in page["lanes"]] == [plan.cluster.devices[used].name]
+    assert set(page["ops"]["row"]) == {0}
+    assert "<summary>7 idle devices</summary>" in text
+    rows, left = measures.utilisation(plan)
+    assert [bar.name for bar in rows] == [plan.cluster.devices[used].name]
+    assert left.startswith("7 devices are idle")
+
+
+def test_the_verdict_comes_before_the_picture(plans, tmp_path):
     plan = plans["inception"]
-    *_, nodes = figures(plan, None)["graph"]["data"]
-    assert len(nodes["x"]) == len(nodes["y"]) == len(nodes["customdata"])
-    ops = [int(re.match(r"\d+", text)[0]) for text in nodes["text"]]
-    assert sum(ops) == plan.problem.graph.n_ops
-    assert max(end for _, end in nodes["customdata"]) == pytest.approx(plan.makespan)
+    plan.report(tmp_path / "plan.html")
+    text = (tmp_path / "plan.html").read_text()
+    before, _, after = text.partition('<div id="timeline"')
+    for words in ("per step", plan.bound_source, "not tried", "replicas, split ops, pipelines"):
+        assert words in before, words
+    assert "loadmaster calibrate" in before
+    assert 'id="chain"' in after
+    plans["by hand"].report(tmp_path / "given.html")
+    assert "loadmaster calibrate" not in (tmp_path / "given.html").read_text()
+
+
+def test_the_verdict_of_a_recipe_has_all_spaces(tmp_path):
+    plan = planned("lenet", "2xV100-NVLink", "auto")
+    plan.report(tmp_path / "plan.html")
+    said = dict(facts(plan))
+    assert plan.offers
+    for best in plan.offers:
+        assert f"best of {best.space}" in said
+    assert ("recipe" in said) == (plan.recipe is not None)
 
 
 def test_a_plan_that_does_not_fit_says_where_and_by_how_much():
@@ -218,7 +294,8 @@ def test_from_the_command_line(plans, tmp_path, capsys):
     arguments = [str(tmp_path / "plan.json"), "-o", str(page), "--compare", "single,heft"]
     assert main(["report", *arguments]) == 0
     assert capsys.readouterr().err.splitlines()[-1] == f"loadmaster: report written to {page}"
-    assert contents(page)["figures"]["quality"]["data"][0]["y"][2:] == ["heft", "single"]
+    names = re.findall(r'<th scope="row">([^<]*)</th>', page.read_text())
+    assert names[2:4] == ["heft", "single"]
     assert main(["report", str(tmp_path / "plan.json"), "--compare", "nonesuch"]) == 2
     assert "nonesuch" in capsys.readouterr().err
 
@@ -285,10 +362,20 @@ class Page:
         return shape["x0"], shape["x1"], (shape["y0"] + shape["y1"]) / 2
 
     @property
-    def here(self):
-        """The cells of the chain's row that is marked."""
-        [row] = self.find("#chain tr.here")
-        return [cell.text for cell in row.find_elements("css selector", "td")]
+    def explained(self):
+        """What the explanation says, by name."""
+        names, words = (self.find(f"#details {tag}") for tag in ("dt", "dd"))
+        return {name.text: word.text for name, word in zip(names, words, strict=True)}
+
+    @property
+    def link(self):
+        """The number of the explained link of the chain, from 1 on; 0: none."""
+        found = re.match(r"link (\d+) of", self.explained.get("on the chain", ""))
+        return int(found[1]) if found else 0
+
+    def keys(self, css, *keys):
+        for key in keys:
+            self.find(css)[0].send_keys(key)
 
     def settle(self, holds):
         """Waits for the page to come to something."""
@@ -301,16 +388,16 @@ def test_facts_are_there_without_a_network(show, plans, comparison):
     plan = plans["inception"]
     page = show(plan, comparison)
     assert page.ask("return performance.getEntriesByType('resource').length") == 0
-    facts = page.find("header dl")[0].text
-    for fact in (format_seconds(plan.makespan), plan.bound_source, plan.method, f"{plan.gap:.1%}"):
+    facts = page.find("#verdict")[0].text
+    for fact in (format_seconds(plan.makespan), plan.bound_source, f"{plan.gap:.1%}"):
         assert fact in facts
-    drawn = page.find("#quality")[0].text
+    body = page.find("body")[0].text
     fitting = [name for name, other in comparison.plans.items() if other.fits]
-    assert all(name in drawn for name in ["this plan (celeritas)", *fitting])
-    assert all(method in page.find("body")[0].text for method in comparison.failures)
-    for figure in ("#timeline", "#utilisation", "#reasons", "#graph", "#provenance"):
-        assert page.find(f"{figure} svg.main-svg"), figure
-    assert "roofline" in page.find("#provenance")[0].text
+    assert all(name in body for name in ["this plan (celeritas)", *fitting, *comparison.failures])
+    assert page.find("#timeline svg.main-svg")
+    assert page.find("#graph svg path")
+    assert page.find("#verdict")[0].rect["x"] < page.find("#timeline")[0].rect["x"]
+    assert page.find("#verdict")[0].rect["y"] < page.find("#timeline")[0].rect["y"]
 
 
 def test_what_is_too_small_to_see_is_merged_and_zooming_shows_it(show, plans):
@@ -319,8 +406,7 @@ def test_what_is_too_small_to_see_is_merged_and_zooming_shows_it(show, plans):
     plan = plans["large"]
     page = show(plan)
     merged, single = page.trace("merged"), page.trace("single")
-    devices = plan.cluster.n_devices
-    assert len(merged["z"]) >= devices
+    assert len(merged["z"]) >= np.count_nonzero(plan.schedule.device_busy) > 1
     assert len(single["x"]) < 1000 < sum(v is not None for row in merged["z"] for v in row)
     assert re.search(r"\d+ columns of shorter ones merged", page.find("#sight")[0].text)
     # A person drags over a tenth of the time.
@@ -359,27 +445,105 @@ def test_the_chain_is_a_path_to_click_through(show, plans):
     plan = plans["inception"]
     page = show(plan)
     chain, names = plan.schedule.blame[::-1], plan.graph.names
-    assert page.here[0] == str(len(chain))
-    assert page.here[1] == names[chain[-1].op]
+    page.click("[data-step=last]")
+    page.settle(lambda: page.link == len(chain))
+    assert page.explained["op"] == names[chain[-1].op]
     page.click("[data-step=first]")
-    page.settle(lambda: page.here[0] == "1")
+    page.settle(lambda: page.link == 1)
     for k in range(1, 4):
         page.click("[data-step=on]")
-        page.settle(lambda k=k: page.here[0] == str(k + 1))
+        page.settle(lambda k=k: page.link == k + 1)
         link = chain[k]
         page.settle(lambda link=link: page.chosen[:2] == pytest.approx((link.start, link.finish)))
         assert page.range[0] <= link.start <= link.finish <= page.range[1]
         if link.op is not None:
-            assert page.here[1] == names[link.op]
+            assert page.explained["op"] == names[link.op]
             assert page.chosen[2] == plan.devices[link.op]
-    page.click("#chain tbody tr", 7)
-    page.settle(lambda: page.here[0] == "8")
     page.click("#long")
     page.click("[data-step=last]")
     long = [k for k, link in enumerate(chain) if link.finish - link.start >= 0.01 * plan.makespan]
-    page.settle(lambda: page.here[0] == str(long[-1] + 1))
+    page.settle(lambda: page.link == long[-1] + 1)
     page.click("[data-step=back]")
-    page.settle(lambda: page.here[0] == str(long[-2] + 1))
+    page.settle(lambda: page.link == long[-2] + 1)
+
+
+def test_a_part_of_the_chain_opens_and_its_links_are_explained_there(show, plans):
+    plan = plans["inception"]
+    page, found = show(plan), causes.parts(plan)
+    page.click("#chain [data-part='0']")
+    rows = page.find("#chain tr.link-row[data-link]")
+    shown = [int(row.get_attribute("data-link")) for row in rows]
+    assert shown == list(found[0].links[: len(shown)])
+    page.click("#chain tr.link-row .link", 1)
+    page.settle(lambda: page.link == shown[1] + 1)
+    below, link = page.find("#details")[0].rect, page.find("#chain tr.link-row .link")[1].rect
+    assert 0 < below["y"] - link["y"] < 100
+    page.click("#chain [data-part='0']")
+    assert page.find("#chain tr.link-row") == []
+    assert not page.find("#details")[0].is_displayed()
+
+
+def test_an_op_is_found_by_keyboard_and_explained_at_its_bar(show, plans):
+    from selenium.webdriver.common.keys import Keys
+
+    plan = plans["inception"]
+    page = show(plan)
+    page.keys("#find", "CONVOLUTION_4")
+    names = [row.text.split()[0] for row in page.find("#found li")]
+    assert names[0] == "convolution_4"
+    assert all("convolution_4" in name for name in names)
+    page.keys("#find", Keys.ARROW_DOWN, Keys.ENTER)
+    op = plan.graph.index(names[1])
+    times = float(plan.schedule.start[op]), float(plan.schedule.finish[op])
+    page.settle(lambda: page.explained.get("op") == names[1])
+    page.settle(lambda: page.chosen[:2] == pytest.approx(times))
+    panel, lane = page.ask(
+        "const box = (e) => e.getBoundingClientRect(), gd = document.getElementById('timeline');"
+        "const [x, y] = [gd._fullLayout.xaxis, gd._fullLayout.yaxis], at = box(gd);"
+        "return [[box(document.getElementById('details')).left, box(document.getElementById("
+        "'details')).top], [at.left + x._offset + x.d2p(arguments[0]), at.top + y._offset + "
+        "y.d2p(arguments[1])]]",
+        times[0],
+        int(plan.devices[op]),
+    )
+    assert 0 < panel[1] - lane[1] < 40
+    assert panel[0] <= lane[0] + 2
+    page.keys("#find", Keys.ESCAPE)
+    assert not page.find("#details")[0].is_displayed()
+
+
+def test_arrows_go_from_bar_to_bar_and_keys_zoom(show, plans):
+    from selenium.webdriver.common.keys import Keys
+
+    plan = plans["by hand"]
+    page = show(plan)
+    seen = []
+    for key in (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_RIGHT):
+        page.keys("#timeline", key)
+        page.settle(lambda: page.find("#details dd") and page.explained.get("op") not in seen)
+        seen.append(page.explained["op"])
+    assert seen == ["a", "b", "c"]
+    whole = page.range[1] - page.range[0]
+    page.keys("#timeline", "+")
+    page.settle(lambda: page.range[1] - page.range[0] < 0.6 * whole)
+    page.keys("#timeline", "0")
+    page.settle(lambda: page.range == pytest.approx([0, plan.makespan]))
+
+
+def test_everything_that_does_something_takes_the_keyboard(show, plans):
+    page = show(plans["inception"])
+    for css in ("#chain tbody tr", ".module", "#zoom", "#walk", "details"):
+        assert page.find(css), css
+    lost = page.ask(
+        "return [...document.querySelectorAll('body *:not(svg *)')].filter(e => e.onclick && e.tabIndex < 0)"
+        ".map(e => e.outerHTML)"
+    )
+    assert lost == []
+    names = page.ask(
+        "return [...document.querySelectorAll('button, input, summary, [tabindex]')].filter(e =>"
+        " !(e.textContent.trim() || e.labels?.length || e.getAttribute('aria-label'))).length"
+    )
+    assert names == 0
 
 
 def test_a_bar_says_what_it_waited_for_and_leads_there(show, plans):
@@ -393,12 +557,11 @@ def test_a_bar_says_what_it_waited_for_and_leads_there(show, plans):
 
     ActionChains(page.browser).move_to_element(points[bars.index("b")]).click().perform()
     page.settle(lambda: "b" in page.find("#details dd")[0].text)
-    said = page.find("#details")[0].text
     reason, cause = plan.schedule.waited(int(plan.problem.reduced.map[plan.graph.index("b")]))
     assert reason == "transfer"
     sent = plan.schedule.transfers
-    assert "it waited for" in said
-    page.click("#details button")
+    assert page.explained["it waited for"] == "transfer of a"
+    page.click("#details button.link")
     page.settle(lambda: page.chosen[0] == pytest.approx(float(sent.start[cause])))
     assert "transfer of" in page.find("#details dt")[0].text
 
@@ -409,20 +572,19 @@ def test_a_collective_says_what_it_is_and_what_it_waited_for(show, plans):
     single = page.trace("single")
     said = [text for text in single["hovertext"] if text.startswith(label)]
     assert said == [f"{label}<br>gpu0, gpu1, 3 ms from 2 ms"] * 2
-    page.click("#chain tbody tr", 1)
-    page.settle(lambda: page.here[0] == "2")
-    assert page.here[1:3] == [label, "gpu0, gpu1"]
-    assert page.here[5] == "its input from a1"
+    page.click("[data-step=first]")
+    page.click("[data-step=on]")
+    page.settle(lambda: page.link == 2)
     page.settle(lambda: page.chosen[:2] == pytest.approx((0.002, 0.005)))
-    details = page.find("#details")[0].text.split("\n")
-    assert details[:2] == ["collective", label]
-    assert details[details.index("members") + 1] == "m0, m1"
-    page.click("#details button")
-    page.settle(lambda: page.here[1] == "a1")
+    said = page.explained
+    assert (said["collective"], said["where"], said["members"]) == (label, "gpu0, gpu1", "m0, m1")
+    assert said["on the chain"] == "link 2 of 4; it waited for its input from a1"
+    page.click("#details button.link")
+    page.settle(lambda: page.explained.get("op") == "a1")
     page.click("[data-step=last]")
     page.click("[data-step=back]")
-    page.settle(lambda: page.here[0] == "3")
-    assert page.here[5] == f"its channel, busy with {label}"
+    page.settle(lambda: page.link == 3)
+    assert page.explained["on the chain"].endswith(f"its channel, busy with {label}")
 
 
 @pytest.mark.parametrize(("name", "sees_capacity"), [("inception", True), ("large", False)])
@@ -434,7 +596,7 @@ def test_memory_is_drawn_against_capacity(show, plans, name, sees_capacity):
         ".map(t => Math.max(...t.y))"
     )
     peaks = 100 * plan.memory.peak / plan.memory.capacity
-    assert traces == pytest.approx(peaks.tolist(), rel=1e-6)
+    assert traces == pytest.approx(peaks[peaks > 0].tolist(), rel=1e-6)
     # Curves that are far below the capacity do not lie flat on the axis.
     low, high = page.ask("return document.getElementById('timeline').layout.yaxis2.range")
     assert low == 0
@@ -442,23 +604,137 @@ def test_memory_is_drawn_against_capacity(show, plans, name, sees_capacity):
     assert (high > 100) == sees_capacity == (peaks.max() > 20)
 
 
-def test_a_group_of_the_graph_leads_to_its_time(show, plans):
+def test_modules_open_and_lead_to_their_time(show, plans):
     plan = plans["inception"]
     page = show(plan)
-    span = page.ask(
-        "const graph = document.getElementById('graph'), point = {customdata: "
-        "graph.data.at(-1).customdata[0]};"
-        "graph.emit('plotly_click', {points: [point]}); return point.customdata"
+    tree = modules.tree(plan)
+    shown = [int(row.get_attribute("data-node")) for row in page.find(".module")]
+    closed = next(
+        row
+        for row, i in enumerate(shown)
+        if i in tree.parent
+        and page.find(".module > button")[row].get_attribute("aria-expanded") == "false"
     )
-    page.settle(lambda: page.range[1] - page.range[0] < plan.makespan * 0.999)
-    assert page.range == pytest.approx(span)
+    children = [i for i, parent in enumerate(tree.parent) if parent == shown[closed]]
+    page.click(".module > button", closed)
+    now = [int(row.get_attribute("data-node")) for row in page.find(".module")]
+    assert now == [*shown[: closed + 1], *children, *shown[closed + 1 :]]
+    ends = {tuple(p.get_attribute("data-ends").split()) for p in page.find("#graph path")}
+    assert ends
+    assert all(int(row) < len(now) for pair in ends for row in pair)
+    page.click(".module .link")
+    time = float(tree.start[shown[closed]]), float(tree.finish[shown[closed]])
+    page.settle(lambda: page.range == pytest.approx(time))
 
 
 def test_names_are_text_whatever_they_look_like(show, plans):
     page = show(plans["names"])
     assert page.browser.title == "<u>named</u> on 4xV100-PCIe"
-    assert page.here[1] == "c&amp;"
+    page.click("[data-step=last]")
+    page.settle(lambda: page.explained.get("op") == "c&amp;")
+    for part in range(len(page.find("#chain [data-part]"))):
+        page.click(f"#chain [data-part='{part}']")
     cells = [row.text for row in page.find("#chain tbody tr")]
     assert any("<img src=x" in cell for cell in cells)
     assert any("</script><b>bold</b>" in cell for cell in cells)
-    assert page.find("b") == page.find("#timeline img") == []
+    page.keys("#find", "b>")
+    assert "<b>bold</b>" in page.find("#found")[0].text
+    assert page.find("b b, td b, li b, dd b") == page.find("#timeline img") == []
+
+
+#: The text of elements whose contrast with the nearest background is less than 4.5 (WCAG 2, AA).
+PALE = """
+const light = (css) => {
+  const [r, g, b] = css.match(/[\\d.]+/g).slice(0, 3).map(Number).map((p) => p / 255)
+    .map((p) => p <= 0.04045 ? p / 12.92 : ((p + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const under = (e) => {
+  for (; e; e = e.parentElement) {
+    const css = getComputedStyle(e).backgroundColor;
+    if (!/, 0\\)$|transparent/.test(css)) return css;
+  }
+  return "rgb(255, 255, 255)";
+};
+return [...document.querySelectorAll('body *')].filter((e) => {
+  if (!e.checkVisibility?.() || e.closest('svg, script, noscript')) return false;
+  if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) return false;
+  const [a, b] = [light(getComputedStyle(e).color), light(under(e))];
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5;
+}).map((e) => e.textContent);
+"""
+
+#: Elements that reach beyond the page, but for those that something else cuts off.
+TOO_WIDE = """
+const most = document.documentElement.clientWidth + 0.5;
+return [...document.querySelectorAll('body *')].filter((e) => !e.closest('svg'))
+  .filter((e) => e.getBoundingClientRect().width && e.getBoundingClientRect().right > most)
+  .map((e) => e.outerHTML.slice(0, 200));
+"""
+
+#: Words of at most 12 letters, in tables and lists, that stand on two lines.
+BROKEN = """
+const found = [], walker = document.createTreeWalker(document.querySelector('main'), 4);
+while (walker.nextNode()) {
+  const { data, parentElement } = walker.currentNode;
+  if (!parentElement.checkVisibility() || !parentElement.closest('td, th, dd, dt')) continue;
+  for (const { index, 0: word } of data.matchAll(/\\S+/g)) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, index);
+    range.setEnd(walker.currentNode, index + word.length);
+    if (word.length <= 12 && range.getClientRects().length > 1) found.push(word);
+  }
+}
+return found;
+"""
+
+
+@pytest.fixture
+def phone(browser):
+    """The browser's page as wide as a phone."""
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_phone_shows_all_of_it(phone, show, plans, comparison):
+    split = planned("lenet", "8xA100-NVLink", "fsdp")
+    for plan, beside in ((plans["inception"], comparison), (split, None)):
+        page = show(plan, beside)
+        page.ask("document.querySelectorAll('details').forEach(e => e.open = true)")
+        page.ask("document.querySelector('#chain [data-part]').click()")
+        page.ask("document.querySelector('#chain .link').click()")
+        page.settle(lambda page=page: page.link)
+        assert page.ask(TOO_WIDE) == []
+        assert page.ask(BROKEN) == []
+        assert page.ask(PALE) == []
+        page.ask("document.querySelector('[data-step=last]').click()")
+        page.settle(lambda page=page: page.find("#stage #details"))
+        box = page.find("#details")[0].rect
+        assert (box["x"], box["width"]) == (0, 390)
+        assert page.find("#timeline .nsewdrag")[0].rect["width"] > 250
+
+
+def test_words_are_dark_enough_to_read(show, plans, comparison):
+    page = show(plans["inception"], comparison)
+    page.ask("document.querySelectorAll('details').forEach(e => e.open = true)")
+    page.click("[data-step=last]")
+    page.keys("#find", "conv")
+    assert page.ask(PALE) == []
+    bars = page.trace("single")
+    inks = zip(bars["marker"]["color"], bars["insidetextfont"]["color"], strict=True)
+    assert all(contrast(bar, ink) >= 4.5 for bar, ink in inks)
+
+
+def contrast(one, other):
+    """By WCAG 2, of two colours such as ``#2f6db3`` or ``#fff``."""
+
+    def light(colour):
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+        parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)

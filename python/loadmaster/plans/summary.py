@@ -101,11 +101,19 @@ def not_tried(plan: Plan) -> str:
 
 def estimated(plan: Plan) -> str:
     """Where times of ops come from, and how to get better ones where they are estimates."""
+    better = "; `loadmaster calibrate` takes measured ones" if is_estimated(plan) else ""
+    return f"of ops: {shares_of_time(plan)}{better}"
+
+
+def shares_of_time(plan: Plan) -> str:
+    """Where times of ops come from, by share of the time, the largest first."""
     shares = sorted(plan.provenance.items(), key=lambda row: -row[1])
-    said = ", ".join(f"{share:.0%} {word}" for word, share in shares if round(share, 2))
-    known = sum(plan.provenance.get(word, 0.0) for word in ("measured", "given"))
-    better = "; `loadmaster calibrate` takes measured ones" if known < 0.5 else ""
-    return f"of ops: {said or 'none'}{better}"
+    return ", ".join(f"{share:.0%} {word}" for word, share in shares if round(share, 2)) or "none"
+
+
+def is_estimated(plan: Plan) -> bool:
+    """Whether less than half of the time was measured, or given by the user."""
+    return sum(plan.provenance.get(word, 0.0) for word in ("measured", "given")) < 0.5
 
 
 def no_placement(plan: Plan) -> str:
@@ -117,17 +125,20 @@ def no_placement(plan: Plan) -> str:
 
 def offers_in_lines(plan: Plan) -> list[str]:
     """A line for the best of each space that was searched."""
-    lines = []
+    return [f"{space:<12} {words}" for space, words in offers(plan)]
+
+
+def offers(plan: Plan) -> list[tuple[str, str]]:
+    """Each space that was searched, and its best in words."""
+    found = []
     for space in SPACES:
         best = next((one for one in plan.offers if one.space == space), None)
         if best is not None:
             left = max(1 - plan.bounds[space] / best.seconds, 0.0) if best.seconds else 0.0
             how = "" if best.what == space else f" ({best.what})"
-            lines.append(
-                f"{space:<12} {format_seconds(best.seconds)}{how}: at most {left:.1%} better is "
-                "possible"
-            )
-    return lines
+            words = f"{format_seconds(best.seconds)}{how}: at most {left:.1%} better is possible"
+            found.append((space, words))
+    return found
 
 
 def _against_single(plan: Plan) -> str:

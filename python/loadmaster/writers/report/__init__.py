@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import base64
 import gzip
-import html
 import os
-from collections.abc import Sequence
 from importlib import resources
 from string import Template
 
 from loadmaster.base.errors import importing
 from loadmaster.base.files import write_bytes
+from loadmaster.base.units import counted
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.recipe_tables import BYTES, byte_rows, module_rows
-from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.summary import title
 from loadmaster.running.measured import Measured
 from loadmaster.running.summary import lead
 from loadmaster.writers.pictures.pipeline import is_pipeline
+from loadmaster.writers.report import chain, markup, measures
 from loadmaster.writers.report.beside import (
     CAUSES,
     DEVICES,
@@ -32,7 +31,11 @@ from loadmaster.writers.report.beside import (
     device_rows,
     ratio_rows,
 )
-from loadmaster.writers.report.contents import contents, facts, provenance_rows
+from loadmaster.writers.report.contents import contents, idle_devices
+from loadmaster.writers.report.verdict import head, verdict_list
+
+#: The parts of the page's script, in their order.
+SCRIPTS = ("data", "words", "timeline", "explanation", "chain", "find", "modules", "start")
 
 #: The next level takes twice as long and saves a twentieth of the bytes.
 _GZIP_LEVEL = 5
@@ -43,11 +46,11 @@ def write_report(
 ) -> None:
     """Writes a plan, or a measured run of one, as one HTML page.
 
-    Of a plan with a recipe, first what it makes of each module, and what fills each device. Then a
-    timeline of devices and channels over memory, the chain of causes behind the step time to walk
-    through, utilisation, the coarsened graph coloured by device, the bound, other methods, and
-    where the times come from. Clicking, dragging and scrolling zoom. The same plan gives the same
-    bytes.
+    First the verdict: how good the plan is, what was not tried, how sure its times are. Beside it a
+    timeline of devices and channels over memory, with a search for ops. Then what the chain of
+    causes behind the step time is made of, other methods and the bound, what a recipe makes of each
+    module and what fills each device, the graph by modules that open, utilisation, and where the
+    times come from. The same plan gives the same bytes.
 
     Of a run, all this is of the measured step. Before it stand the predicted and the measured step
     on one axis of time, predicted over measured for the step, kinds of op and links, and what the
@@ -101,19 +104,23 @@ def _plotly() -> str:
 
 def _page(plan: Plan, comparison: Comparison | None, measured: Measured | None, script: str) -> str:
     folder = resources.files(__name__)
-    parts = {name: (folder / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
-    return Template(parts["html"]).substitute(
-        title=html.escape(title(plan)),
-        facts=_definitions(facts(plan)),
-        provenance=_table(("from", "of the time", "ops"), provenance_rows(plan)),
+    parts = chain.parts(plan)
+    return Template((folder / "page.html").read_text("utf-8")).substitute(
+        title=markup.text(title(plan)),
+        head=head(plan),
+        verdict=verdict_list(plan),
+        idle=_idle(plan),
         recipe=_recipe(plan),
-        methods=_failures(comparison),
+        quality=_quality(plan, comparison),
         beside=_beside(measured),
         pipeline=_pipeline(plan),
-        css=parts["css"],
+        chain=chain.parts_table(parts, plan.makespan),
+        utilisation=_utilisation(plan),
+        provenance=markup.bars(measures.provenance(plan), 1.0),
+        css=(folder / "page.css").read_text("utf-8"),
         plotly=script,
-        data=_packed(contents(plan, comparison, measured)),
-        js=parts["js"],
+        data=_packed(contents(plan, parts, measured)),
+        js="".join((folder / f"page.{name}.js").read_text("utf-8") for name in SCRIPTS),
     )
 
 
@@ -122,19 +129,23 @@ def _packed(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, _GZIP_LEVEL, mtime=0)).decode()
 
 
-def _definitions(rows: Sequence[tuple[str, str]]) -> str:
-    pairs = (f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in rows)
-    return "<dl>" + "".join(pairs) + "</dl>"
+def _idle(plan: Plan) -> str:
+    """Devices that compute nothing, folded into a line."""
+    idle = idle_devices(plan)
+    return markup.folded(counted(len(idle), "idle device"), ", ".join(idle))
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(tag: str, cells: Sequence[str]) -> str:
-        inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
-        return f"<tr>{inner}</tr>"
+def _quality(plan: Plan, comparison: Comparison | None) -> str:
+    """Bars of step times, and a paragraph for each method that found no plan, with the reason."""
+    failed = comparison.failures.items() if comparison else ()
+    return markup.bars(measures.quality(plan, comparison)) + "".join(
+        markup.paragraph(f"{method}: {why}") for method, why in failed
+    )
 
-    body = "".join(line("td", row) for row in rows)
-    table = f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide">{table}</div>'
+
+def _utilisation(plan: Plan) -> str:
+    rows, left = measures.utilisation(plan)
+    return markup.bars(rows, 1.0) + markup.paragraph(left)
 
 
 def _beside(measured: Measured | None) -> str:
@@ -143,18 +154,16 @@ def _beside(measured: Measured | None) -> str:
         return ""
     causes = measured.causes()
     parts, rows = cause_rows(causes)
-    headline = "".join(
-        f"<p>{html.escape(line)}</p>" for line in (*lead(measured), str(causes.head))
-    )
+    headline = "".join(map(markup.paragraph, (*lead(measured), str(causes.head))))
     tables = (
         ("Devices", DEVICES, device_rows(measured)),
         ("Predicted over measured", *ratio_rows(measured)),
         ("What the difference is made of", ("seconds", "of"), parts),
         ("The largest of these", CAUSES, rows),
     )
-    body = "".join(f"<h3>{name}</h3>{_table(head, some)}" for name, head, some in tables)
-    return (
-        f'<section><h2>Predicted and measured</h2>{headline}<div id="beside"></div>{body}</section>'
+    body = "".join(f"<h3>{name}</h3>{markup.long_table(top, some)}" for name, top, some in tables)
+    return markup.section(
+        "Predicted and measured", headline, '<div id="beside"></div>', body
     )
 
 
@@ -162,10 +171,13 @@ def _pipeline(plan: Plan) -> str:
     """The section on micro-batches; empty where there are none."""
     if not is_pipeline(plan):
         return ""
-    return (
-        "<section><h2>The pipeline</h2><p>What each device does to which micro-batch, by number. "
-        "Grey is where it waits. Drag over a part of the time to see it larger, double-click to "
-        'see all.</p><div id="pipeline"></div></section>'
+    return markup.section(
+        "The pipeline",
+        markup.paragraph(
+            "What each device does to which micro-batch, by number. Grey is where it waits. Drag "
+            "over a part of the time to see it larger, double-click to see all."
+        ),
+        '<div id="pipeline"></div>',
     )
 
 
@@ -173,17 +185,9 @@ def _recipe(plan: Plan) -> str:
     """The section on what is split how; empty where no recipe says it."""
     if plan.recipe is None:
         return ""
-    modules = _table(*module_rows(plan))
-    peak = _table(BYTES, byte_rows(plan))
-    return (
-        f"<section><h2>What is split how</h2><p>{html.escape(recipe_in_words(plan))}</p>{modules}"
-        f"<h3>Where the bytes go, at each device's peak as simulated</h3>{peak}</section>"
+    return markup.section(
+        "What is split how",
+        markup.long_table(*module_rows(plan)),
+        "<h3>Where the bytes go, at each device's peak as simulated</h3>",
+        markup.long_table(BYTES, byte_rows(plan)),
     )
-
-
-def _failures(comparison: Comparison | None) -> str:
-    """A paragraph per method that found no plan, with the reason."""
-    if comparison is None:
-        return ""
-    found = comparison.failures.items()
-    return "".join(f"<p>{html.escape(method)}: {html.escape(why)}</p>" for method, why in found)

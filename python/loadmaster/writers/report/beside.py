@@ -13,7 +13,7 @@ from loadmaster.running.measured import Measured
 from loadmaster.running.ratios import HEAD
 from loadmaster.writers.pictures.bars import Pixels, merged, shades
 from loadmaster.writers.pictures.lanes import Lane, lanes_of
-from loadmaster.writers.report.figures import Figure
+from loadmaster.writers.report.markup import Figure
 
 Cells = tuple[str, ...]
 

@@ -1,28 +1,26 @@
-"""What a report holds: facts as text, ops and messages as packed columns, figures as data."""
+"""What a report draws from: ops, messages and modules as packed columns, figures as data."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loadmaster.base.units import format_seconds
-from loadmaster.costs import PROVENANCES
-from loadmaster.plans.comparison import Comparison
+from loadmaster.base.units import format_bytes
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.streams import shortest, stream_facts
-from loadmaster.plans.summary import moved, no_placement, shortage, verdict
 from loadmaster.running.measured import Measured
 from loadmaster.writers.pictures.bars import shades
 from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.pictures.pipeline import is_pipeline
-from loadmaster.writers.report import figures
 from loadmaster.writers.report.beside import beside
+from loadmaster.writers.report.chain import Part
+from loadmaster.writers.report.modules import tree
 from loadmaster.writers.report.pipeline import pipeline
 
 #: Devices, and channels, that are shown: the busiest.
@@ -61,60 +59,15 @@ class Columns:
         return b"".join(self._parts)
 
 
-def facts(plan: Plan) -> list[tuple[str, str]]:
-    """What a person wants to know first, as names and values."""
-    options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
-    shares = ", ".join(f"{share:.0%} {word}" for word, share in plan.provenance.items())
-    rows = [
-        *_streamed(plan),
-        ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
-        ("one device", _one_device(plan)),
-        ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
-        ("gap", _gap(plan)),
-        ("memory", _memory(plan)),
-        ("moved", moved(plan.schedule)),
-        ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
-        ("planned in", format_seconds(plan.planning_seconds)),
-        ("times", f"{shares or 'none'} (by share of the time)"),
-    ]
-    notes = [note for note in (verdict(plan), *plan.notes) if note]
-    return rows + [("note", note) for note in notes]
-
-
-def _streamed(plan: Plan) -> list[tuple[str, str]]:
-    """Of a plan made for throughput: what a stream of its steps came to."""
-    return [] if plan.verdict.steady is None else stream_facts(plan)
-
-
-def _gap(plan: Plan) -> str:
-    if plan.objective.goal == "throughput":
-        return f"{plan.gap:.1%}: {shortest(plan)}"
-    return f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"
-
-
-def _one_device(plan: Plan) -> str:
-    if plan.single is None:
-        return "none found that holds everything, in any order tried"
-    ratio = plan.single / plan.makespan if plan.makespan else 1.0
-    return f"{format_seconds(plan.single)}: the plan is {ratio:.2f} x as fast"
-
-
-def provenance_rows(plan: Plan) -> list[tuple[str, str, str]]:
-    """Where times come from: word, share of the time, number of ops."""
-    counts = np.bincount(plan.problem.costs.provenance, minlength=len(PROVENANCES)).tolist()
-    return [
-        (word, f"{share:.1%}", str(counts[PROVENANCES.index(word)]))
-        for word, share in plan.provenance.items()
-    ]
-
-
-def contents(plan: Plan, comparison: Comparison | None, measured: Measured | None = None) -> bytes:
+def contents(plan: Plan, found: list[Part], measured: Measured | None = None) -> bytes:
     """All that the page's script draws: the length of a JSON document (uint64), that document,
-    blanks up to a multiple of eight bytes, and the columns it speaks of; see ``page.js``.
+    blanks up to a multiple of eight bytes, and the columns it speaks of; see ``page.data.js``.
+
+    ``found`` are the parts of the chain of causes.
     """
     columns = Columns()
     text = json.dumps(
-        _document(plan, comparison, measured, columns),
+        _document(plan, found, measured, columns),
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
@@ -124,9 +77,9 @@ def contents(plan: Plan, comparison: Comparison | None, measured: Measured | Non
 
 
 def _document(
-    plan: Plan, comparison: Comparison | None, measured: Measured | None, columns: Columns
+    plan: Plan, found: list[Part], measured: Measured | None, columns: Columns
 ) -> dict[str, Any]:
-    view, messages = lanes_of(plan, MAX_LANES), Messages(plan)
+    view, messages = folded(lanes_of(plan, MAX_LANES)), Messages(plan)
     return {
         "span": plan.makespan or 1e-9,
         "palette": view.palette,
@@ -135,17 +88,45 @@ def _document(
         + [_lane(columns, lane, False) for lane in view.channels],
         "hidden": [view.hidden_devices, view.hidden_channels],
         "devices": [d.name for d in plan.cluster.devices],
+        "colours": [COLOURS[i % len(COLOURS)] for i in range(plan.cluster.n_devices)],
         "ops": _ops(columns, plan, view, messages),
         "messages": _messages(columns, plan, view, messages),
         "transfers": messages.n_transfers,
         "chain": _chain(columns, plan, view, messages),
+        "parts": [columns.add(part.links, "i4") for part in found],
         "memory": _memory_columns(columns, plan, view),
+        "modules": _modules(columns, plan),
         "figures": {
             **({} if measured is None else {"beside": beside(measured)}),
             **({"pipeline": pipeline(plan)} if is_pipeline(plan) else {}),
-            **figures.figures(plan, comparison),
         },
     }
+
+
+def folded(view: View) -> View:
+    """The lanes without those of devices that compute nothing, unless all are so."""
+    kept = [row for row, lane in enumerate(view.devices) if len(lane.what)]
+    if not kept:
+        return view
+    row = {old: new for new, old in enumerate(kept)}
+    gone = len(view.devices) - len(kept)
+    return replace(
+        view,
+        devices=[view.devices[old] for old in kept],
+        row_of_device={d: row[old] for d, old in view.row_of_device.items() if old in row},
+        row_of_channel={c: old - gone for c, old in view.row_of_channel.items()},
+    )
+
+
+def idle_devices(plan: Plan) -> list[str]:
+    """Devices that compute nothing, with what they hold."""
+    return [
+        device.name + (f" (holds {format_bytes(int(peak))})" if peak else "")
+        for device, busy, peak in zip(
+            plan.cluster.devices, plan.schedule.device_busy, plan.memory.peak, strict=True
+        )
+        if not busy
+    ]
 
 
 def _shades(view: View) -> list[list[str]]:
@@ -258,16 +239,11 @@ def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict
     }
 
 
-def _memory(plan: Plan) -> str:
-    """Whether it fits; of a run that did not measure its memory, whether it was predicted to."""
-    judged = plan.predicted if plan.memory.is_predicted else plan
-    found = shortage(judged.schedule, plan.cluster, plan.program) or "fits"
-    return f"{found}, as predicted" if plan.memory.is_predicted else found
-
-
 def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, Any]]:
+    """Memory of the devices that are shown, and of others that hold something."""
+    holds = np.flatnonzero(plan.memory.peak > 0).tolist()
     shown = []
-    for device in sorted(view.row_of_device):
+    for device in sorted({*view.row_of_device, *holds[:MAX_LANES]}):
         times, used = plan.memory.profile(device)
         shown.append(
             {
@@ -280,3 +256,28 @@ def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, 
             }
         )
     return shown
+
+
+def _modules(columns: Columns, plan: Plan) -> dict[str, Any]:
+    """The tree of modules; see :class:`~loadmaster.writers.report.modules.Tree`."""
+    found = tree(plan)
+    node, device, seconds = found.busy
+    src, dst, sent, moved = found.sent
+    return {
+        "name": found.name,
+        "parent": found.parent,
+        "ops": columns.add(found.ops, "i4"),
+        "start": columns.add(found.start, "f8"),
+        "finish": columns.add(found.finish, "f8"),
+        "busy": {
+            "node": columns.add(node, "i4"),
+            "device": columns.add(device, "i4"),
+            "seconds": columns.add(seconds, "f8"),
+        },
+        "sent": {
+            "src": columns.add(src, "i4"),
+            "dst": columns.add(dst, "i4"),
+            "bytes": columns.add(sent, "f8"),
+            "moved": columns.add(moved, "f8"),
+        },
+    }

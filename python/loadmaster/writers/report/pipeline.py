@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from loadmaster.base.units import format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.blocks import WHAT, Blocks
 from loadmaster.writers.pictures.pipeline import IDLE, tint
-from loadmaster.writers.report.figures import Figure
+from loadmaster.writers.report.markup import Figure, ink_on
 
 #: Pixels of a row, and of what is around all of them.
 _ROW, _AROUND = 34, 90
@@ -20,17 +21,21 @@ _MAX_NUMBERS = 4000
 
 
 def pipeline(plan: Plan) -> Figure:
-    """A trace for each of :data:`WHAT` that there is. O(V log V)."""
+    """A trace for each of :data:`WHAT` that there is, a row for each device that works.
+
+    O(V log V).
+    """
     blocks = Blocks.of(plan)
     names = [html.escape(device.name, quote=False) for device in plan.cluster.devices]
+    works = np.unique(blocks.device).tolist()
     rows = [
-        f"{name}  <br>idle {100 * idle:.1f} %, {alive} alive  "
-        for name, idle, alive in zip(names, blocks.idle, blocks.alive, strict=True)
+        f"{names[d]}  <br>idle {100 * blocks.idle[d]:.0f} %, {blocks.alive[d]} alive  "
+        for d in works
     ]
     traces = [_trace(blocks, what, names) for what in np.unique(blocks.what).tolist()]
     layout = {
-        "height": _AROUND + _ROW * len(names),
-        "margin": {"l": 60, "r": 30, "t": 30, "b": 40},
+        "height": _AROUND + _ROW * len(works),
+        "margin": {"l": 20, "r": 10, "t": 30, "b": 40},
         "barmode": "overlay",
         "bargap": 0.25,
         "plot_bgcolor": IDLE,
@@ -42,7 +47,7 @@ def pipeline(plan: Plan) -> Figure:
         },
         "yaxis": {
             "autorange": "reversed",
-            "tickvals": list(range(len(names))),
+            "tickvals": list(range(len(works))),
             "ticktext": rows,
             "automargin": True,
             "showgrid": False,
@@ -56,6 +61,8 @@ def pipeline(plan: Plan) -> Figure:
 def _trace(blocks: Blocks, what: int, names: list[str]) -> Figure:
     here = np.flatnonzero(blocks.what == what)
     micro, device = blocks.micro[here].tolist(), blocks.device[here].tolist()
+    row = np.searchsorted(np.unique(blocks.device), blocks.device[here]).tolist()
+    faces = [tint(what, j) for j in micro]
     took = (blocks.finish - blocks.start)[here].tolist()
     of = [
         (f" of micro-batch {j + 1}" if j >= 0 else "") + (f", stage {c + 1} there" if c else "")
@@ -70,22 +77,23 @@ def _trace(blocks: Blocks, what: int, names: list[str]) -> Figure:
         "type": "bar",
         "orientation": "h",
         "name": WHAT[what],
-        "y": device,
+        "y": row,
         "base": blocks.start[here].tolist(),
         "x": took,
         "text": numbers if len(blocks) <= _MAX_NUMBERS else None,
         "textposition": "inside",
         "insidetextanchor": "middle",
+        "insidetextfont": {"color": [ink_on(face) for face in faces]},
         "textangle": 0,
         "customdata": said,
         "hovertemplate": "%{customdata}<extra></extra>",
         "marker": {
-            "color": [_css(what, j) for j in micro],
+            "color": [_css(face) for face in faces],
             "line": {"color": "white", "width": 0.5},
         },
     }
 
 
-def _css(what: int, micro: int) -> str:
-    r, g, b = (int(255 * part + 0.5) for part in tint(what, micro))
+def _css(face: Sequence[float]) -> str:
+    r, g, b = (int(255 * part + 0.5) for part in face)
     return f"rgb({r},{g},{b})"

@@ -1,0 +1,141 @@
+"""What a report is written in: HTML, and Plotly's figures as plain data."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: A figure as Plotly has it, ``data`` and ``layout``. Building one needs no plotly.
+Figure = dict[str, Any]
+
+#: Words of more characters may be broken anywhere; shorter ones, as names of devices are, never.
+_LONGEST_WORD = 24
+
+#: Rows of a long table that are seen before it is opened.
+_SEEN = 12
+
+#: On a phone, the rows of a table of at least so many columns are lists of their own.
+_MANY = 4
+
+
+def text(words: str) -> str:
+    """Words with HTML escaped."""
+    return html.escape(words)
+
+
+def definitions(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what they are."""
+    pairs = (f"<dt>{text(name)}</dt><dd>{text(words)}</dd>" for name, words in rows)
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of words. A row may have fewer cells than the head; its last cell then spans them."""
+    lines = []
+    for row in rows:
+        cells = []
+        for i, words in enumerate(row):
+            rest = len(head) - i if i == len(row) - 1 else 1
+            span = f' colspan="{rest}"' if rest > 1 else ""
+            cells.append(
+                f'<td data-head="{text(head[i])}"{_breaking(words)}{span}>{text(words)}</td>'
+            )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    top = "".join(f"<th>{text(name)}</th>" for name in head)
+    many = ' class="many"' if len(head) >= _MANY else ""
+    return f"<table{many}><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def long_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of which the first rows are seen, and the others open with a click."""
+    if len(rows) <= _SEEN + 1:
+        return table(head, rows)
+    more = f"<summary>{len(rows) - _SEEN} more rows</summary>{table(head, rows[_SEEN:])}"
+    return f"{table(head, rows[:_SEEN])}<details>{more}</details>"
+
+
+def _breaking(words: str) -> str:
+    longest = max(map(len, words.split()), default=0)
+    return ' class="long"' if longest > _LONGEST_WORD else ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a bar chart.
+
+    Attributes
+    ----------
+    name : str
+    length : float
+        In the chart's unit.
+    words : str
+        What stands beside the bar.
+    colour : str
+    mark : float or None
+        Where a bar has a line across it, in the chart's unit.
+    """
+
+    name: str
+    length: float
+    words: str
+    colour: str
+    mark: float | None = None
+
+
+def bars(rows: Sequence[Bar], whole: float | None = None) -> str:
+    """Horizontal bars, a table: name, bar, words. The longest, or ``whole``, takes all the room."""
+    most = whole or max((max(row.length, row.mark or 0.0) for row in rows), default=0.0) or 1.0
+    lines = []
+    for row in rows:
+        line = "" if row.mark is None else f'<u style="left:{_percent(row.mark / most)}"></u>'
+        bar = f'<i style="width:{_percent(row.length / most)};background:{row.colour}"></i>{line}'
+        lines.append(
+            f'<tr><th scope="row"{_breaking(row.name)}>{text(row.name)}</th>'
+            f'<td class="bar"><div>{bar}</div></td><td>{text(row.words)}</td></tr>'
+        )
+    return f'<table class="bars"><tbody>{"".join(lines)}</tbody></table>'
+
+
+def legend(colours: Mapping[str, str]) -> str:
+    """What colours mean."""
+    spans = (
+        f'<span><i style="background:{colour}"></i>{text(name)}</span>'
+        for name, colour in colours.items()
+    )
+    return f'<p class="legend">{"".join(spans)}</p>'
+
+
+def section(title: str, *parts: str) -> str:
+    """A part of the page under a heading; empty where its parts are."""
+    inner = "".join(parts)
+    return f"<section><h2>{text(title)}</h2>{inner}</section>" if inner else ""
+
+
+def paragraph(words: str) -> str:
+    """Words in lines; empty for none."""
+    return f"<p>{text(words)}</p>" if words else ""
+
+
+def folded(summary: str, words: str) -> str:
+    """Words that open with a click on their summary; empty for none."""
+    if not words:
+        return ""
+    return f"<details><summary>{text(summary)}</summary>{paragraph(words)}</details>"
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Black or white, whichever is easier to read on a colour, RGB from 0 to 1 each.
+
+    Their contrast by WCAG 2 is 4.5 or more.
+
+    >>> ink_on((1.0, 1.0, 0.0)), ink_on((0.2, 0.2, 0.5))
+    ('#000', '#fff')
+    """
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in colour)
+    return "#000" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 else "#fff"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"

@@ -1,0 +1,36 @@
+// All of it, once everything above is there: the step first, then the rest.
+
+colourKey($("legend"), palette);
+colourKey($("legend"), memory.map((d) => [`${d.name} peak ${size(d.peak)} of ${size(d.capacity)}`, d.colour]));
+colourKey($("devices"), [...new Set(busy.device)].sort((a, b) => a - b).map((d) => [devices[d], data.colours[d]]));
+const [noDevices, noChannels] = data.hidden;
+if (noDevices || noChannels) {
+  $("legend").append(`the busiest lanes; ${counted(noDevices, "device")} and ${counted(noChannels, "channel")} more are not shown`);
+}
+
+await draw(0, span);
+$("timeline").on("plotly_relayout", (change) => {
+  if (change["xaxis.autorange"]) draw(0, span);
+  else if ("xaxis.range[0]" in change) draw(Math.max(0, change["xaxis.range[0]"]), Math.min(span, change["xaxis.range[1]"]));
+  else if ("xaxis.range" in change) draw(...change["xaxis.range"]);
+});
+$("timeline").on("plotly_click", ({ points: [point] }) => {
+  if (point.data.name === "single") choose(point.customdata);
+  else if (point.data.name === "merged") {
+    const length = (sight[1] - sight[0]) / 16;
+    within(point.x - length, point.x + length);
+  }
+});
+showPosition();
+document.body.dataset.drawn = "timeline";
+for (const [id, figure] of Object.entries(data.figures)) {
+  await new Promise(requestAnimationFrame);
+  await Plotly.newPlot(id, figure.data, figure.layout, CONFIG);
+}
+showGraph();
+let drawnAt = innerWidth;
+addEventListener("resize", () => {
+  if (drawnAt !== innerWidth) showGraph();
+  drawnAt = innerWidth;
+});
+document.body.dataset.drawn = "all";

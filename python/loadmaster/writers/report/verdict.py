@@ -1,0 +1,112 @@
+"""The head of a report: how good the plan is, what was not tried, how sure its times are."""
+
+from __future__ import annotations
+
+from loadmaster.base.units import format_seconds
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import recipe_in_words
+from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
+from loadmaster.plans.summary import (
+    is_estimated,
+    moved,
+    no_placement,
+    not_tried,
+    offers,
+    shares_of_time,
+    shortage,
+    verdict,
+)
+from loadmaster.writers.report.markup import definitions, text
+
+#: The commands that take measured times in place of estimates.
+MEASURE = (
+    "loadmaster calibrate MODEL --cluster CLUSTER --profile STEPS.csv -o costs.json",
+    "loadmaster place MODEL --cluster CLUSTER --costs costs.json",
+)
+
+
+def head(plan: Plan) -> str:
+    """The verdict in one sentence, and a banner where it stands on estimates."""
+    return f'<p class="lead">{_sentence(plan)}</p>{_banner(plan)}'
+
+
+def verdict_list(plan: Plan) -> str:
+    """The facts behind the verdict, and how the plan was made, folded."""
+    made = f"<details><summary>How it was planned</summary>{definitions(how(plan))}</details>"
+    return definitions(facts(plan)) + made
+
+
+def _sentence(plan: Plan) -> str:
+    step = format_seconds(plan.makespan)
+    said = f"<b>{text(step)}</b> per step{', measured' if plan.observed else ''}"
+    if plan.verdict.steady is not None:
+        period = f"a batch every {format_seconds(plan.period)}"
+        said = f"<b>{text(period)}</b>, {text(rate_in_words(plan))}"
+    elif plan.single is not None and plan.makespan:
+        said += f", <b>{plan.single / plan.makespan:.2f} x</b> as fast as one device"
+    elif plan.single is None:
+        said += ", where no one device was found to hold everything"
+    fits = (plan.predicted if plan.memory.is_predicted else plan).fits
+    return said + (", fits." if fits else ", <strong>does not fit</strong>.")
+
+
+def _banner(plan: Plan) -> str:
+    if not is_estimated(plan):
+        return ""
+    commands = "".join(f"<code>{text(command)}</code>" for command in MEASURE)
+    return (
+        f'<aside role="note"><p>Times of ops are estimates: {text(shares_of_time(plan))}. '
+        f"For times of your devices, profile some steps, then plan again:</p>{commands}</aside>"
+    )
+
+
+def facts(plan: Plan) -> list[tuple[str, str]]:
+    """What a person wants to know first, as names and values."""
+    rows = [
+        *([] if plan.verdict.steady is None else stream_facts(plan)),
+        ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
+        ("one device", _one_device(plan)),
+        ("recipe", "" if plan.recipe is None else recipe_in_words(plan)),
+        *((f"best of {space}", words) for space, words in offers(plan)),
+        ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
+        ("gap", _gap(plan)),
+        ("not tried", not_tried(plan)),
+        ("memory", _memory(plan)),
+        ("moved", moved(plan.schedule)),
+        ("constraints", "" if plan.constraints.is_empty else str(plan.constraints)),
+        ("verdict", verdict(plan) or ""),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def how(plan: Plan) -> list[tuple[str, str]]:
+    """How the plan was made, as names and values."""
+    options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
+    rows = [
+        ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
+        ("target", plan.target or ""),
+        ("planned in", format_seconds(plan.planning_seconds)),
+        ("times of ops", shares_of_time(plan)),
+        *(("note", note) for note in plan.notes),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def _gap(plan: Plan) -> str:
+    if plan.objective.goal == "throughput":
+        return f"{plan.gap:.1%}: {shortest(plan)}"
+    return f"{plan.gap:.1%}: {no_placement(plan)} can be faster by more than this"
+
+
+def _one_device(plan: Plan) -> str:
+    if plan.single is None:
+        return "none found that holds everything, in any order tried"
+    ratio = plan.single / plan.makespan if plan.makespan else 1.0
+    return f"{format_seconds(plan.single)}: the plan is {ratio:.2f} x as fast"
+
+
+def _memory(plan: Plan) -> str:
+    """Whether it fits; of a run that did not measure its memory, whether it was predicted to."""
+    judged = plan.predicted if plan.memory.is_predicted else plan
+    found = shortage(judged.schedule, plan.cluster, plan.program) or "fits"
+    return f"{found}, as predicted" if plan.memory.is_predicted else found
