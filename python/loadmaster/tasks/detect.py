@@ -1,0 +1,113 @@
+"""The machine at hand as a cluster, its links and its CPU's memory measured if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from loadmaster.base.errors import InputError
+from loadmaster.costs.links import fit_links
+from loadmaster.costs.transfers import TransferTimes
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.machine.detected import Detected, detected
+
+#: Threads that measure the memory: more than these take memory themselves, and fill no more of it.
+_MOST_THREADS = 16
+
+
+def detect(
+    *,
+    cpu: bool | None = None,
+    measure: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Detected:
+    """This machine as a cluster, with what could not be found out: see :meth:`Cluster.detect`.
+
+    Parameters
+    ----------
+    cpu : bool, optional
+        Whether the CPU is a device; by default only where there is no GPU.
+    measure : bool
+        Whether to time transfers between GPUs, and the CPU where it is a device, by
+        :func:`loadmaster.measure_links` (PyTorch must see the GPUs), and the CPU's memory.
+    progress : callable, optional
+        Called with a text that names the measurement.
+
+    Returns
+    -------
+    Detected
+        Its ``cluster``, its ``notes``, and ``toml``: both as a file.
+
+    Raises
+    ------
+    InputError
+        Neither a GPU nor a CPU was found.
+
+    Examples
+    --------
+    >>> found = detect(cpu=True)
+    >>> found.cluster.devices[0].name
+    'cpu'
+    """
+    found = detected(cpu=cpu)
+    if not measure:
+        return found
+    told = progress or (lambda what: None)
+    return _memory_measured(_links_measured(found, told), told)
+
+
+def _links_measured(found: Detected, told: Callable[[str], None]) -> Detected:
+    from loadmaster.costs.measuring_links import measure_links
+
+    if not found.cluster.links:
+        return found
+    try:
+        times = measure_links([], progress=told)
+    except InputError:
+        why = "Links were not measured: PyTorch is not installed, or sees no GPU."
+        return replace(found, notes=(*found.notes, why))
+    open_still = tuple(note for note in found.untimed if "memory bandwidth" in note)
+    return replace(found, cluster=timed(found.cluster, times), untimed=open_still)
+
+
+def timed(cluster: Cluster, times: TransferTimes) -> Cluster:
+    """The cluster with the figures of measured transfers on the links that these are of.
+
+    Transfers between devices that the cluster has no link for count for nothing.
+    """
+    pairs = {(link.src, link.dst) for link in cluster.links}
+    rows: Mapping[str | tuple[str, str, str], object] = {}
+    rows = {
+        link: (times.bytes[times.link == i], times.seconds[times.link == i])
+        for i, link in enumerate(times.links)
+        if link[:2] in pairs
+    }
+    return fit_links(TransferTimes.of(rows)).cluster(cluster) if rows else cluster
+
+
+def _memory_measured(found: Detected, told: Callable[[str], None]) -> Detected:
+    """With the bandwidth of the CPU's memory, where the CPU is a device and it is not known."""
+    from loadmaster.costs.measuring_memory import measure_memory
+    from loadmaster.model.machine.host import usable_cores
+
+    cluster = found.cluster
+    kinds = {kind.name: kind for kind in cluster.types}
+    cpu = next((kinds[d.type] for d in cluster.devices if d.name == "cpu"), None)
+    if cpu is None or cpu.memory_bandwidth:
+        return found
+    told("the CPU's memory")
+    threads = min(usable_cores(), _MOST_THREADS)
+    bandwidth = measure_memory(threads)
+    source = f"{cpu.source}; memory_bandwidth: measured by copies of {threads} threads"
+    faster = replace(cpu, memory_bandwidth=round(bandwidth, -8), source=source)
+    types = [faster if kind.name == cpu.name else kind for kind in cluster.types]
+    known = Cluster(
+        cluster.devices,
+        cluster.wiring,
+        types,
+        name=cluster.name,
+        description=cluster.description,
+        source=cluster.source,
+    )
+    open_still = tuple(note for note in found.untimed if "memory bandwidth" not in note)
+    return replace(found, cluster=known, untimed=open_still)
