@@ -748,7 +748,7 @@ class Cluster:
 
     @classmethod
     def detect(cls, *, cpu: bool | None = None) -> Cluster:
-        """This machine: CUDA devices, AMD GPUs, what joins them; else its CPU.
+        """The machine at hand: CUDA devices, AMD GPUs, what joins them; else its CPU.
 
         Asks nvidia-smi and rocm-smi, where they are, and reads /proc and /sys. Links get the
         figures that links of their kind reach elsewhere (:func:`loadmaster.detect` can time

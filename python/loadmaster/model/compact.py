@@ -6,7 +6,6 @@ mesh are a pattern where one fits. :meth:`Cluster.from_toml` reads the same clus
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
@@ -88,8 +87,8 @@ def preset_text(name: str) -> str:
 
     Examples
     --------
-    >>> print(preset_text("4xA100-PCIe").splitlines()[4])
-    # https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf
+    >>> print(preset_text("4xL4-PCIe").splitlines()[4])
+    # figures read at https://www.yobitel.com/knowledge-base/nvidia-l4
     """
     cluster = Cluster.preset(name)
     file = resources.files("loadmaster.model") / "presets" / f"{name}.toml"
@@ -97,12 +96,12 @@ def preset_text(name: str) -> str:
         return cluster_text(cluster)
     head, mark, tail = file.read_text(encoding="utf-8").partition("[[device]]")
     table = known_types()
-    types = [type_text(kind, table[kind.name].sheet) for kind in cluster.types]
+    types = [type_text(kind, table[kind.name].read_at) for kind in cluster.types]
     return head + "".join(f"{text}\n" for text in types) + mark + tail
 
 
-def type_text(kind: DeviceType, sheet: str = "") -> str:
-    """A table ``[[type]]``, under a comment with the address of its data sheet, if it has one."""
+def type_text(kind: DeviceType, read_at: str = "") -> str:
+    """A table ``[[type]]``, under a comment that says where its figures were read, if given."""
     cost = kind.send_cost
     text = _table(
         "type",
@@ -120,7 +119,7 @@ def type_text(kind: DeviceType, sheet: str = "") -> str:
             else {},
         },
     )
-    return f"# {sheet}\n{text}" if sheet else text
+    return f"# figures read at {read_at}\n{text}" if read_at else text
 
 
 def _table(key: str, row: Mapping[str, Any]) -> str:
@@ -170,9 +169,7 @@ def _folded(names: Sequence[str]) -> Iterator[str]:
 def _parts(name: str) -> _Pattern:
     """Texts at even places, numbers as ranges of one at odd ones."""
     found = _NUMBER.split(name)
-    return tuple(
-        (int(part), int(part)) if place % 2 else part for place, part in enumerate(found)
-    )
+    return tuple((int(part), int(part)) if place % 2 else part for place, part in enumerate(found))
 
 
 def _follows(last: _Pattern, row: _Pattern, place: int) -> bool:
@@ -207,7 +204,9 @@ def _link_row(row: Link | Mesh, names: Sequence[str]) -> dict[str, Any]:
 def _end(end: Iterable[str], names: Sequence[str]) -> str | list[str]:
     """One end of a mesh: the pattern that matches it and nothing else, or its devices."""
     devices = list(end)
-    stem = os.path.commonprefix(devices).rstrip("0123456789")
+    first, last = min(devices), max(devices)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    stem = first[:same].rstrip("0123456789")
     for pattern in ("*", f"{stem}*"):
         if pattern not in names and devices == [n for n in names if fits(n, pattern.split("*"))]:
             return pattern

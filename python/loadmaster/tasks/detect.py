@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from loadmaster.base.errors import InputError
 from loadmaster.costs.links import fit_links
-from loadmaster.costs.transfers import TransferTimes
+from loadmaster.costs.transfers import Floats, TransferTimes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.machine.detected import Detected, detected
 
@@ -21,7 +21,9 @@ def detect(
     measure: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Detected:
-    """This machine as a cluster, with what could not be found out: see :meth:`Cluster.detect`.
+    """The machine at hand as a cluster, and what could not be found out.
+
+    :meth:`Cluster.detect` says how.
 
     Parameters
     ----------
@@ -76,8 +78,7 @@ def timed(cluster: Cluster, times: TransferTimes) -> Cluster:
     Transfers between devices that the cluster has no link for count for nothing.
     """
     pairs = {(link.src, link.dst) for link in cluster.links}
-    rows: Mapping[str | tuple[str, str, str], object] = {}
-    rows = {
+    rows: dict[str | tuple[str, str, str], tuple[Floats, Floats]] = {
         link: (times.bytes[times.link == i], times.seconds[times.link == i])
         for i, link in enumerate(times.links)
         if link[:2] in pairs

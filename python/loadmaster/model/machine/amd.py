@@ -27,7 +27,7 @@ _NAMES = ("Card Series", "Card series", "Device Name", "Card SKU")
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as rocm-smi lists it: its number, ``memory`` in bytes (0: not told), and PCI ``bus``."""
+    """A GPU as rocm-smi lists it: number, ``memory`` in bytes (0: not told), PCI ``bus``."""
 
     number: int
     name: str

@@ -65,14 +65,26 @@ def described(
     )
 
 
-def _types(gpus: str, link: str) -> list[KnownType]:
-    """A type per device of one host."""
-    found: list[KnownType] = []
+def parts(gpus: str) -> list[tuple[int, str]]:
+    """Numbers and names of types.
+
+    >>> parts("2xRTX4090, A100")
+    [(2, 'RTX4090'), (1, 'A100')]
+    """
+    found = []
     for part in gpus.split(","):
         some = _SOME.fullmatch(part.strip())
         count, name = (int(some[1]), some[2]) if some else (1, part.strip())
         if not name or count == 0:
             raise InputError(f"gpus are {gpus!r}: write such as 2xRTX4090,1xA100")
+        found.append((count, name))
+    return found
+
+
+def _types(gpus: str, link: str) -> list[KnownType]:
+    """A type per device of one host."""
+    found: list[KnownType] = []
+    for count, name in parts(gpus):
         known = asked(name, link)
         if not known.memory:
             raise InputError(
@@ -135,9 +147,12 @@ def _words(types: Sequence[KnownType], link: str | None, hosts: int, network: st
     """What the cluster is, in a sentence."""
     devices = ", ".join(f"{n} x {known.type.name}" for n, known in _counted(types))
     joined = f" joined by {link}" if link and len(types) > 1 else ""
-    staged = "" if all(known.peer for known in types) or len(types) < 2 else (
-        "; copies of those without peer-to-peer pass through the host's memory"
+    staged = (
+        ""
+        if all(known.peer for known in types) or len(types) < 2
+        else ("; copies of those without peer-to-peer pass through the host's memory")
     )
     if hosts == 1:
         return f"One host with {devices}{joined}{staged}"
-    return f"{hosts} hosts, each with {devices}{joined}{staged}; between hosts {network}, one port each"
+    between = f"between hosts {network}, one port each"
+    return f"{hosts} hosts, each with {devices}{joined}{staged}; {between}"

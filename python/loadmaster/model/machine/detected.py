@@ -268,9 +268,7 @@ def _devices(gpus: _Gpus) -> tuple[list[Device], list[DeviceType]]:
     return devices, types
 
 
-def _meshes(
-    joins: Mapping[tuple[int, int], LinkFigures], names: Sequence[str]
-) -> Iterator[Mesh]:
+def _meshes(joins: Mapping[tuple[int, int], LinkFigures], names: Sequence[str]) -> Iterator[Mesh]:
     """The links of all pairs in few rows: all of some devices to each other, or some to others."""
     groups: dict[LinkFigures, dict[int, list[int]]] = {}
     for (a, b), figures in sorted(joins.items(), key=lambda row: row[0]):

@@ -75,7 +75,7 @@ def pcie_of(root: Path, bus: str) -> tuple[int | None, int | None]:
         speed = _text(end / "max_link_speed").partition(" ")[0]
         width = _text(end / "max_link_width").strip()
         with suppress(ValueError):
-            generations.append(_GENERATIONS[float(speed)] if float(speed) in _GENERATIONS else 0)
+            generations.append(_GENERATIONS.get(float(speed), 0))
         widths += [int(width)] if width.isdecimal() else []
     return min((g for g in generations if g), default=None), min(
         (w for w in widths if 0 < w <= 32), default=None

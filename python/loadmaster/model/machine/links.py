@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -96,16 +97,16 @@ def pcie(generation: int, lanes: int, *, peer: bool = True) -> LinkFigures:
     kind = kinds[f"PCIe{nearest}"]
     part = 2.0 ** (generation - nearest) * lanes / kind.lanes
     bandwidth = kind.bandwidth * part
-    latency, channels, source = kind.latency, PORT, kind.source
+    channels: tuple[str, ...] = PORT
+    latency, source = kind.latency, kind.source
     if not peer:
         staged = kinds["PCIe4-staged"]
         bandwidth *= staged.bandwidth / kinds["PCIe4"].bandwidth
         latency, channels = staged.latency, THROUGH_HOST
         source = f"{staged.source}; {source}" if nearest != 4 else staged.source
     of = "" if part == 1 else f", scaled from PCIe {nearest}.0 x{kind.lanes}"
-    return LinkFigures(
-        bandwidth, latency, channels, f"PCIe {generation}.0 x{lanes}{of}; {source}"
-    )
+    said = f"PCIe {generation}.0 x{lanes}{of}; {source}"
+    return LinkFigures(float(round(bandwidth)), latency, channels, said)
 
 
 def nvlink(kind: str, lanes: int | None = None, lane: float | None = None) -> LinkFigures:
@@ -118,7 +119,7 @@ def nvlink(kind: str, lanes: int | None = None, lane: float | None = None) -> Li
     lanes = lanes or found.lanes
     rate = lanes * (lane or found.rate / found.lanes)
     said = f"{lanes} x {kind}, {rate / 1e9:g} GB/s peak per direction"
-    bandwidth = found.bandwidth * rate / found.rate
+    bandwidth = float(round(found.bandwidth * rate / found.rate))
     return LinkFigures(bandwidth, found.latency, PORT, f"{said}; {found.source}")
 
 
@@ -140,7 +141,7 @@ def link_asked(text: str, nvlink_of: str = "", *, peer: bool = True) -> LinkFigu
         named = kinds.get(f"{family}{generation}{bridge or ''}".casefold())
         if named is not None:
             return nvlink(named.name, int(lanes) if lanes else None)
-    if word[:1].isdigit():
+    with suppress(InputError):
         bandwidth = float(RATE.parse(word, "link"))
         return LinkFigures(bandwidth, 10e-6, PORT, "bandwidth: as asked; latency: assumed, 10 us")
     known = ["pcie3", "pcie4", "pcie5", *(k for k in kinds if k.startswith("nvlink")), "xgmi"]
@@ -162,10 +163,10 @@ def network_asked(text: str) -> LinkFigures:
     if gigabits:
         is_ethernet = found is not None and found[2].casefold() == "e"
         kind = kinds["Ethernet" if is_ethernet else "InfiniBand"]
-        bandwidth = kind.bandwidth * (gigabits * 1e9 / 8 / kind.rate)
+        bandwidth = float(round(kind.bandwidth * (gigabits * 1e9 / 8 / kind.rate)))
         source = f"{gigabits:g} Gbit/s; {kind.source}"
         return LinkFigures(bandwidth, kind.latency, (), source)
-    if word[:1].isdigit():
+    with suppress(InputError):
         bandwidth = float(RATE.parse(word, "network"))
         return LinkFigures(bandwidth, 50e-6, (), "bandwidth: as asked; latency: assumed, 50 us")
     known = ["25GbE", "100GbE", "200Gb-IB", *(name.upper() for name in _INFINIBAND)]

@@ -37,9 +37,9 @@ class Gpu:
 
 
 def gpus(text: str) -> list[Gpu]:
-    """The GPUs of ``--query-gpu ... --format=csv``, with a header that names the columns.
+    r"""The GPUs of ``--query-gpu ... --format=csv``, with a header that names the columns.
 
-    >>> gpus("name, memory.total [MiB], pcie.link.gen.max\\nNVIDIA L4, 23034 MiB, 4\\n")
+    >>> gpus("name, memory.total [MiB], pcie.link.gen.max\nNVIDIA L4, 23034 MiB, 4\n")
     [Gpu(name='NVIDIA L4', memory=24152899584, generation=4, lanes=None)]
     """
     lines = [line for line in text.splitlines() if line.strip()]
@@ -72,9 +72,9 @@ def _whole(cell: str) -> int | None:
 
 
 def matrix(text: str) -> dict[tuple[int, int], str]:
-    """The entries between GPUs of ``topo -m`` or ``topo -p2p``, by pairs of their numbers.
+    r"""The entries between GPUs of ``topo -m`` or ``topo -p2p``, by pairs of their numbers.
 
-    >>> matrix("\\tGPU0\\tGPU1\\tCPU Affinity\\nGPU0\\t X \\tNV4\\t0-7\\nGPU1\\tNV4\\t X \\t0-7\\n")
+    >>> matrix("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n")
     {(0, 1): 'NV4', (1, 0): 'NV4'}
     """
     found: dict[tuple[int, int], str] = {}
@@ -96,9 +96,9 @@ def matrix(text: str) -> dict[tuple[int, int], str]:
 
 
 def lanes(text: str) -> Mapping[int, list[float]]:
-    """B/s of each NVLink that is up, by GPU, of ``nvlink -s``.
+    r"""B/s of each NVLink that is up, by GPU, of ``nvlink -s``.
 
-    >>> lanes("GPU 0: Tesla V100 (UUID: ...)\\n\\t Link 0: 25.781 GB/s\\n\\t Link 1: <inactive>\\n")
+    >>> lanes("GPU 0: Tesla V100 (UUID: ...)\n\t Link 0: 25.781 GB/s\n\t Link 1: <inactive>\n")
     {0: [25781000000.0]}
     """
     found: dict[int, list[float]] = {}

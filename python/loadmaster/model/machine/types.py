@@ -19,7 +19,7 @@ from loadmaster.model.cluster import DeviceType, read_type
 _NOISE = re.compile(r"nvidia|geforce|quadro|tesla|\brtx|amd|instinct|[^a-z0-9]")
 
 #: What only the table says of a type; a cluster's TOML has all else in ``[[type]]``.
-_ONLY_HERE = ("memory", "called", "nvlink", "peer", "cores", "sheet")
+_ONLY_HERE = ("memory", "called", "nvlink", "peer", "cores", "read_at")
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class KnownType:
         Whether two of it may copy to each other over PCIe without passing through the host.
     cores : int
         Cores of a CPU for which the figures hold; 0: no CPU.
-    sheet : str
-        Address of the data sheet.
+    read_at : str
+        Address where the figures were read, where not in the maker's document; or empty.
     """
 
     type: DeviceType
@@ -50,7 +50,7 @@ class KnownType:
     nvlink: str
     peer: bool
     cores: int
-    sheet: str
+    read_at: str
 
 
 @cache
@@ -74,7 +74,7 @@ def _known(row: Mapping[str, Any], i: int) -> KnownType:
         row.get("nvlink", ""),
         row.get("peer", True),
         row.get("cores", 0),
-        row["sheet"],
+        row.get("read_at", ""),
     )
 
 
