@@ -285,8 +285,8 @@ def _meshes(joins: Mapping[tuple[int, int], LinkFigures], names: Sequence[str]) 
             for a in members:
                 rows.setdefault(tuple(to[a]), []).append(a)
         for dst, src in rows.items():
-            ends = (tuple(names[i] for i in side) for side in (src, dst))
-            yield Mesh(*ends, figures.bandwidth, figures.latency, figures.channels, figures.source)
+            start, end = (tuple(names[i] for i in side) for side in (src, dst))
+            yield Mesh(start, end, figures.bandwidth, figures.latency, figures.channels, figures.source)
 
 
 # -- the host ------------------------------------------------------------------------------------
