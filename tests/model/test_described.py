@@ -323,6 +323,12 @@ def test_questions_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", Terminal("1xL4\n\n"))
     assert main(["cluster", "new"]) == 0
     assert capsys.readouterr().err.count("?") == 2, "one GPU of one host has no links"
+    monkeypatch.setattr("sys.stdin", Terminal("nvlink\n"))
+    assert main(["cluster", "new", "--gpus", "2xA100-SXM4-80GB"]) == 0
+    assert capsys.readouterr().err.count("?") == 1, "what flags say is not asked"
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    assert main(["cluster", "new", "--gpus", "2xL4", "--link", "pcie4"]) == 0
+    assert "?" not in capsys.readouterr().err
 
 
 def test_the_known_types_are_listed(capsys):

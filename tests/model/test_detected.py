@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
@@ -15,7 +17,7 @@ from loadmaster.costs.transfers import TransferTimes
 from loadmaster.model.machine import amd, host, nvidia
 from loadmaster.model.machine.detected import Detected, detected
 from loadmaster.model.machine.tools import Answer, answer
-from loadmaster.tasks.detect import timed
+from loadmaster.tasks.detect import alike, timed
 
 RECORDED = Path(__file__).parent / "recorded"
 NOTHING = Path("/nowhere/at/all")
@@ -341,6 +343,29 @@ def test_measured_transfers_stand_above_the_table():
     assert found.route(0, 1).channels == cluster.route(0, 1).channels
     elsewhere = TransferTimes.of({("cpu", "gpu0", "copy"): (sizes, sizes / 5e9)})
     assert timed(cluster, elsewhere) is cluster
+
+
+def test_measured_transfers_are_of_the_gpus_that_were_listed():
+    cluster = lm.Cluster.new("1xRTX4090,1xL4", "pcie4")
+    names = ["NVIDIA GeForce RTX 4090", "NVIDIA L4"]
+    assert alike(cluster, names)
+    assert not alike(cluster, names[::-1]), "CUDA numbers the fastest first"
+    assert not alike(cluster, names[:1]), "the other is hidden"
+    strange = nvidia_machine(told("4xrtx5060ti.query.csv")).cluster
+    assert alike(strange, ["NVIDIA GeForce RTX 5060 Ti"] * 4)
+
+
+@given(st.text(), st.sampled_from(["4xh100.topo.txt", "v100.nvlink.txt", "rx7900xt.rocm.json"]))
+def test_no_text_is_an_error(text, name):
+    """Any text, and a recorded one with any text in its middle."""
+    recorded = told(name)
+    half = len(recorded) // 2
+    for damaged in (text, recorded[:half] + text + recorded[half:]):
+        nvidia.gpus(damaged)
+        nvidia.matrix(damaged)
+        nvidia.lanes(damaged)
+        amd.cards(damaged)
+        amd.link_types(damaged)
 
 
 def test_the_command_writes_what_it_found(tmp_path, capsys):

@@ -107,27 +107,31 @@ def _new(arguments: argparse.Namespace) -> None:
     from loadmaster.model.cluster import Cluster
 
     asked = {flag: getattr(arguments, flag) for flag in _FLAGS["new"]}
-    if not asked["gpus"]:
-        if not sys.stdin.isatty():
-            raise InputError(
-                "cluster new wants --gpus, such as --gpus 4xL4 --link pcie4, and for several "
-                "hosts --hosts 2 --network 25GbE"
-            )
+    if sys.stdin.isatty():
         asked = _answers(asked)
+    elif not asked["gpus"]:
+        raise InputError(
+            "cluster new wants --gpus, such as --gpus 4xL4 --link pcie4, and for several hosts "
+            "--hosts 2 --network 25GbE"
+        )
     hosts = values.whole("--hosts", asked["hosts"]) if asked["hosts"] else 1
     cluster = Cluster.new(asked["gpus"] or "", asked["link"], hosts=hosts, network=asked["network"])
     _give(arguments, cluster, cluster.to_toml(), [])
 
 
 def _answers(given: dict[str, str | None]) -> dict[str, str | None]:
-    """What the terminal answers, for what no flag gave; an empty answer gives nothing."""
+    """What the terminal answers, for what is missing; an empty answer gives nothing."""
     from loadmaster.model.machine.described import parts
 
     answers = dict(given)
     for flag, question in _QUESTIONS.items():
-        is_one_gpu = flag == "link" and [n for n, _ in parts(answers["gpus"] or "")] == [1]
-        is_one_host = flag == "network" and answers["hosts"] in (None, "1")
-        if not (answers[flag] or is_one_gpu or is_one_host):
+        is_idle = (
+            answers[flag]
+            or (flag == "link" and [n for n, _ in parts(answers["gpus"] or "")] == [1])
+            or (flag == "hosts" and given["gpus"])
+            or (flag == "network" and answers["hosts"] in (None, "1"))
+        )
+        if not is_idle:
             note(question)
             answers[flag] = sys.stdin.readline().strip() or None
     return answers

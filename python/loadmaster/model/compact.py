@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from loadmaster.base.text import fits
-from loadmaster.base.units import RATE, SPEED, TIME, exact_bytes
+from loadmaster.base.units import RATE, SPEED, TIME, Quantity, exact_bytes
 from loadmaster.model.cluster import Cluster, Device, DeviceType, Link, Mesh
 from loadmaster.model.machine.types import known_types
 
@@ -107,8 +107,8 @@ def type_text(kind: DeviceType, read_at: str = "") -> str:
         "type",
         {
             "name": kind.name,
-            "memory_bandwidth": RATE.write(kind.memory_bandwidth) if kind.memory_bandwidth else "",
-            "launch": TIME.write(kind.launch) if kind.launch else "",
+            "memory_bandwidth": _figure(kind.memory_bandwidth, RATE),
+            "launch": _figure(kind.launch, TIME),
             "peak": {dtype: SPEED.write(peak) for dtype, peak in kind.peak.items()},
             "source": kind.source,
             "send_cost": {
@@ -120,6 +120,11 @@ def type_text(kind: DeviceType, read_at: str = "") -> str:
         },
     )
     return f"# figures read at {read_at}\n{text}" if read_at else text
+
+
+def _figure(value: float, of: Quantity) -> str:
+    """A figure with its unit; nothing for 0.0, which is read where there is none."""
+    return "" if isinstance(value, float) and value == 0 else of.write(value)
 
 
 def _table(key: str, row: Mapping[str, Any]) -> str:
@@ -195,7 +200,7 @@ def _link_row(row: Link | Mesh, names: Sequence[str]) -> dict[str, Any]:
         "from": src,
         "to": dst,
         "bandwidth": RATE.write(float(row.bandwidth)),
-        "latency": TIME.write(float(row.latency)) if row.latency else "",
+        "latency": _figure(float(row.latency), TIME),
         "channels": list(row.channels),
         "source": row.source,
     }

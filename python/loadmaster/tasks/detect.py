@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.costs.links import fit_links
 from loadmaster.costs.transfers import Floats, TransferTimes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.machine.detected import Detected, detected
+from loadmaster.model.machine.types import recognised
 
 #: Threads that measure the memory: more than these take memory themselves, and fill no more of it.
 _MOST_THREADS = 16
@@ -63,6 +66,12 @@ def _links_measured(found: Detected, told: Callable[[str], None]) -> Detected:
 
     if not found.cluster.links:
         return found
+    if not _numbered_alike(found.cluster):
+        why = (
+            "Links were not measured: PyTorch does not number these GPUs as here; "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID and no CUDA_VISIBLE_DEVICES mend it."
+        )
+        return replace(found, notes=(*found.notes, why))
     try:
         times = measure_links([], progress=told)
     except InputError:
@@ -70,6 +79,24 @@ def _links_measured(found: Detected, told: Callable[[str], None]) -> Detected:
         return replace(found, notes=(*found.notes, why))
     open_still = tuple(note for note in found.untimed if "memory bandwidth" in note)
     return replace(found, cluster=timed(found.cluster, times), untimed=open_still)
+
+
+def _numbered_alike(cluster: Cluster) -> bool:
+    """Whether PyTorch's GPUs are the cluster's, in its order; true where it sees none."""
+    if find_spec("torch") is None:
+        return True
+    import torch as installed
+
+    torch: Any = installed
+    seen = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return not seen or alike(cluster, seen)
+
+
+def alike(cluster: Cluster, names: Sequence[str]) -> bool:
+    """Whether GPUs of these names, as tools call them, are those of the cluster, in its order."""
+    known = [recognised(name) for name in names]
+    types = [k.type.name if k else name for k, name in zip(known, names, strict=True)]
+    return types == [d.type for d in cluster.devices if d.name != "cpu"]
 
 
 def timed(cluster: Cluster, times: TransferTimes) -> Cluster:

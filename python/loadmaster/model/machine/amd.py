@@ -18,8 +18,8 @@ QUERY = (
     "--json",
 )
 
-_CARD = re.compile(r"card(\d+)")
-_PAIR = re.compile(r"\(Topology\) Link type between DRM devices (\d+) and (\d+)")
+_CARD = re.compile(r"card(\d{1,4})")
+_PAIR = re.compile(r"\(Topology\) Link type between DRM devices (\d{1,4}) and (\d{1,4})")
 
 #: Fields that have the name, the best first: old versions write small letters.
 _NAMES = ("Card Series", "Card series", "Device Name", "Card SKU")
@@ -46,7 +46,7 @@ def cards(text: str) -> list[Card]:
         if (card := _CARD.fullmatch(key)) and isinstance(row, dict):
             name = next((row[k] for k in _NAMES if row.get(k, "N/A") != "N/A"), "AMD GPU")
             memory = str(row.get("VRAM Total Memory (B)", "0"))
-            number = int(memory) if memory.isdecimal() else 0
+            number = int(memory) if memory.isdecimal() and len(memory) < 17 else 0
             bus = str(row.get("PCI Bus", "")).casefold()
             found.append(Card(int(card[1]), str(name).strip(), number, bus))
     return sorted(found, key=lambda card: card.number)

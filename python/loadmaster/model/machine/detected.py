@@ -31,7 +31,7 @@ _USUAL = (4, 16)
 #: Ports of NVLink, beside those of PCIe.
 _NVLINK_PORT = ("{from}.nvlink.tx", "{to}.nvlink.rx")
 
-_LANES = re.compile(r"NV(\d+)")
+_LANES = re.compile(r"NV([1-9]\d{0,2})")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,8 @@ def _by_pcie(rows: Sequence[nvidia.Gpu], a: int, b: int, peer: bool) -> LinkFigu
 
 def _slot(gpu: nvidia.Gpu) -> tuple[int, int] | None:
     """Generation and lanes, where both are told."""
-    return (gpu.generation, gpu.lanes) if gpu.generation and gpu.lanes else None
+    generation, lanes = gpu.generation or 0, gpu.lanes or 0
+    return (generation, lanes) if 1 <= generation <= 8 and 1 <= lanes <= 32 else None
 
 
 def _amd(tool: Tool, root: Path) -> _Gpus:
@@ -286,7 +287,9 @@ def _meshes(joins: Mapping[tuple[int, int], LinkFigures], names: Sequence[str]) 
                 rows.setdefault(tuple(to[a]), []).append(a)
         for dst, src in rows.items():
             start, end = (tuple(names[i] for i in side) for side in (src, dst))
-            yield Mesh(start, end, figures.bandwidth, figures.latency, figures.channels, figures.source)
+            yield Mesh(
+                start, end, figures.bandwidth, figures.latency, figures.channels, figures.source
+            )
 
 
 # -- the host ------------------------------------------------------------------------------------

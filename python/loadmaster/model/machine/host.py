@@ -13,7 +13,7 @@ from pathlib import Path
 #: PCIe generations by GT/s of a lane.
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
-_AT = re.compile(r"@\s*([\d.]+)\s*GHz")
+_AT = re.compile(r"@\s*(\d{1,3}(?:\.\d{1,6})?)\s*GHz")
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ NVLINKS = ("nvidia-smi", "nvlink", "-s")
 #: What a terminal obeys; the header of a matrix is underlined.
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 
-_GPU = re.compile(r"GPU(\d+)")
-_OF_GPU = re.compile(r"GPU (\d+):")
-_LANE = re.compile(r"\s*Link \d+: ([\d.]+) GB/s")
+_GPU = re.compile(r"GPU(\d{1,4})")
+_OF_GPU = re.compile(r"GPU (\d{1,4}):")
+_LANE = re.compile(r"\s*Link \d+: (\d{1,6}(?:\.\d{1,6})?) GB/s")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def gpus(text: str) -> list[Gpu]:
 def _whole(cell: str) -> int | None:
     """The number that a cell begins with; None where it has none (``[N/A]``)."""
     number = cell.partition(" ")[0]
-    return int(number) if number.isdecimal() else None
+    return int(number) if number.isdecimal() and len(number) < 13 else None
 
 
 def matrix(text: str) -> dict[tuple[int, int], str]:
