@@ -301,7 +301,7 @@ def _cpu_type(found: Host, notes: list[str], untimed: list[str]) -> DeviceType:
     if known is not None and known.cores == found.cores:
         return known.type
     name = found.name or "CPU"
-    rate = found.cores * found.hertz * found.flop_per_cycle
+    rate = float(f"{found.cores * found.hertz * found.flop_per_cycle:.3g}")
     if not rate:
         notes.append("The CPU's clock or vector instructions are not told: write its peak.")
     if found.clock == "current":
