@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         presets,
     )
     from loadmaster.model.graph import OpGraph
+    from loadmaster.model.machine.detected import Detected
     from loadmaster.model.profile import Profile
     from loadmaster.model.recipe import Recipe
     from loadmaster.model.runtime import Dispatch, SendCost
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
     from loadmaster.tasks.check import Check, check
+    from loadmaster.tasks.detect import detect
     from loadmaster.tasks.fit import Fit, fit
     from loadmaster.tasks.measuring_plan import measuring_plan
     from loadmaster.tasks.order import optimise_order
@@ -84,6 +86,7 @@ __all__ = [
     "Comparison",
     "Constraints",
     "Costs",
+    "Detected",
     "Device",
     "DeviceCosts",
     "DeviceType",
@@ -117,6 +120,7 @@ __all__ = [
     "coarsen",
     "compare",
     "costs",
+    "detect",
     "emulate",
     "errors",
     "fast",
@@ -172,6 +176,7 @@ _HOMES = {
         "presets",
     ),
     "model.graph": ("OpGraph",),
+    "model.machine.detected": ("Detected",),
     "model.profile": ("Profile",),
     "model.recipe": ("Recipe",),
     "model.runtime": ("Dispatch", "SendCost"),
@@ -194,6 +199,7 @@ _HOMES = {
     "tasks.bound": ("lower_bound",),
     "tasks.calibrate": ("Calibration", "calibrate"),
     "tasks.check": ("Check", "check"),
+    "tasks.detect": ("detect",),
     "tasks.fit": ("Fit", "fit"),
     "tasks.measuring_plan": ("measuring_plan",),
     "tasks.order": ("optimise_order",),

@@ -105,8 +105,8 @@ def test_a_written_cluster_has_units_and_its_digest():
     cluster = lm.Cluster.mesh(2, memory=100, bandwidth=1000.0, latency=0.001)
     text = cluster.to_toml()
     assert 'memory = "100 B"' in text
-    assert 'bandwidth = "1.0 kB/s"' in text
-    assert 'latency = "1.0 ms"' in text
+    assert 'bandwidth = "1 kB/s"' in text
+    assert 'latency = "1 ms"' in text
     assert lm.Cluster.from_toml(text).digest == cluster.digest
     whole = lm.DeviceType("gpu", {"f32": 1000}, 10**12, 0)
     cluster = lm.Cluster.mesh(2, memory=100, bandwidth=1, type=whole)
@@ -122,7 +122,7 @@ def test_a_plan_whose_cluster_has_bare_numbers_is_read(tmp_path):
     toml = document["cluster"]
     for text, bare in (
         ('"100000000 B"', "100000000"),
-        ('"1.0 kB/s"', "1000.0"),
+        ('"1 kB/s"', "1000.0"),
         ('"1.0 s"', "1.0"),
     ):
         assert text in toml

@@ -170,7 +170,19 @@ def test_links_of_pages_lead_somewhere(page):
 
 #: Every address that users are sent to. No network is there when tests run: who adds one has opened
 #: it.
-ADDRESSES = {"https://ui.perfetto.dev"}
+ADDRESSES = {
+    "https://ui.perfetto.dev",
+    # Where figures of device types were read.
+    "https://glennklockwood.com/garden/processors/B200",
+    "https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html",
+    "https://www.mullet.se/product.html?product_id=355414",
+    "https://www.yobitel.com/knowledge-base/nvidia-l4",
+    "https://llmperf.net/categories/gpu/Nvidia-A6000-GPUs",
+    "https://hmc-tech.com/gpu/nvidia-geforce-rtx-4060-laptop-115w-vs-nvidia-geforce-rtx-3060-laptop-115w",
+    "https://www.apple.com/pt/newsroom/2023/06/apple-introduces-m2-ultra",
+    "https://liliputing.com/amd-ryzen-mobile-7040u-chips-are-coming-to-thin-and-light-laptops-zen-4-and-rdna-3/",
+    "https://www.macrumors.com/2020/11/10/apple-announces-m1-chip-for-the-mac/",
+}
 
 #: The name of an XML namespace, which looks like an address and is opened by no one.
 NAMESPACES = {"http://graphml.graphdrawing.org/xmlns"}

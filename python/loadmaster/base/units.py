@@ -85,16 +85,16 @@ class Quantity:
         """A figure as text that :meth:`parse` reads as exactly this figure.
 
         >>> RATE.write(47.9e9), TIME.write(1e-05), SPEED.write(10**9)
-        ('47.9 GB/s', '10.0 us', '1000000000 FLOP/s')
+        ('47.9 GB/s', '10 us', '1000000000 FLOP/s')
         """
         if is_integer(value):
             return f"{value} {self.base}"
         exact = Decimal(repr(float(value)))
         decimal = (u for u, of in self.units.items() if u.endswith(self.base) and _is_ten(of))
         unit = next((u for u in decimal if 1 <= exact / self.units[u] < 1000), self.base)
-        number = repr(float(value))
         if unit != self.base:
-            number = format((exact / self.units[unit]).normalize(), "f")
+            return f"{(exact / self.units[unit]).normalize():f} {unit}"
+        number = repr(float(value))
         return f"{number if set(number) & set('.eE') else number + '.0'} {unit}"
 
 

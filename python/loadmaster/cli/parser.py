@@ -34,6 +34,7 @@ _COMMANDS = (
     "fit",
     "info",
     "coarsen",
+    "cluster",
     "presets",
     "examples",
     "completion",

@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.model.cluster import Cluster, presets
 
     if arguments.name:
-        put_file(Cluster.preset(arguments.name).to_toml())
+        from loadmaster.model.compact import preset_text
+
+        put_file(preset_text(arguments.name))
         return
     clusters = [Cluster.preset(name) for name in presets()]
     if not arguments.json:

@@ -29,7 +29,6 @@ from loadmaster.base.units import (
     TIME,
     Quantity,
     counted,
-    exact_bytes,
     parse_bytes,
 )
 from loadmaster.model.runtime import Dispatch, SendCost
@@ -710,6 +709,77 @@ class Cluster:
         )
 
     @classmethod
+    def new(
+        cls, gpus: str, link: str | None = None, *, hosts: int = 1, network: str | None = None
+    ) -> Cluster:
+        """A cluster from a few words, with the figures of Loadmaster's tables.
+
+        Parameters
+        ----------
+        gpus : str
+            Those of one host: ``"2xRTX4090,1xA100"``. A type is named as in the table, or by how
+            that begins.
+        link : str, optional
+            What joins them: ``"pcie4"``, ``"pcie4x8"`` (8 lanes), ``"nvlink"`` (all that the GPUs
+            have), ``"nvlink2x1"`` (1 link), ``"xgmi"``, or a rate (``"25 GB/s"``). Must be there
+            for several. GeForce cards of today copy to each other through the host's memory.
+        hosts : int
+            Equal hosts, at most 64.
+        network : str, optional
+            What joins hosts, one port each: ``"25GbE"``, ``"200Gb-IB"``, ``"NDR"``, or a rate.
+            Must be there for several.
+
+        Raises
+        ------
+        InputError
+            A type, link or network that no table has, or that is missing; each with the way out.
+
+        Examples
+        --------
+        >>> Cluster.new("4xA100", "pcie4").digest == Cluster.preset("4xA100-PCIe").digest
+        True
+        >>> two = Cluster.new("2xL4", "pcie4", hosts=2, network="25GbE")
+        >>> two.route("node0.gpu1", "node1.gpu0").channels
+        ('node0.nic.tx', 'node1.nic.rx')
+        """
+        from loadmaster.model.machine.described import described
+
+        return described(gpus, link, hosts=hosts, network=network)
+
+    @classmethod
+    def detect(cls, *, cpu: bool | None = None) -> Cluster:
+        """The machine at hand: CUDA devices, AMD GPUs, what joins them; else its CPU.
+
+        Asks nvidia-smi and rocm-smi, where they are, and reads /proc and /sys. Links get the
+        figures that links of their kind reach elsewhere (:func:`loadmaster.detect` can time
+        them). Warns of what could not be found out, with the way to fill it in.
+
+        Parameters
+        ----------
+        cpu : bool, optional
+            Whether the CPU is a device; by default only where there is no GPU.
+
+        Raises
+        ------
+        InputError
+            Neither a GPU nor a CPU was found.
+
+        Examples
+        --------
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     here = Cluster.detect(cpu=True)
+        >>> here.devices[0].name
+        'cpu'
+        """
+        from loadmaster.base.warnings import warn
+        from loadmaster.model.machine.detected import detected
+
+        found = detected(cpu=cpu)
+        warn(*found.notes, *found.untimed)
+        return found.cluster
+
+    @classmethod
     def named(cls, name: str) -> Cluster:
         """A TOML file's, if there is one or the name ends in ``.toml``; else the preset's.
 
@@ -741,7 +811,8 @@ class Cluster:
         and ``to``, ``bandwidth``, ``latency``, and ``channels``, in which ``{from}`` and ``{to}``
         stand for the ends. An end is a device, a pattern such as ``"gpu*"``, or a list of these: a
         pattern or a list gives a :class:`Mesh`. ``[[collective]]`` has the fields of
-        :class:`CollectiveTimes`.
+        :class:`CollectiveTimes`. A type of Loadmaster's own table (``"L4-24GB"``) needs no
+        ``[[type]]``.
 
         Figures are texts with a unit: ``"80GiB"``, ``"25 GB/s"``, ``"200 Gbit/s"``, ``"10 us"``,
         ``"14 TFLOP/s"``. A number without a unit is refused, unless it is 0 or so large (a
@@ -782,7 +853,7 @@ class Cluster:
                     _wired(row, i, known_devices, bare)
                     for i, row in enumerate(_tables(document, "link"))
                 ],
-                [_device_type(row, i, bare) for i, row in enumerate(_tables(document, "type"))],
+                _types(document, devices, bare),
                 name=str(document.get("name", "")),
                 description=str(document.get("description", "")),
                 source=str(document.get("source", "")),
@@ -794,38 +865,14 @@ class Cluster:
             )
 
     def to_toml(self) -> str:
-        """As TOML that :meth:`from_toml` reads back."""
-        import tomli_w
+        """As TOML that :meth:`from_toml` reads back, as short as a person would write it.
 
-        def table(row: Mapping[str, Any]) -> dict[str, Any]:
-            return {k: v for k, v in row.items() if v not in ("", (), [], {})}
+        >>> "gpu{0..3}" in Cluster.preset("4xV100-PCIe").to_toml()
+        True
+        """
+        from loadmaster.model.compact import cluster_text
 
-        links = [
-            table(
-                {
-                    "from": row.src if isinstance(row, Link) else list(row.src),
-                    "to": row.dst if isinstance(row, Link) else list(row.dst),
-                    "bandwidth": RATE.write(float(row.bandwidth)),
-                    "latency": TIME.write(float(row.latency)),
-                    "channels": list(row.channels),
-                    "source": row.source,
-                }
-            )
-            for row in self.wiring
-        ]
-        document = table(
-            {
-                "name": self.name,
-                "description": self.description,
-                "source": self.source,
-                "dispatch": _dispatch_row(self.dispatch),
-                "type": [table(_type_row(t)) for t in self.types],
-                "device": [{**asdict(d), "memory": exact_bytes(d.memory)} for d in self.devices],
-                "link": links,
-                "collective": [table(asdict(t)) for t in self.collectives],
-            }
-        )
-        return tomli_w.dumps(document)
+        return cluster_text(self)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes :meth:`to_toml` to a file."""
@@ -880,7 +927,7 @@ def _preset(name: str) -> tuple[str, int, int]:
                 return f"{size}x{asked[2]}", int(asked[1]), size
     raise InputError(
         f"no preset is named {name!r}{meant(name, known)}, and fewer of each, such as "
-        "4xA100-NVLink; any other is a TOML file, or made by Cluster.with_device"
+        "4xA100-NVLink; any other is a TOML file, or made by Cluster.new or Cluster.with_device"
     )
 
 
@@ -942,33 +989,6 @@ def _field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any 
     return value
 
 
-def _dispatch_row(dispatch: Dispatch | None) -> dict[str, Any]:
-    """The fields with units; none where a host pays nothing."""
-    if dispatch is None:
-        return {}
-    row = {"launch": TIME.write(dispatch.launch), "one_host": dispatch.one_host}
-    return {**row, "source": dispatch.source} if dispatch.source else row
-
-
-def _send_cost_row(cost: SendCost | None) -> dict[str, str]:
-    """The fields with units; none where sending costs nothing."""
-    if cost is None:
-        return {}
-    return {"latency": TIME.write(cost.latency), "bandwidth": RATE.write(cost.bandwidth)}
-
-
-def _type_row(kind: DeviceType) -> dict[str, Any]:
-    """The fields of a type with units."""
-    return {
-        "name": kind.name,
-        "peak": {dtype: SPEED.write(peak) for dtype, peak in kind.peak.items()},
-        "memory_bandwidth": RATE.write(kind.memory_bandwidth),
-        "launch": TIME.write(kind.launch),
-        "source": kind.source,
-        "send_cost": _send_cost_row(kind.send_cost),
-    }
-
-
 def _figure(row: Mapping[str, Any], what: str, key: str, of: Quantity, bare: bool) -> float | int:
     """A figure of a row; 0 where it has none, but for a bandwidth of a link."""
     return of.read(_field(row, what, key, (int, float, str), 0.0), f"{what}: {key}", bare)
@@ -1016,7 +1036,22 @@ def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
     )
 
 
-def _device_type(row: Mapping[str, Any], i: int, bare: bool) -> DeviceType:
+def _types(
+    document: Mapping[str, Any], devices: Iterable[Device], bare: bool
+) -> Iterator[DeviceType]:
+    """The types that a document defines, and those of the table that its devices only name."""
+    from loadmaster.model.machine.types import known_types
+
+    given = [read_type(row, i, bare) for i, row in enumerate(_tables(document, "type"))]
+    yield from given
+    known = {} if bare else known_types()
+    for name in dict.fromkeys(d.type for d in devices):
+        if name in known and all(t.name != name for t in given):
+            yield known[name].type
+
+
+def read_type(row: Mapping[str, Any], i: int, bare: bool = False) -> DeviceType:
+    """The device type of a table ``[[type]]``, the ``i``-th of a document."""
     what = f"type {row.get('name', i)!r}"
     known = {"name", "peak", "memory_bandwidth", "launch", "source", "send_cost"}
     checks.known_keys(what, row, known)

@@ -1,0 +1,176 @@
+"""Kinds of links whose figures are known: the table of ``links.toml``, and links scaled from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import parse_toml
+from loadmaster.base.text import meant
+from loadmaster.base.units import RATE, TIME
+
+#: Channels of a device's port: it sends one transfer and receives one at a time.
+PORT = ("{from}.tx", "{to}.rx")
+
+#: The one channel of all transfers that pass through the host's memory.
+THROUGH_HOST = ("host",)
+
+_LINK = re.compile(r"(pcie|nvlink)\s*(\d)(-bridge)?(?:\s*x\s*(\d{1,2}))?", re.I)
+_NETWORK = re.compile(r"(\d+(?:\.\d+)?)\s*g(?:b|bit|bps)?(?:/s)?[\s-]*(e|ib|infiniband)", re.I)
+
+#: Names of InfiniBand's speeds, in Gbit/s of a port of four lanes.
+_INFINIBAND = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+
+
+@dataclass(frozen=True)
+class LinkKind:
+    """A kind of link.
+
+    Attributes
+    ----------
+    name : str
+    rate : float
+        B/s of one direction of all its lanes, as published.
+    lanes : int
+    bandwidth : float
+        B/s that copies reach of it.
+    latency : float
+        Seconds.
+    source : str
+    """
+
+    name: str
+    rate: float
+    lanes: int
+    bandwidth: float
+    latency: float
+    source: str
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """Figures of one link: B/s, seconds, and where they come from; its ``channels`` as in TOML."""
+
+    bandwidth: float
+    latency: float
+    channels: tuple[str, ...]
+    source: str
+
+
+@cache
+def link_kinds() -> Mapping[str, LinkKind]:
+    """The kinds of the table, by name.
+
+    >>> link_kinds()["PCIe4"].bandwidth
+    25000000000.0
+    """
+    file = resources.files("loadmaster.model.machine") / "links.toml"
+    rows = parse_toml(file.read_text(encoding="utf-8"), "links.toml")["link"]
+    return {
+        row["name"]: LinkKind(
+            row["name"],
+            float(RATE.parse(row["rate"], "rate")),
+            row["lanes"],
+            float(RATE.parse(row["bandwidth"], "bandwidth")),
+            float(TIME.parse(row["latency"], "latency")),
+            row["source"],
+        )
+        for row in rows
+    }
+
+
+def pcie(generation: int, lanes: int, *, peer: bool = True) -> LinkFigures:
+    """A PCIe link; without ``peer`` its copies pass through the host's memory.
+
+    Generations that the table lacks have half or twice the figures of the next one.
+
+    >>> pcie(4, 8).bandwidth, pcie(4, 16, peer=False).channels
+    (12500000000.0, ('host',))
+    """
+    kinds = link_kinds()
+    nearest = min(max(generation, 3), 5)
+    kind = kinds[f"PCIe{nearest}"]
+    part = 2.0 ** (generation - nearest) * lanes / kind.lanes
+    bandwidth = kind.bandwidth * part
+    channels: tuple[str, ...] = PORT
+    latency, source = kind.latency, kind.source
+    if not peer:
+        staged = kinds["PCIe4-staged"]
+        bandwidth *= staged.bandwidth / kinds["PCIe4"].bandwidth
+        latency, channels = staged.latency, THROUGH_HOST
+        source = f"{staged.source}; {source}" if nearest != 4 else staged.source
+    of = "" if part == 1 else f", scaled from PCIe {nearest}.0 x{kind.lanes}"
+    said = f"PCIe {generation}.0 x{lanes}{of}; {source}"
+    return LinkFigures(float(round(bandwidth)), latency, channels, said)
+
+
+def nvlink(kind: str, lanes: int | None = None, lane: float | None = None) -> LinkFigures:
+    """``lanes`` NVLinks between two devices, of ``lane`` B/s each; as the table's where unsaid.
+
+    >>> nvlink("NVLink2", 2).bandwidth, nvlink("NVLink2", 1).bandwidth
+    (47900000000.0, 23950000000.0)
+    """
+    found = link_kinds()[kind]
+    lanes = lanes or found.lanes
+    rate = lanes * (lane or found.rate / found.lanes)
+    said = f"{lanes} x {kind}, {rate / 1e9:g} GB/s peak per direction"
+    bandwidth = float(round(found.bandwidth * rate / found.rate))
+    return LinkFigures(bandwidth, found.latency, PORT, f"{said}; {found.source}")
+
+
+def link_asked(text: str, nvlink_of: str = "", *, peer: bool = True) -> LinkFigures:
+    """The link that a user calls so: ``pcie4``, ``pcie4x8``, ``nvlink3``, ``nvlink2x1``,
+    ``nvlink`` (``nvlink_of``, that of the devices), ``xgmi``, or a rate such as ``25 GB/s``.
+    """
+    word = text.strip()
+    if word.casefold() == "nvlink" and nvlink_of:
+        return nvlink(nvlink_of)
+    kinds = {name.casefold(): kind for name, kind in link_kinds().items()}
+    if word.casefold() == "xgmi":
+        kind = kinds["xgmi"]
+        return LinkFigures(kind.bandwidth, kind.latency, (), kind.source)
+    if found := _LINK.fullmatch(word):
+        family, generation, bridge, lanes = found.groups()
+        if family.casefold() == "pcie" and 1 <= int(generation) <= 6 and not bridge:
+            return pcie(int(generation), int(lanes or 16), peer=peer)
+        named = kinds.get(f"{family}{generation}{bridge or ''}".casefold())
+        if named is not None:
+            return nvlink(named.name, int(lanes) if lanes else None)
+    with suppress(InputError):
+        bandwidth = float(RATE.parse(word, "link"))
+        return LinkFigures(bandwidth, 10e-6, PORT, "bandwidth: as asked; latency: assumed, 10 us")
+    known = ["pcie3", "pcie4", "pcie5", *(k for k in kinds if k.startswith("nvlink")), "xgmi"]
+    raise InputError(
+        f"no link is named {text!r}{meant(text, known)}; lanes follow (pcie4x8), or a rate "
+        "stands alone (25GB/s)"
+    )
+
+
+def network_asked(text: str) -> LinkFigures:
+    """The network that a user calls so: ``25GbE``, ``200Gb-IB``, ``NDR``, or a rate.
+
+    >>> network_asked("25GbE").bandwidth, network_asked("ndr").bandwidth
+    (2940000000.0, 48000000000.0)
+    """
+    kinds, word = link_kinds(), text.strip()
+    found = _NETWORK.fullmatch(word)
+    gigabits = _INFINIBAND.get(word.casefold(), float(found[1]) if found else 0.0)
+    if gigabits:
+        is_ethernet = found is not None and found[2].casefold() == "e"
+        kind = kinds["Ethernet" if is_ethernet else "InfiniBand"]
+        bandwidth = float(round(kind.bandwidth * (gigabits * 1e9 / 8 / kind.rate)))
+        source = f"{gigabits:g} Gbit/s; {kind.source}"
+        return LinkFigures(bandwidth, kind.latency, (), source)
+    with suppress(InputError):
+        bandwidth = float(RATE.parse(word, "network"))
+        return LinkFigures(bandwidth, 50e-6, (), "bandwidth: as asked; latency: assumed, 50 us")
+    known = ["25GbE", "100GbE", "200Gb-IB", *(name.upper() for name in _INFINIBAND)]
+    raise InputError(
+        f"no network is named {text!r}{meant(text, known)}; any number of Gbit/s will do (40GbE), "
+        "or a rate (3GB/s)"
+    )
