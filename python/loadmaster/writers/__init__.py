@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.targets.dtensor_plan import dtensor
     from loadmaster.writers.targets.fsdp import fsdp
     from loadmaster.writers.targets.huggingface import device_map, max_memory
+    from loadmaster.writers.targets.jax_shardings import jax
     from loadmaster.writers.targets.llama_cpp_split import llama_cpp
     from loadmaster.writers.targets.megatron_layout import megatron
     from loadmaster.writers.targets.model_explorer_data import model_explorer, model_explorer_graph
@@ -44,6 +45,7 @@ __all__ = [
     "fx",
     "fx_split",
     "graphml",
+    "jax",
     "llama_cpp",
     "max_memory",
     "megatron",
@@ -73,6 +75,7 @@ _HOMES = {
     "fx": "targets.torch_fx",
     "fx_split": "targets.torch_fx",
     "graphml": "pictures.drawings",
+    "jax": "targets.jax_shardings",
     "llama_cpp": "targets.llama_cpp_split",
     "max_memory": "targets.huggingface",
     "megatron": "targets.megatron_layout",

@@ -44,9 +44,15 @@ def layout(space: Space, found: Ranked) -> Layout:
     labels = space.labels(found.labels.columns)
     problem = space.problem
     imbalance = problem.expert_imbalance
-    made = Layout(Dimensions.of(problem.model), found.mesh, labels, expert_imbalance=imbalance)
+    made = Layout(
+        Dimensions.of(problem.model),
+        found.mesh,
+        labels,
+        batch_norm=space.batch_norm,
+        expert_imbalance=imbalance,
+    )
     if (said := space.recipe) is not None:
-        made = replace(made, batch_norm=said.batch_norm, bucket_bytes=said.bucket_bytes)
+        made = replace(made, bucket_bytes=said.bucket_bytes)
     return (
         made
         if space.again is None

@@ -49,6 +49,8 @@ class Space:
         That fixes some labels, and the mesh.
     allowed : list of bool [n_nodes, most labels], or None
         Per axis of the recipe's mesh, which labels each node may have.
+    batch_norm : "local" or "synchronised"
+        Where batch norms have their statistics from: the recipe's word, if there is one.
     solvers : dict
         Those that there are: what they found stands for any share of the memory.
     of_batch : dict of int to float
@@ -65,12 +67,17 @@ class Space:
     share: float = 1.0
     recipe: Recipe | None = None
     allowed: Sequence[Mask] | None = None
+    batch_norm: str = "local"
     solvers: dict[tuple[Mesh, tuple[str, ...]], Solver] = field(default_factory=dict)
     of_batch: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, problem: Problem, modules: Sequence[str] = (), recipe: Recipe | None = None
+        cls,
+        problem: Problem,
+        modules: Sequence[str] = (),
+        recipe: Recipe | None = None,
+        batch_norm: str = "local",
     ) -> Space:
         """The space of a problem, with the activations of some modules recomputed, and labels that
         a recipe fixes.
@@ -89,7 +96,7 @@ class Space:
             )
         source, again = problem, recompute(problem.model, modules) if modules else None
         problem = problem if again is None else problem.transformed(again)
-        batch_norm = recipe.batch_norm if recipe else "local"
+        batch_norm = recipe.batch_norm if recipe else batch_norm
         structure = Structure.of(Dimensions.of(problem.model), batch_norm)
         parts = Parts(problem, structure, batch_norm)
         tied = part_played(structure, parts.nature)
@@ -102,7 +109,15 @@ class Space:
             tied, allowed = joint(tied, *columns), masks(structure, columns)
         frame = Frame.of(parts, tied)
         return cls(
-            problem, parts, frame, source, tuple(modules), again, recipe=recipe, allowed=allowed
+            problem,
+            parts,
+            frame,
+            source,
+            tuple(modules),
+            again,
+            recipe=recipe,
+            allowed=allowed,
+            batch_norm=batch_norm,
         )
 
     @property

@@ -43,7 +43,7 @@ def _one_thread(problem: Problem) -> Problem:
     return _priced(problem, cluster.with_dispatch(Dispatch(launch, source=source)))
 
 
-def _no_launches(problem: Problem) -> Problem:
+def no_launches(problem: Problem) -> Problem:
     """The problem where launches cost nothing."""
     cluster = problem.cluster
     if cluster.dispatch is None and not any(t.launch for t in cluster.types):
@@ -93,7 +93,7 @@ GRAPH = _semantics(
 
 
 @target("eager", EAGER, priced=_one_thread)
-@target("graph", GRAPH, priced=_no_launches)
+@target("graph", GRAPH, priced=no_launches)
 def whole_ops(
     problem: Problem,
     *,

@@ -59,6 +59,7 @@ TARGETS: dict[str, Target] = {
         writers.fx, "PyTorch, graphs: device and segment per FX node (JSON)", in_segments=True
     ),
     "dtensor": Target(writers.dtensor, "DTensor: parallelize(model, mesh) (Python)"),
+    "jax": Target(writers.jax, "JAX: mesh and PartitionSpec per array (Python)"),
     "fx": Target(writers.fx, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
     "tensorflow": Target(writers.tensorflow, "TensorFlow device per node (JSON)"),
     "tensorflow-graph": Target(

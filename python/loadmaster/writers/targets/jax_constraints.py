@@ -1,0 +1,101 @@
+"""Where XLA's partitioner would not follow a plan by itself, and a constraint has to say it.
+
+Ops follow the arrays that they read: the label is taken that wants these as they lie. Sums over
+devices are done where they are made. Where labels want arrays of different axes, or a plan has
+another label, what the op makes is to be constrained. JAX transposes constraints with all else, so
+those of the forward pass are enough.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.dimensions.form import ANY, FLAT, REPLICATE
+from loadmaster.strategies.sharding.structure import Structure
+
+Ints = NDArray[np.int64]
+
+
+def columns_of(structure: Structure, labels: NDArray[np.int32]) -> Ints:
+    """Which of its labels each node has, int64 [n_axes, n_nodes], from labels per axis and op."""
+    ways = structure.ways
+    known = np.arange(ways.label.shape[1]) < ways.n_labels[structure.way][:, None]
+    same = ways.label[structure.way] == labels[:, structure.op, None]
+    return np.asarray((same & known).argmax(axis=2), dtype=np.int64)
+
+
+def constrained(structure: Structure, labels: NDArray[np.int32]) -> list[int]:
+    """The nodes of the forward pass whose outputs are to be constrained, ascending. O(V + E).
+
+    Parameters
+    ----------
+    structure : Structure
+    labels : int32 [n_axes, n_ops]
+        Of a plan.
+    """
+    found: set[int] = set()
+    for column in columns_of(structure, labels):
+        found |= _Walk(structure, column).strays()
+    return sorted(found)
+
+
+class _Walk:
+    """The forward pass along one axis of the mesh."""
+
+    def __init__(self, structure: Structure, column: Ints) -> None:
+        self.structure, self.column = structure, column
+        a = structure.arguments
+        self.order = np.argsort(a.reader, kind="stable")
+        self.first = np.searchsorted(a.reader[self.order], np.arange(structure.n + 1)).tolist()
+        phases = structure.graph.phases
+        is_forward = [phases[op] in ("", "f") for op in structure.op.tolist()]
+        self.runs = np.array(is_forward) & ~structure.in_update & (structure.stands_for < 0)
+
+    def strays(self) -> set[int]:
+        """The nodes whose label is another than what they read would have."""
+        found = set()
+        for node, (begin, end) in enumerate(pairwise(self.first)):
+            if self.runs[node] and not self._follows(node, self.order[begin:end]):
+                found.add(node)
+        return found
+
+    def _follows(self, node: int, rows: Ints) -> bool:
+        structure, a = self.structure, self.structure.arguments
+        n = int(structure.ways.n_labels[structure.way[node]])
+        agrees = np.zeros(n)
+        wants, have = [], []
+        for row in rows.tolist():
+            lay = self._made(int(a.root[row]), int(a.output[row]))
+            if lay == REPLICATE:
+                continue
+            want = structure.lays_wanted[structure.wanted[row], :n]
+            if (want == ANY).all():
+                continue
+            wants.append(want)
+            have.append(lay)
+            agrees += (want == lay) * float(structure.graph.output_bytes[structure.op[a.root[row]]])
+        planned = int(self.column[node])
+        best = int(agrees.argmax()) if agrees.any() else 0
+        if agrees[planned] == agrees[best]:
+            best = planned if agrees.any() else 0
+        is_torn = any(want[best] not in (lay, ANY) for want, lay in zip(wants, have, strict=True))
+        lays = self._outputs(node, planned)
+        is_cut = any(lay != REPLICATE for lay in lays)
+        return lays == self._outputs(node, best) and not (is_torn and is_cut)
+
+    def _made(self, root: int, output: int) -> int:
+        """How an array lies where it is read: parts of sums are summed by then."""
+        structure = self.structure
+        row = structure.ways.first_output[structure.way[root]] + output
+        lay = int(structure.ways.outputs[row, self.column[root]])
+        return lay if lay >= 0 or lay == FLAT else REPLICATE
+
+    def _outputs(self, node: int, column: int) -> list[int]:
+        structure = self.structure
+        form = structure.dimensions.forms[structure.dimensions.form_of[structure.op[node]]]
+        row = int(structure.ways.first_output[structure.way[node]])
+        lays = structure.ways.outputs[row : row + len(form.outputs), column].tolist()
+        return [lay if lay >= 0 else REPLICATE for lay in lays]

@@ -1,0 +1,250 @@
+"""Small models of JAX, a training step of each, and that step on eight devices of the host.
+
+Devices of the host are made when JAX begins, so steps run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+#: Devices of the host.
+DEVICES = 8
+
+#: XLA's own flags: so many devices, and code that is made soon rather than runs fast.
+FLAGS = (
+    f"--xla_force_host_platform_device_count={DEVICES}",
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+)
+
+#: Seconds that the process has.
+DEADLINE = 240
+
+
+# ---- models -------------------------------------------------------------------------------------
+
+
+def transformer(parameters, words, targets):
+    """Two layers of attention and an MLP behind norms, between an embedding and a head."""
+    import jax
+    import jax.numpy as jnp
+
+    def norm(x, scale):
+        x = x - x.mean(-1, keepdims=True)
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+
+    x = parameters["embed"][words]
+    for number, layer in enumerate(parameters["layers"]):
+        with jax.named_scope(f"layer{number}"):
+            y = norm(x, layer["norm1"])
+            q, k, v = (jnp.einsum("bsd,dhk->bshk", y, layer[name]) for name in "qkv")
+            scores = jnp.einsum("bshk,bthk->bhst", q, k) / q.shape[-1] ** 0.5
+            seen = jnp.einsum("bhst,bthk->bshk", jax.nn.softmax(scores), v)
+            x = x + jnp.einsum("bshk,hkd->bsd", seen, layer["o"])
+            y = norm(x, layer["norm2"])
+            x = x + jax.nn.gelu(y @ layer["up"] + layer["bias"]) @ layer["down"]
+    logits = x @ parameters["head"]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).mean()
+
+
+def mlp(parameters, x, y, constrain=lambda array, name: array):
+    """Three products; what each makes may be constrained, by the name that the reader gives it."""
+    import jax
+    import jax.numpy as jnp
+
+    for number, (weight, bias) in enumerate(parameters):
+        name = "jit(step)/jvp()/dot_general" + (f"_{number}" if number else "")
+        x = constrain(x @ weight, name) + bias
+        x = jax.nn.relu(x) if number + 1 < len(parameters) else x
+    return jnp.mean((x - y) ** 2)
+
+
+def convnet(parameters, images, targets):
+    """Two convolutions with a norm over the batch, a mean, a head."""
+    import jax
+    import jax.numpy as jnp
+
+    x = images
+    for layer in parameters["layers"]:
+        x = jax.lax.conv_general_dilated(
+            x, layer["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = x - x.mean((0, 1, 2))
+        x = jax.nn.relu(x * jax.lax.rsqrt((x * x).mean((0, 1, 2)) + 1e-5) * layer["scale"])
+    logits = x.mean((1, 2)) @ parameters["head"]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], -1).mean()
+
+
+LOSSES = {"transformer": transformer, "mlp": mlp, "convnet": convnet}
+
+
+def given(name):
+    """Parameters, momentum, and two inputs of a model, as NumPy arrays: the same every time."""
+    import jax
+    import numpy as np
+
+    random = np.random.default_rng(0)
+
+    def array(*shape):
+        return (random.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32)
+
+    width, heads, words = 32, 8, 64
+    if name == "transformer":
+        layer = {
+            **{one: lambda: array(width, heads, width // heads) for one in "qkv"},
+            "o": lambda: array(heads, width // heads, width),
+            "norm1": lambda: np.ones(width, np.float32),
+            "norm2": lambda: np.ones(width, np.float32),
+            "up": lambda: array(width, 4 * width),
+            "bias": lambda: array(4 * width),
+            "down": lambda: array(4 * width, width),
+        }
+        parameters = {
+            "embed": array(words, width),
+            "layers": [{one: make() for one, make in layer.items()} for _ in range(2)],
+            "head": array(width, words),
+        }
+        inputs = [random.integers(0, words, (8, 16)).astype(np.int32) for _ in range(2)]
+    elif name == "mlp":
+        parameters = [(array(a, b), array(b)) for a, b in ((32, 64), (64, 64), (64, 16))]
+        inputs = [array(16, 32), array(16, 16)]
+    else:
+        parameters = {
+            "layers": [
+                {"kernel": array(3, 3, a, b), "scale": np.ones(b, np.float32)}
+                for a, b in ((3, 16), (16, 32))
+            ],
+            "head": array(32, 8),
+        }
+        inputs = [array(16, 16, 16, 3), random.integers(0, 8, (16,)).astype(np.int32)]
+    return parameters, jax.tree.map(np.zeros_like, parameters), *inputs
+
+
+def step_of(name, **options):
+    """A step of SGD with momentum: parameters, momentum, which begins as the gradients; the loss.
+
+    It may overwrite parameters and momentum. Options are those of the loss.
+    """
+    import functools
+
+    import jax
+
+    loss_of = functools.partial(LOSSES[name], **options)
+
+    def step(parameters, momentum, x, y):
+        loss, gradients = jax.value_and_grad(loss_of)(parameters, x, y)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients)
+        return jax.tree.map(lambda p, m: p - 0.1 * m, parameters, momentum), momentum, loss
+
+    return jax.jit(step, donate_argnums=(0, 1))
+
+
+ARGUMENTS = ("parameters", "momentum", "x", "y")
+
+
+# ---- the process of eight devices ----------------------------------------------------------------
+
+
+def on_devices(function, *arguments):
+    """What a function of a module of these returns in a process with devices of the host."""
+    context = multiprocessing.get_context("spawn")
+    flags = os.environ.get("XLA_FLAGS", "")
+    before = os.environ.get("PYTHONPATH", "")
+    here = str(Path(__file__).parent)
+    os.environ["XLA_FLAGS"] = " ".join((flags, *FLAGS))
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
+    ours, theirs = context.Pipe(duplex=False)
+    worker = context.Process(target=_worker, args=(theirs, function, arguments), daemon=True)
+    try:
+        worker.start()
+    finally:
+        os.environ["XLA_FLAGS"], os.environ["PYTHONPATH"] = flags, before
+    theirs.close()
+    try:
+        assert ours.poll(DEADLINE), "the process with devices of the host did not end"
+        return ours.recv()
+    except EOFError:
+        raise AssertionError("the process with devices of the host failed: see above") from None
+    finally:
+        worker.kill()
+        worker.join()
+
+
+def _worker(answer, function, arguments):
+    sys.path.insert(0, str(Path(__file__).parent))
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    answer.send(function(*arguments))
+
+
+def functions(written):
+    """The functions of a written file."""
+    names = {"__name__": "written"}
+    exec(compile(written, "written.py", "exec"), names)
+    return names
+
+
+def steps(files):
+    """What a step of each model is off by, as its file has it on the devices, and of its arguments
+    the bytes of a device. Names are those of models, and what follows a dash.
+    """
+    return {name: _step(name.partition("-")[0], functions(text)) for name, text in files.items()}
+
+
+def _step(name, file):
+    import jax
+
+    expected = jax.tree.map(jax.device_get, step_of(name)(*jax.device_put(given(name))))
+    mesh = file["mesh"]()
+    trees = given(name)
+    on = tuple(file["shardings"](mesh, t, n) for n, t in zip(ARGUMENTS, trees, strict=True))
+    options = {}
+    if name == "mlp":
+        assert len(file["CONSTRAINTS"]) == 1
+        options["constrain"] = lambda array, op: (
+            file["constrain"](mesh, array, op) if op in file["CONSTRAINTS"] else array
+        )
+    step = jax.jit(
+        step_of(name, **options),
+        in_shardings=on,
+        out_shardings=(on[0], on[1], None),
+        donate_argnums=(0, 1),
+    )
+    compiled = step.lower(*trees).compile()
+    found = compiled(*jax.device_put(trees, on))
+    for tree, sharding in zip(found[:2], on[:2], strict=True):
+        jax.tree.map(lambda a, s: _assert_lies(a, s), tree, sharding)
+    memory = compiled.memory_analysis()
+    import collections
+    import re
+
+    print(
+        name,
+        file["AXES"],
+        collections.Counter(
+            re.findall(
+                r"= \S+ (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\(",
+                compiled.as_text(),
+            )
+        ),
+        flush=True,
+    )
+    return {"off": off(found, expected), "arguments": memory.argument_size_in_bytes}
+
+
+def _assert_lies(array, sharding):
+    assert array.sharding.is_equivalent_to(sharding, array.ndim)
+
+
+def off(found, expected):
+    """The largest error, as a share of 1e-4 of the number and 1e-6 of the array's largest."""
+    import jax
+    import numpy as np
+
+    def one(a, b):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        return float((np.abs(a - b) / (1e-4 * np.abs(b) + 1e-6 * np.abs(b).max() + 1e-30)).max())
+
+    return max(jax.tree.leaves(jax.tree.map(one, found, expected)))
