@@ -12,7 +12,9 @@ from loadmaster.cli.printing import put, say_where, show_json
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    command = options.add_command(commands, "compare", run, "compare methods on a graph")
+    command = options.add_command(
+        commands, "compare", run, "compare methods, and targets, on a graph"
+    )
     options.add_placing(command)
     options.add_methods(command)
 
@@ -23,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.plans.summary import comparison_table, document
     from loadmaster.tasks.place import compare
 
-    methods = inputs.methods(arguments)
+    methods, targets = inputs.methods(arguments), inputs.targets(arguments)
     graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)
     with ProgressLine() as progress:
         comparison = compare(
@@ -32,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             methods,
             inputs.costs(arguments, graph, cluster),
             seed=arguments.seed,
+            targets=targets,
             on_oom=arguments.on_oom,
             constraints=inputs.constraints(arguments),
             objective=arguments.objective,
@@ -42,6 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
         show_json({"plans": plans, "failures": comparison.failures})
     else:
         put(comparison_table(comparison))
-    say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
+    say_where(
+        [],
+        "the plans are not saved: place --method METHOD -o PLAN.json, or --target "
+        "TARGET, saves one",
+    )
     if not comparison.plans:
         raise InfeasibleError("no method made a plan that fits: the reason of each stands above")

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Declares the command."""
     command = options.add_command(
-        commands, "sweep", run, "place many graphs on many clusters by many methods"
+        commands,
+        "sweep",
+        run,
+        "place many graphs on many clusters by many methods, and for many targets",
     )
     options.add_graphs(command)
     command.add_argument(
@@ -33,7 +36,8 @@ def add(commands: Any) -> None:
         command,
         "--option",
         "METHOD.KEY=VALUE",
-        "an option of one of the methods, such as auto.time_limit=15 (repeatable)",
+        "an option of one of the methods, such as auto.time_limit=15; of a target, such as "
+        "'target ddp.replicas=4' (repeatable)",
     )
     command.add_argument("--seeds", default="0", help="comma-separated; default: 0")
     command.add_argument(
@@ -58,9 +62,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table lacks; exits as interrupted if some are left."""
     from loadmaster.base.units import format_seconds
     from loadmaster.cli.progress import ProgressLine
+    from loadmaster.tasks.place import TARGET
     from loadmaster.tasks.sweep import sweep
 
-    chosen = _options(inputs.methods(arguments), arguments.option)
+    methods, targets = inputs.methods(arguments), inputs.targets(arguments)
+    chosen = _options([*methods, *(f"{TARGET}{name}" for name in targets)], arguments.option)
+    given = [(name, values.options(texts)) for name, texts in chosen.items()]
     seeds = _seeds(arguments.seeds)
     with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
@@ -75,7 +82,8 @@ def run(arguments: argparse.Namespace) -> None:
         seen = sweep(
             graphs,
             arguments.cluster.split(","),
-            [(name, values.options(texts)) for name, texts in chosen.items()],
+            given[: len(methods)],
+            targets=[(name.removeprefix(TARGET), said) for name, said in given[len(methods) :]],
             seeds=seeds,
             constraints=inputs.constraints(arguments),
             objective=arguments.objective,

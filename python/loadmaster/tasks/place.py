@@ -479,47 +479,64 @@ def _bounds(problem: Problem, candidate: Candidate) -> dict[str, Bound]:
     return bounds
 
 
+#: What stands before the name of a target where methods stand beside targets.
+TARGET = "target "
+
+
+def named(name: str) -> dict[str, Any]:
+    """A method, or a target with the word before it, as :func:`place` takes it.
+
+    >>> named("auto"), named("target ddp")
+    ({'method': 'auto'}, {'target': 'ddp'})
+    """
+    return {"target": name.removeprefix(TARGET)} if name.startswith(TARGET) else {"method": name}
+
+
 def compare(
     graph: OpGraph,
     cluster: Cluster,
-    methods: Iterable[Method | str],
+    methods: Iterable[Method | str] = (),
     costs: CostsLike | None = None,
     seed: int = 0,
     *,
+    targets: Iterable[str] = (),
     on_oom: OnOom = "error",
     constraints: Constraints | None = None,
     objective: Goal = "step",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Places the same graph by several methods under the same constraints.
+    """Places the same graph by several methods, and for several targets, under the same
+    constraints.
 
-    Each method has its default options.
-    A method that finds no placement that fits, or whose extra is not installed, is listed with its
-    reason.
+    Each has its default options. A target that is named ``ddp`` is called ``"target ddp"`` in what
+    is returned. A method or target that finds no placement that fits, a method whose extra is not
+    installed, and a target that does not take the model are listed with their reason.
 
     Examples
     --------
     >>> import loadmaster as lm
     >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
-    >>> sorted(lm.compare(g, c, ["celeritas", "single"]).plans)
-    ['celeritas', 'single']
+    >>> sorted(lm.compare(g, c, ["celeritas", "single"], targets=["ddp"]).plans)
+    ['celeritas', 'single', 'target ddp']
     """
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     shared = as_costs(costs, graph, cluster)
-    for method in methods:
+    for_targets = [f"{TARGET}{target_of(target).name}" for target in targets]
+    for name in (*methods, *for_targets):
+        refuses = (InputError,) if name in for_targets else ()
         try:
-            plans[method] = place(
+            plans[name] = place(
                 graph,
                 cluster,
-                method,
-                shared,
-                seed,
+                costs=shared,
+                seed=seed,
                 on_oom=on_oom,
                 constraints=constraints,
                 objective=objective,
                 progress=progress,
+                **named(name),
             )
-        except (InfeasibleError, MissingExtraError) as error:
-            failures[method] = str(error)
+        except (InfeasibleError, MissingExtraError, *refuses) as error:
+            failures[name] = str(error)
     return Comparison(plans, failures)
