@@ -6,10 +6,13 @@ The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes, write_json
 from loadmaster.base.units import counted
@@ -28,6 +31,8 @@ from loadmaster.strategies.targets.module_styles import (
     alike,
 )
 from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import only_gradients
 from loadmaster.writers.targets.refusal import Reason, refusal
 
 _FUSED = '''
@@ -122,22 +127,46 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
     return text
 
 
+def axes_by_role(layout: Layout) -> list[str]:
+    """What each axis of a layout is called here: that of the batch, if most ops are cut by it."""
+    cut = _cut(layout)
+    return [
+        DATA if 2 * is_batch[some].sum() >= some.sum() else MODEL
+        for some, is_batch in zip(cut, layout.is_batch, strict=True)
+    ]
+
+
+def _cut(layout: Layout) -> NDArray[np.bool_]:
+    """Which ops are cut on each axis, bool [n_axes, n_ops]; what only adds gradients up is not."""
+    graph = layout.graph
+    runs = ~(graph.view | graph.placeholder | graph.updates | only_gradients(graph, graph.roles))
+    found: NDArray[np.bool_] = (layout.labels > 0) & runs
+    return found
+
+
 class _Said:
     """What is written of a plan, read off its labels."""
 
     def __init__(self, plan: Plan, root: str) -> None:
-        layout = plan.layout
+        layout, staged = plan.layout, plan.recipe is not None and plan.recipe.micro is not None
+        found: list[Reason] = ["it is a pipeline of stages"] if staged else []
         if layout is None:
-            raise refusal(plan, "dtensor", ["it shares no work by labels"])
-        self.plan, self.root, self.mesh = plan, root, layout.mesh
-        if not set(self.mesh.names) <= {DATA, MODEL} or plan.recipe is None:
-            names = ", ".join(self.mesh.names)
-            raise refusal(plan, "dtensor", [f"its axes are {names}, and not dp and tp"])
-        self.labels = layout.labels
+            raise refusal(plan, "dtensor", found or ["it shares no work by labels"])
+        names = axes_by_role(layout)
+        for name in (DATA, MODEL):
+            if names.count(name) > 1:
+                of = [layout.mesh.names[i] for i, one in enumerate(names) if one == name]
+                what = "share the batch" if name == DATA else "cut weights"
+                found.append((f"several axes {what}", of))
+        if found and len(set(names)) < len(names):
+            raise refusal(plan, "dtensor", found)
+        axes = tuple(replace(a, name=n) for a, n in zip(layout.mesh.axes, names, strict=True))
+        self.plan, self.root, self.mesh = plan, root, replace(layout.mesh, axes=axes)
+        self.layout, self.labels = layout, layout.labels
         self.structure = Structure.of(layout.dimensions)
         self.graph = plan.graph
         self.lays, self.styled = self._read()
-        reasons = list(self._reasons())
+        reasons = [*found, *self._reasons()]
         if reasons:
             raise refusal(plan, "dtensor", reasons)
 
@@ -171,9 +200,24 @@ class _Said:
             names = [self.graph.names[self.structure.op[n]] for n in self._others(self.styled)]
             if names:
                 found.append(("styles of modules cut these in another way", names))
+        if DATA in self.mesh.names:
+            found += self._data_reasons(self.mesh.names.index(DATA))
         if any(axis.shares is not None for axis in self.mesh.axes):
             found.append("devices have unequal shares")
         return found
+
+    def _data_reasons(self, axis: int) -> Iterator[Reason]:
+        """What is otherwise than by the batch, with state as parameters lie."""
+        layout, names = self.layout, self.graph.names
+        others = np.flatnonzero(_cut(layout)[axis] & ~layout.is_batch[axis])
+        if others.size:
+            yield (
+                "on the axis of the batch ops are cut otherwise",
+                [repr(names[op]) for op in others],
+            )
+        updates = (layout.set_of >= 0) & (self.graph.stands_for != PARAMETER)
+        if not self.is_flat and (self.labels[axis, updates] != 0).any():
+            yield "updates are shared among replicas, and parameters are whole"
 
     def _name(self, module: str) -> str:
         return module.removeprefix(f"{self.root}.") if self.root else module
