@@ -7,7 +7,9 @@ llama-cpp-python gguf`` brings along.
 
 from __future__ import annotations
 
+import argparse
 import ast
+import builtins
 import ctypes
 import importlib.util
 import re
@@ -15,8 +17,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -42,30 +46,61 @@ def split_plan(counts):
 
 
 @pytest.fixture(scope="module")
-def get_pp_indices():
-    """vLLM's function of that name, out of its file: to import that takes PyTorch with CUDA."""
+def vllm_folder():
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:
         pytest.skip("needs vllm: pip install --no-deps vllm")
-    folder = Path(spec.origin).parent
-    tree = ast.parse((folder / "distributed" / "utils.py").read_text())
-    named = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    function = ast.Module([named["get_pp_indices"]], [])
-    envs = importlib.util.spec_from_file_location("vllm_envs", folder / "envs.py")
+    return Path(spec.origin).parent
+
+
+def function_of(path, name):
+    """A function out of a file of vLLM, which to import takes PyTorch with CUDA."""
+    found = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    found[0].decorator_list = []
+    found[0].returns = None
+    for argument in found[0].args.args:
+        argument.annotation = None
+    return ast.Module(found[:1], [])
+
+
+@pytest.fixture(scope="module")
+def get_pp_indices(vllm_folder):
+    """vLLM's function of that name."""
+    function = function_of(vllm_folder / "distributed" / "utils.py", "get_pp_indices")
+    envs = importlib.util.spec_from_file_location("vllm_envs", vllm_folder / "envs.py")
     names = {"envs": importlib.util.module_from_spec(envs), "logger": SimpleNamespace()}
     envs.loader.exec_module(names["envs"])
     exec(compile(function, "get_pp_indices", "exec"), names)
     return names["get_pp_indices"]
 
 
+@pytest.fixture(scope="module")
+def flags(vllm_folder):
+    """A parser of the flags of ``vllm serve``, as ``EngineArgs.add_cli_args`` adds them; what types
+    and defaults are of vLLM's configurations is left out.
+    """
+    function = function_of(vllm_folder / "engine" / "arg_utils.py", "add_cli_args")
+    read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    names = {name: MagicMock() for name in read - set(dir(builtins))}
+    names |= {"argparse": argparse, "sys": sys}
+    names["get_kwargs"] = lambda of: defaultdict(lambda: defaultdict(MagicMock))
+    exec(compile(function, "add_cli_args", "exec"), names)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    names["add_cli_args"](parser)
+    return parser
+
+
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
-def test_vllm_reads_the_partition(get_pp_indices, monkeypatch, counts):
+def test_vllm_reads_the_partition(get_pp_indices, flags, monkeypatch, counts):
     plan, order = split_plan(counts)
     written = lm.writers.vllm(plan)
     for name, value in written["environment"].items():
         monkeypatch.setenv(name, value)
-    flag, ranks = written["arguments"]
-    assert flag == "--pipeline-parallel-size"
+    ranks = flags.parse_args(written["arguments"]).pipeline_parallel_size
     found = [get_pp_indices(len(order) - 1, rank, int(ranks)) for rank in range(int(ranks))]
     stages = [(s["first_layer"], s["first_layer"] + s["layers"]) for s in written["stages"]]
     assert found == stages
