@@ -148,7 +148,7 @@ def whole_step(made, lr=0.1):
 
 
 def assert_same(found, expected):
-    """Loss, gradients and parameters of a step, each within 1e-4, or 1e-6 of the largest of all: the
+    """Loss, gradients and parameters of a step, within 1e-4, or 1e-6 of the largest of all: the
     bias of keys in attention has a gradient of zero, and rounding makes something of it.
     """
     torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-4, atol=0)

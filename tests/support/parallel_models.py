@@ -135,7 +135,29 @@ class Unseen(nn.Module):
         return self.o(torch.relu(self.c(torch.relu(self.b(y)))))
 
 
-MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen}
+class Masked(nn.Module):
+    """Like BERT's head and T5's table: a norm behind what could be cut, and a table that is tied to
+    two modules by one that nothing calls.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.embed = nn.Embedding(WORDS, WIDTH), nn.Embedding(WORDS, WIDTH)
+        self.mlp, self.transform = Gated(), nn.ModuleDict()
+        self.transform["dense"], self.transform["act"] = nn.Linear(WIDTH, WIDTH), nn.GELU()
+        self.transform["norm"] = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.embed.weight = self.head.weight = self.shared.weight
+
+    def forward(self, x):
+        y = self.embed(x)
+        y = y + self.mlp(y)
+        for layer in self.transform.values():
+            y = layer(y)
+        return self.head(y)
+
+
+MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen, "masked": Masked}
 
 
 def loss(y, t):

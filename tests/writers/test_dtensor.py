@@ -21,6 +21,7 @@ CUT = {
     "llama": ("'layers.*.attn.q': C", "'layers.*.attn.o': ", "'layers.*.mlp.down': R"),
     "gpt": ("'h.*.attn.c_attn': FusedColwise(3", "'h.*.attn.c_proj': R", "'h.*.proj': R"),
     "unseen": ("'a': C", "'b': R", "'c': C", "'o': R"),
+    "masked": ("'mlp.down': R", "'embed': R", "'head': C", "model.shared.weight = model.embed"),
 }
 
 #: What must be said of sequence parallelism, of the models that have some.
@@ -54,7 +55,7 @@ def written(name, cluster, *, sequence):
 
 #: Clusters, with the models that are cut on them and whether by tokens too.
 STEPS = {
-    "2xV100-NVLink": {"llama": True, "gpt": False, "unseen": False},
+    "2xV100-NVLink": {"llama": True, "gpt": False, "unseen": False, "masked": False},
     "4xV100-NVLink": {"llama": False, "gpt": True},
 }
 

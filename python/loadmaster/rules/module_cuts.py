@@ -3,8 +3,7 @@
 A split point stands before or after the ``forward`` of a module. So there is one only where all
 that a module runs is one run of the forward pass, and at an end of that run. PyTorch copies a
 parameter that two stages read, and never brings the copies together again: what reads a parameter
-stays in one stage. Only the first stage is given the model's inputs. It sends tensors whose elements
-lie one after another, as those of a view that was turned or is a part do not.
+stays in one stage. Only the first stage is given the model's inputs.
 """
 
 from __future__ import annotations
@@ -20,12 +19,6 @@ from numpy.typing import NDArray
 from loadmaster.model.graph import INPUT, PLACEHOLDERS, OpGraph
 from loadmaster.model.orders import program_order
 from loadmaster.model.shapes import parse_output
-
-#: Views whose elements do not lie one after another.
-_STRIDED = frozenset(
-    "as_strided chunk diagonal expand expand_as movedim narrow permute select slice split "
-    "split_with_sizes swapaxes t transpose unbind unfold".split()
-)
 
 Side = Literal["BEGINNING", "END"]
 
@@ -152,45 +145,10 @@ class ModuleCuts:
             [
                 place
                 for place in sorted(self.points)
-                if first < place <= self.last
-                and not any(a < place <= b for a, b in closed)
-                and not self._sends_strided(place)
+                if first < place <= self.last and not any(a < place <= b for a, b in closed)
             ],
             dtype=np.int64,
         )
-
-    def _sends_strided(self, place: int) -> bool:
-        """Whether a cut at a place is behind a view that is read after it, and is not contiguous."""
-        module, side = self.points[place]
-        before, behind = self.order[place - 1], self.order[place]
-        for views, reader in self._strided:
-            if reader < place:
-                continue
-            for view in views:
-                is_in = f"{inside(self.graph.modules[view], self.root)}.".startswith(f"{module}.")
-                if (view < before or is_in) if side == "END" else (view < behind and not is_in):
-                    return True
-        return False
-
-    @cached_property
-    def _strided(self) -> list[tuple[list[int], int]]:
-        """Views that are not contiguous, in chains as they are read, with the place of each reader."""
-        graph, place = self.graph, {op: at for at, op in enumerate(self.order.tolist())}
-        shown = {
-            dst: src
-            for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
-            if graph.view[dst]
-        }
-        found = []
-        for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
-            chain, at = [], src
-            while dst in place and graph.view[at] and at in shown:
-                chain.append(at)
-                at = shown[at]
-            is_turned = any(set(graph.kinds[v].split(".")) & _STRIDED for v in chain)
-            if is_turned and at in place:
-                found.append((chain, place[dst]))
-        return found
 
     @cached_property
     def _sent(self) -> tuple[NDArray[np.int64], ...]:

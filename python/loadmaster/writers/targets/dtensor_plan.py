@@ -216,8 +216,8 @@ class _Said:
         return "\n".join([*lines, "", "", *self._parallelize(tables)]) + "\n"
 
     def _axes(self) -> list[tuple[str, int]]:
-        """Names and sizes of the axes of the mesh, as the file has them: with parameters whole there
-        is one more, of one place, on which fully_shard cuts nothing.
+        """Names and sizes of the axes of the mesh, as the file has them: with parameters whole
+        there is one more, of one place, on which fully_shard cuts nothing.
         """
         axes = [(axis.name, axis.size) for axis in self.mesh.axes]
         if DATA not in self.mesh.names or self.is_flat:
@@ -263,8 +263,8 @@ class _Said:
         if DATA in self.mesh.names and not self.is_flat:
             lines += [
                 "",
-                f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of one",
-                "place. It keeps a copy of them, which the peak leaves out.",
+                f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of",
+                "one place. It keeps a copy of them, which the peak leaves out.",
             ]
         lines += ["", *(f"- {note}" for note in plan.notes)] if plan.notes else []
         return "\n".join([*lines, '"""', ""])
@@ -302,17 +302,23 @@ class _Said:
         return [*lines, "    return model"]
 
     def _tied(self) -> list[tuple[str, str, str]]:
-        """Modules with a weight that is another's."""
-        found: dict[tuple[str, str, str], None] = {}
-        a = self.structure.arguments
+        """Modules with a cut weight that is another's: the module, its weight, and the first module
+        whose style cuts it.
+        """
+        a, found = self.structure.arguments, dict[int, dict[str, None]]()
         for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
-            if self.structure.stands_for[rooted] != PARAMETER or rooted not in self.lays:
-                continue
-            module = self.graph.modules[self.structure.op[reader]]
+            if self.structure.stands_for[rooted] == PARAMETER and rooted in self.lays:
+                module = self.graph.modules[self.structure.op[reader]]
+                if self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
+                    found.setdefault(rooted, {})[module] = None
+        rows = []
+        for rooted, modules in found.items():
             owner, _, name = self.graph.names[self.structure.op[rooted]].rpartition(".")
-            if module != owner and self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
-                found[self._name(module), name, self._name(owner)] = None
-        return list(found)
+            first, *others = [owner] * (owner in modules) + [m for m in modules if m != owner]
+            # The owner may be a module that nothing calls.
+            others += [owner] * (owner not in modules)
+            rows += [(self._name(module), name, self._name(first)) for module in others]
+        return rows
 
     def _lists(self) -> list[str]:
         """Lists of layers: modules that are numbered, outermost ones."""
