@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+from importlib import resources
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 pytest.importorskip("torch.distributed.pipelining", reason="needs PyTorch 2.5 or later")
 
+import target_models  # noqa: E402
 from placed import at_random, by_module  # noqa: E402
 from torch_models import Model, example, export, graph_of  # noqa: E402
 from written import constants, flags  # noqa: E402
@@ -71,6 +73,46 @@ def test_tied_parameters_are_kept_together_or_refused():
         lm.writers.device_map(by_module(tied, HALVES))
     kept = lm.writers.device_map(by_module(tied, HALVES | {"head": 0}))
     assert kept["emb"] == kept["head"] == 0
+
+
+#: A device beside those of a preset, as its file has it.
+DISK = """
+[[device]]
+name = "disk"
+type = "EPYC-7313"
+memory = "1GiB"
+
+[[link]]
+from = ["cpu", "disk"]
+to = ["cpu", "disk"]
+bandwidth = "3 GB/s"
+latency = "100 us"
+"""
+
+
+def test_accelerate_loads_from_the_disk_what_the_plan_has_there(tmp_path):
+    accelerate = pytest.importorskip("accelerate", reason="needs accelerate")
+    from safetensors.torch import save_file
+
+    preset = resources.files("loadmaster.model") / "presets" / "cpu+gpu.toml"
+    cluster = lm.Cluster.from_toml(preset.read_text() + DISK)
+    cluster = cluster.with_memory("170KiB", "gpu").with_memory("60KiB", "cpu")
+    plan = lm.place(target_models.graph_of("decoder"), cluster, target="device-map")
+    found = lm.writers.device_map(plan)
+    assert set(found.values()) == {0, "cpu", "disk"}
+    made = target_models.built("decoder")
+    expected = made.module(*made.inputs)
+    save_file(dict(made.module.named_parameters()), tmp_path / "model.safetensors")
+    with accelerate.init_empty_weights():
+        empty = target_models.Decoder()
+    # The CPU stands for the GPU too.
+    places = {key: place if place == "disk" else "cpu" for key, place in found.items()}
+    loaded = accelerate.load_checkpoint_and_dispatch(
+        empty, str(tmp_path / "model.safetensors"), places, offload_folder=str(tmp_path / "off")
+    )
+    on_disk = {key for key, place in found.items() if place == "disk"}
+    assert all(loaded.get_submodule(key).weight.is_meta for key in on_disk if "_proj" in key)
+    assert torch.allclose(loaded(*made.inputs), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("ends_late", [False, True])

@@ -1,52 +1,104 @@
 """Training steps on processes of gloo, by files that were written for them.
 
 Processes are forked from a server that has imported PyTorch and has run no backward pass, which
-PyTorch would not bear. A store of files joins them; after a deadline they are ended.
+PyTorch would not bear. Those of one number are joined once, by a store of files, and run one step
+after another. Where one fails, or a deadline passes, they are ended, and the next step has others.
 """
 
 from __future__ import annotations
 
 import datetime
+import io
 import multiprocessing
 import os
 import sys
 import tempfile
+import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-#: Seconds that processes have in all.
+#: Seconds that a step has, joining included.
 DEADLINE = 120
+
+#: What the server has imported before it forks: each process would, on its own, in seconds.
+_IMPORTED = [
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "target_models",
+]
+
+_JOINED = {}
 
 
 def on_processes(k, step, *arguments):
     """What ``step(rank, k, *arguments)``, a function of a module of these, returns on each."""
-    here = str(Path(__file__).parent)
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed.pipelining", "target_models"])
-    with tempfile.TemporaryDirectory() as folder:
-        store, found = Path(folder) / "store", [Path(folder) / f"{r}.pt" for r in range(k)]
-        rows = [(step, rank, k, str(store), str(found[rank]), arguments) for rank in range(k)]
-        workers = [context.Process(target=_worker, args=row, daemon=True) for row in rows]
+    if k not in _JOINED:
+        _JOINED[k] = _Processes(k)
+    try:
+        return _JOINED[k].found(step, arguments)
+    except BaseException:
+        _JOINED.pop(k).end()
+        raise
+
+
+class _Processes:
+    """So many processes, joined."""
+
+    def __init__(self, k):
+        here = str(Path(__file__).parent)
+        before = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTED)
+        self.folder = tempfile.TemporaryDirectory()
+        store = str(Path(self.folder.name) / "store")
+        pipes = [context.Pipe() for _ in range(k)]
+        self.ends = [ours for ours, _ in pipes]
+        self.workers = [
+            context.Process(target=_work, args=(rank, k, store, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
         try:
-            for worker in workers:
+            for worker in self.workers:
                 worker.start()
         finally:
             os.environ["PYTHONPATH"] = before
-        for worker in workers:
-            worker.join(DEADLINE)
-        alive = [worker for worker in workers if worker.is_alive()]
-        for worker in alive:
+        for _, theirs in pipes:
+            theirs.close()
+
+    def found(self, step, arguments):
+        """What a step returns on each."""
+        for end in self.ends:
+            end.send((step, arguments))
+        until, waiting = time.monotonic() + DEADLINE, dict(enumerate(self.ends))
+        found = {}
+        while waiting:
+            ready = wait(list(waiting.values()), max(0, until - time.monotonic()))
+            assert ready, f"{len(waiting)} of {len(self.ends)} processes did not end their step"
+            for rank in [rank for rank, end in waiting.items() if end in ready]:
+                try:
+                    found[rank] = torch.load(
+                        io.BytesIO(waiting.pop(rank).recv_bytes()), weights_only=False
+                    )
+                except EOFError:
+                    raise AssertionError(f"process {rank} failed: see its output") from None
+        return [found[rank] for rank in range(len(self.ends))]
+
+    def end(self):
+        """Ends them, wherever they are."""
+        for worker in self.workers:
             worker.kill()
-        assert not alive, f"{len(alive)} of {k} processes did not end"
-        assert all(worker.exitcode == 0 for worker in workers), "a process failed: see its output"
-        return [torch.load(path, weights_only=False) for path in found]
+            worker.join()
+        self.folder.cleanup()
 
 
-def _worker(step, rank, k, store, found, arguments):
+def _work(rank, k, store, end):
     sys.path.insert(0, str(Path(__file__).parent))
     torch.set_num_threads(1)
     # No name of this machine is looked up.
@@ -58,9 +110,15 @@ def _worker(step, rank, k, store, found, arguments):
         world_size=k,
         timeout=datetime.timedelta(seconds=DEADLINE),
     )
-    torch.save(step(rank, k, *arguments), found)
-    dist.barrier()
-    dist.destroy_process_group()
+    while True:
+        try:
+            step, arguments = end.recv()
+        except EOFError:
+            return
+        found = io.BytesIO()
+        torch.save(step(rank, k, *arguments), found)
+        dist.barrier()
+        end.send_bytes(found.getvalue())
 
 
 def functions(written):
@@ -90,10 +148,12 @@ def whole_step(made, lr=0.1):
 
 
 def assert_same(found, expected):
-    """Loss, gradients and parameters of a step, each within 1e-4."""
+    """Loss, gradients and parameters of a step, within 1e-4, or 1e-6 of the largest of all: the
+    bias of keys in attention has a gradient of zero, and rounding makes something of it.
+    """
     torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-4, atol=0)
     for what in ("gradients", "parameters"):
         assert found[what].keys() == expected[what].keys()
+        least = 1e-6 * max(float(tensor.abs().max()) for tensor in expected[what].values())
         for name, tensor in expected[what].items():
-            least = 1e-6 * float(tensor.abs().max())
             torch.testing.assert_close(found[what][name], tensor, rtol=1e-4, atol=least, msg=name)

@@ -1,21 +1,11 @@
-"""Small models that are cut by styles of modules, and their steps on processes. Needs torch."""
+"""Small models that are cut by styles of modules. Needs torch."""
 
 from __future__ import annotations
 
-import json
-import runpy
-from contextlib import ExitStack
-from pathlib import Path
-
 import torch
-import torch.distributed as dist
+from target_models import Built
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.experimental import implicit_replication
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WIDTH, HEADS, WORDS, LENGTH, BATCH = 32, 4, 64, 16, 4
 
@@ -145,78 +135,40 @@ class Unseen(nn.Module):
         return self.o(torch.relu(self.c(torch.relu(self.b(y)))))
 
 
-MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen}
+class Masked(nn.Module):
+    """Like BERT's head and T5's table: a norm behind what could be cut, and a table that is tied to
+    two modules by one that nothing calls.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.embed = nn.Embedding(WORDS, WIDTH), nn.Embedding(WORDS, WIDTH)
+        self.mlp, self.transform = Gated(), nn.ModuleDict()
+        self.transform["dense"], self.transform["act"] = nn.Linear(WIDTH, WIDTH), nn.GELU()
+        self.transform["norm"] = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.embed.weight = self.head.weight = self.shared.weight
+
+    def forward(self, x):
+        y = self.embed(x)
+        y = y + self.mlp(y)
+        for layer in self.transform.values():
+            y = layer(y)
+        return self.head(y)
+
+
+MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen, "masked": Masked}
 
 
 def loss(y, t):
     return F.cross_entropy(y.flatten(0, -2), t.flatten())
 
 
-def drawn(name):
-    """A model of known numbers, its input and its targets."""
+def built(name):
+    """A model of known numbers with its input and its targets, as :mod:`target_models` has them."""
     torch.manual_seed(0)
     model = MODELS[name]()
     words = torch.randint(WORDS, (BATCH, LENGTH))
     if name == "unseen":
-        return model, torch.randn(BATCH, WIDTH), words[:, 0]
-    return model, words, words.roll(1, 1)
-
-
-def step(rank, size, folder, names):
-    """One process: for every written file, what its step is off by beside the whole model's."""
-    return {name: compared(Path(folder) / f"{name}.py", name.split("-")[0]) for name in names}
-
-
-def compared(file, model):
-    """The largest relative difference of loss and gradients; shards are as written."""
-    whole, x, t = drawn(model)
-    expected = loss(whole(x), t)
-    expected.backward()
-    written = runpy.run_path(str(file))
-    shards = json.loads(file.with_suffix(".shards.json").read_text())
-    mesh = init_device_mesh(
-        "cpu", tuple(written["MESH"].values()), mesh_dim_names=tuple(written["MESH"])
-    )
-    cut, _, _ = drawn(model)
-    cut = written["parallelize"](cut, mesh)
-    names = dict(whole.named_parameters())
-    for name, parameter in cut.named_parameters():
-        assert _lies(shards["parameters"][name], mesh, parameter, names[name]), name
-    k = written["MESH"].get("dp", 1)
-    place = mesh["dp"].get_local_rank() if k > 1 else 0
-    x, t = x.chunk(k)[place], t.chunk(k)[place]
-    with ExitStack() as within:
-        # On a CPU DTensor knows attention by its parts alone.
-        for one in (implicit_replication(), loss_parallel(), sdpa_kernel(SDPBackend.MATH)):
-            within.enter_context(one)
-        found = loss(cut(x), t)
-        found.backward()
-    found = (found.full_tensor() if isinstance(found, DTensor) else found).detach().clone()
-    if k > 1:
-        dist.all_reduce(found, group=mesh["dp"].get_group())
-    worst = abs(float(found) / k / float(expected) - 1)
-    for name, parameter in cut.named_parameters():
-        grad = parameter.grad
-        grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
-        want = _mixed(shards["parameters"][name], mesh, names[name].grad)
-        worst = max(worst, float((grad - want).abs().max() / want.abs().max()))
-    return worst
-
-
-def _lies(row, mesh, parameter, whole):
-    """Whether this process has the part of a parameter that is written."""
-    part = _mixed(row, mesh, whole)
-    for axis in ("tp", "dp"):
-        if row["placements"].get(axis, "Replicate") != "Replicate":
-            at = int(row["placements"][axis].removeprefix("Shard(").removesuffix(")"))
-            part = part.chunk(mesh[axis].size(), at)[mesh[axis].get_local_rank()]
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return list(whole.shape) == row["shape"] and torch.equal(local, part)
-
-
-def _mixed(row, mesh, tensor):
-    """A tensor with its rows interleaved as it is written."""
-    if parts := row.get("interleaved"):
-        rows = tensor.unflatten(0, (parts, mesh["tp"].size(), -1)).transpose(0, 1)
-        return rows.reshape(tensor.shape)
-    return tensor
+        return Built(model, (torch.randn(BATCH, WIDTH),), words[:, 0], loss)
+    return Built(model, (words,), words.roll(1, 1), loss)

@@ -16,15 +16,24 @@ def run(case, plan, written):
         found = on_processes(ranks, evaluated, written, case["model"])[-1]
         torch.testing.assert_close(found, made.module(*made.inputs), rtol=1e-4, atol=1e-6)
         return
-    every = on_processes(ranks, trained, written, case["model"])
-    assert_same(
-        {
-            "loss": every[-1]["loss"],
-            "gradients": {k: v for found in every for k, v in found["gradients"].items()},
-            "parameters": {k: v for found in every for k, v in found["parameters"].items()},
-        },
-        whole_step(made),
-    )
+    assert_steps([written], case["model"])
+
+
+def assert_steps(files, name):
+    """Steps of a model by files, each for as many ranks, are that of the model as it is."""
+    (ranks,) = {len(functions(written)["DEVICES"]) for written in files}
+    expected = whole_step(built(name))
+    for every in zip(*on_processes(ranks, steps, files, name), strict=True):
+        joined = {
+            what: {name: tensor for found in every for name, tensor in found[what].items()}
+            for what in ("gradients", "parameters")
+        }
+        assert_same({"loss": every[-1]["loss"], **joined}, expected)
+
+
+def steps(rank, ranks, files, name):
+    """What each file's step comes to on a rank."""
+    return [trained(rank, ranks, written, name) for written in files]
 
 
 def trained(rank, ranks, written, name):

@@ -87,6 +87,27 @@ class Branched(nn.Module):
         return self.head(self.deep(y) * self.scale + self.wide(y))
 
 
+class Tower(nn.Module):
+    """Blocks of one kind, as many as a pipeline has stages that take turns, between two layers. What
+    goes from one to the next is a view whose elements do not lie one after another.
+    """
+
+    def __init__(self, width=16, blocks=8, classes=10):
+        super().__init__()
+        self.stem = nn.Linear(width, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
+            for _ in range(blocks)
+        )
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = functional.relu(block(x)).mT.contiguous().mT
+        return self.head(x)
+
+
 @dataclass(frozen=True)
 class Built:
     """A module with weights, in eval mode, its inputs, and what its loss is made from."""
@@ -129,8 +150,20 @@ def _branched(batch):
     )
 
 
-#: The models that have a module, by name.
+def _tower(batch):
+    return (
+        Tower(),
+        torch.rand(batch, 16),
+        torch.randint(0, 10, (batch,)),
+        functional.cross_entropy,
+    )
+
+
+#: The models of the matrix that have a module, by name.
 MODULES = {"cnn": _cnn, "encoder": _encoder, "decoder": _decoder, "branched": _branched}
+
+#: Models for more than the matrix.
+OTHERS = {"tower": _tower}
 
 #: The models that are examples of the package.
 EXAMPLES = ("gpt3-330m",)
@@ -139,8 +172,9 @@ EXAMPLES = ("gpt3-330m",)
 def built(name: str, batch: int = 8) -> Built:
     """A model, its weights and inputs the same every time."""
     torch.manual_seed(0)
-    module, inputs, targets, loss = MODULES[name](batch)
-    return Built(module.eval(), (inputs,), targets, loss)
+    module, inputs, targets, loss = (MODULES | OTHERS)[name](batch)
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    return Built(module.eval(), inputs, targets, loss)
 
 
 @cache
@@ -150,10 +184,10 @@ def graph_of(name: str, *, train: bool = False) -> lm.OpGraph:
         return lm.read(f"example:{name}")
     made = built(name)
     if not train:
-        return lm.capture(made.module, *made.inputs, train=False)
+        return lm.capture(made.module, made.inputs, train=False)
     return lm.capture(
         made.module.train(),
-        *made.inputs,
+        made.inputs,
         loss=made.loss,
         targets=made.targets,
         optimizer=torch.optim.AdamW,

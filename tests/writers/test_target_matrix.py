@@ -72,16 +72,17 @@ def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
     assert plan.target == case["target"]
     assert plan.fits
     assert plan.lower_bound <= plan.makespan * (1 + 1e-9)
-    again = lm.Plan.load(saved(plan, tmp_path))
-    assert again.target == plan.target
     if case["target"] not in WRITTEN:
         return
     needs = WRITTEN[case["target"]].options
     if any(needs.values()):
         return  # The consumer's test has the model's own file.
-    written = export(again, path=tmp_path / "written")
+    written = export(plan, path=tmp_path / "written")
     assert (tmp_path / "written").exists()
-    assert json.dumps(written, default=str) == json.dumps(export(plan, path=None), default=str)
+    if case["model"] in MODULES:  # To load the plan of a large model takes as long as to make it.
+        again = lm.Plan.load(saved(plan, tmp_path))
+        assert again.target == plan.target
+        assert json.dumps(written, default=str) == json.dumps(export(again, path=None), default=str)
     if case.get("runs"):
         importlib.import_module(runner(case)).run(case, plan, written)
 

@@ -4,14 +4,14 @@ The labelling solver says which parameters it would cut on the inner axis, with 
 Megatron (:mod:`loadmaster.strategies.sharding.megatron`). What styles of modules make of these is
 walked through (:mod:`.module_styles`); what they cannot say stays whole. The forward pass then has
 these labels, and the solver finds those of the backward pass, with weights where they lie. The
-outer axis shares the batch, with parameters whole (``replicate``) or in parts (``fully_shard``).
+outer axis shares the batch, with parameters whole or in parts (``fully_shard``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.structure import GRADIENT, Structure
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
 from loadmaster.strategies.targets.base import Semantics, refused, target
-from loadmaster.strategies.targets.module_styles import Forward, Styled, alike
+from loadmaster.strategies.targets.module_styles import SEQUENCE, Forward, Styled, alike
 from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, uniform_meshes
 
 #: How many plans are judged.
@@ -43,9 +43,9 @@ _JUDGED = 3
 @target(
     "dtensor",
     Semantics(
-        system="torch.distributed.tensor.parallel, with fully_shard or replicate around it",
+        system="torch.distributed.tensor.parallel, with fully_shard around it",
         models="models whose batch can be shared, or that have nn.Linear or nn.Embedding to cut",
-        splits="weights by columns, rows or entries, the batch; all evenly",
+        splits="weights by columns, rows or entries, tokens between those, the batch; all evenly",
         unit="modules: what lies turns where a module begins or ends",
         moves="all-gathers, reduce-scatters and all-reduces at modules; gradients in the backward",
         launches="each process for its own device",
@@ -56,6 +56,7 @@ def place(
     problem: Problem,
     *,
     tp: int | None = None,
+    sequence: bool | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
@@ -66,6 +67,9 @@ def place(
     problem : Problem
     tp : int, optional
         Size of the inner axis, which must divide the number of usable devices; absent: the best.
+    sequence : bool, optional
+        Whether what lies between the products is cut by tokens (sequence parallelism), where styles
+        of modules can say that; absent: where it is shorter.
     time_limit : float, optional
         Seconds on the clock; what is under way is finished first.
     progress : callable, optional
@@ -86,7 +90,8 @@ def place(
     shapes = [m for m in uniform_meshes(problem) if tp is None or _tp(m) == tp]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
-    found = best_of(_styled(space, shapes, budget), len(shapes))
+    tries = (False, True) if sequence is None else (sequence,)
+    found = best_of(_styled(space, shapes, budget, tries), len(shapes))
     if not found:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
     best, labels = None, found[0]
@@ -122,11 +127,13 @@ def _tp(mesh: Mesh) -> int:
     return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
 
 
-def _styled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Ranked]:
+def _styled(
+    space: Space, shapes: list[Mesh], budget: Budget, tries: tuple[bool, ...]
+) -> Iterator[Ranked]:
     """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
     best: tuple[Ranked, Way] | None = None
     for mesh in shapes:
-        for way in _ways(space, mesh):
+        for way in _ways(space, mesh, tries):
             if budget.is_cut:
                 return
             found = solved(space, mesh, way)
@@ -147,22 +154,29 @@ class Way:
         How parameters lie on the outer axis: "whole" or "flat".
     lays : dict of int to int
         The factors by which parameters are cut on the inner axis, by node.
+    sequence : bool
+        Whether what lies between the products is cut by tokens.
     """
 
     state: str
     lays: dict[int, int]
+    sequence: bool = False
 
 
 def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
     return one[0].key
 
 
-def _ways(space: Space, mesh: Mesh) -> Iterator[Way]:
-    """All columns, then rows; and what the solver would cut."""
+def _ways(space: Space, mesh: Mesh, tries: tuple[bool, ...]) -> Iterator[Way]:
+    """All columns, then rows; and what the solver would cut. Each with sequence parallelism, too,
+    or as ``tries`` has it, where that can be said.
+    """
     states = ("whole", "flat") if DATA in mesh.names else ("whole",)
+    forward = Forward(space.structure, _tp(mesh))
     for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
-        for state in states:
-            yield Way(state, lays)
+        for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
+            for state in states:
+                yield Way(state, lays, sequence)
 
 
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
@@ -187,8 +201,9 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
         masks.append(by_batch(structure, way.state))
     if MODEL in mesh.names:
         forward = Forward(structure, _tp(mesh))
-        styled = forward.styled(way.lays)
-        inner = roles_only(structure, TENSOR, ("whole", *TENSOR, "parameter"))
+        styled = forward.styled(way.lays, sequence=way.sequence)
+        roles = (*TENSOR, *["token"] * way.sequence)
+        inner = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
         masks.append(pinned(forward, way.lays, styled, inner))
     solver = Solver(space.setting(mesh), masks)
     try:
@@ -221,7 +236,7 @@ def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
         lays, _ = expressible(forward, kept)
         if not lays or lays == way.lays:
             continue
-        other = replace(way, lays=lays)
+        other = Way(way.state, lays, way.sequence and by_tokens(forward, lays))
         without = solved(space, found.mesh, other)
         if without is not None:
             yield without
@@ -251,7 +266,17 @@ def expressible(forward: Forward, lays: dict[int, int]) -> tuple[dict[int, int],
         if not styled.reasons or not lays:
             return lays, styled
         kept = {n: lay for n, lay in lays.items() if not forward.is_of(n, styled.reasons)}
+        if len(kept) == len(lays):
+            kept = {n: lay for n, lay in lays.items() if not forward.is_beside(n, styled.reasons)}
         lays = kept if len(kept) < len(lays) else {}
+
+
+def by_tokens(forward: Forward, lays: dict[int, int]) -> bool:
+    """Whether styles can say that what lies between the products is cut by tokens."""
+    if not lays:
+        return False
+    styled = forward.styled(lays, sequence=True)
+    return not styled.reasons and any(s.kind == SEQUENCE for s in styled.styles.values())
 
 
 def pinned(forward: Forward, lays: dict[int, int], styled: Styled, others: Mask) -> Mask:

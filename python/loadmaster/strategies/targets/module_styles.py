@@ -4,6 +4,9 @@
 by its entries, has what lies between cut by tokens (*sequence parallel*), and turns one lay into
 another only where a module begins or ends. What a module does not say works on the lays that it is
 given. So the labels of the forward pass follow from those of the parameters, op by op, in order.
+
+Tensors that are cut by tokens are DTensors between modules, so that code which reads their sizes
+finds those of the whole.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ WHOLE, TOKENS = "whole", "tokens"
 #: Kinds of a loss over classes that are shared out, as ``loss_parallel`` has it.
 _LOSS = ("log_softmax", "nll_loss")
 
+#: What nn.Linear and nn.Embedding come to: the modules that have styles.
+_PRODUCTS = ("addmm", "mm", "linear", "matmul", "embedding")
+
 #: Views that are called with sizes.
 _SIZED = ("view", "reshape", "expand")
 
@@ -46,7 +52,8 @@ class Style:
     ----------
     kind : str
         Its weight by :data:`COLUMNS` or :data:`ROWS`; :data:`SEQUENCE`: its input is cut by tokens
-        and its parameters are whole; :data:`OUTPUT`: only what it gives is turned.
+        and its parameters are whole, and what it gives may be turned; :data:`OUTPUT`: only what it
+        gives is turned.
     given, gives : int or None
         The axis by which its input, or what it made, and its output is cut; -1: the last one; None:
         whole.
@@ -99,6 +106,7 @@ class _Walk:
     """What is known of the forward pass once it was walked over."""
 
     lays: Mapping[int, int]
+    sequence: bool
     told: dict[str, str]
     have: dict[tuple[int, int], int] = field(default_factory=dict)
     made: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -146,24 +154,26 @@ class Forward:
         """The factors by which parameters are cut, by node, if every layer is: by rows where its
         input is cut, else by columns, by heads if it has any; tables by their entries.
         """
-        walk = _Walk({}, {}, chosen={})
+        walk = _Walk({}, False, {}, chosen={})
         for node in self.nodes:
             self._label(walk, node)
         assert walk.chosen is not None, "they are chosen"
         return walk.chosen
 
-    def styled(self, lays: Mapping[int, int]) -> Styled:
+    def styled(self, lays: Mapping[int, int], *, sequence: bool = False) -> Styled:
         """Labels and styles.
 
         Parameters
         ----------
         lays : mapping of int to int
             The factor by which parameters are cut, by node; what is missing is whole.
+        sequence : bool
+            Whether what rows make is cut by tokens, where that can be said.
         """
         told: dict[str, str] = {}
         for _ in range(_ROUNDS):
             before = dict(told)
-            walk = _Walk(lays, told)
+            walk = _Walk(lays, sequence, told)
             for node in self.nodes:
                 self._label(walk, node)
             if told == before:
@@ -178,10 +188,15 @@ class Forward:
         return self._gives(node, label)[0]
 
     def is_of(self, parameter: int, modules: Mapping[str, str]) -> bool:
-        """Whether a parameter is of one of some modules, or of a module beside or inside of it."""
+        """Whether a parameter is of one of some modules, or of one that is right inside of it."""
         module = self.module[parameter]
         parent = module.rpartition(".")[0]
         return any(one in (module, parent) for one in modules)
+
+    def is_beside(self, parameter: int, modules: Mapping[str, str]) -> bool:
+        """Whether a parameter is of a module beside one of some modules."""
+        parent = self.module[parameter].rpartition(".")[0]
+        return any(one.rpartition(".")[0] == parent for one in modules)
 
     # -- nodes and their labels -------------------------------------------------------------------
 
@@ -295,13 +310,23 @@ class Forward:
             self._cannot(walk, node, "its product is not cut as its weight is")
             return
         if not self._is_layer(node):
-            self._cannot(walk, node, "it is more than the product with its weight")
+            self._cannot(walk, node, "it is no nn.Linear or nn.Embedding, or more than that")
+        for at, want, is_weight in zip(self._arguments(node), wants, weights, strict=True):
+            if is_weight or want != REPLICATE or at not in walk.tokens:
+                continue
+            # It is gathered once for all that read it, where it is made.
+            told = self._telling(walk, at, walk.have[at], want)
+            if told is None:
+                self._cannot(walk, node, "what it reads is cut by tokens, and no module's output")
+            walk.told |= told or {}
         walk.products[self.module[node]] = node
         self._done(walk, node, label)
 
     def _is_layer(self, node: int) -> bool:
-        """Whether a module is a leaf, and this its only op that is no cast."""
-        module = self.module[node]
+        """Whether a module is a leaf of a kind that has styles, and this its only op but casts."""
+        module, kind = self.module[node], self.structure.graph.kinds[self.structure.op[node]]
+        if not set(kind.split(".")) & set(_PRODUCTS):
+            return False
         mine = [n for n in self.nodes if self.module[n] == module]
         casts = [n for n in mine if "_to_copy" in self.structure.graph.kinds[self.structure.op[n]]]
         return bool(module) and module not in self._parents and len(mine) - len(casts) == 1
@@ -361,8 +386,8 @@ class Forward:
         word = WHOLE if want == REPLICATE else TOKENS if want == self._token(node) else ""
         if not word or walk.told.get(alike(module), word) != word:
             return None
-        is_sequence = module not in walk.products and lay >= 0
-        return None if is_sequence else {alike(module): word}
+        is_inner = module not in walk.products and lay >= 0 and at not in walk.tokens
+        return None if is_inner else {alike(module): word}
 
     def _token(self, node: int) -> int | None:
         """The lay of a node's output that is cut by tokens; None: there is none."""
@@ -384,7 +409,8 @@ class Forward:
             if told == WHOLE:
                 lay = REPLICATE
             elif told == TOKENS or lay == PARTIAL:
-                lay = token if told == TOKENS and token is not None else REPLICATE
+                by_token = token is not None and (walk.sequence or told == TOKENS)
+                lay = token if by_token and token is not None else REPLICATE
             walk.have[node, output] = lay
             if lay >= 0 and lay == token:
                 walk.tokens.add((node, output))
@@ -404,23 +430,53 @@ class Forward:
             parent = module.rpartition(".")[0]
             is_whole = any(parent == one or parent.startswith(f"{one}.") for one in fixed)
             is_whole = is_whole or style.parts > 1 or (walk.loss_parallel and node == ends[-1])
-            yield module, replace(style, is_local=style.gives != -1 or not is_whole)
+            is_local = style.gives is None or (style.gives == -1 and not is_whole)
+            yield module, replace(style, is_local=is_local)
         for module in dict.fromkeys(self.module[node] for node in self.nodes):
             if module in walk.products:
                 continue
+            word = walk.told.get(alike(module))
             if self._has_parts_of_parameters(walk, module):
-                if module in self._parents or not module:
-                    walk.reasons.setdefault(module, "it has parameters beside those of layers")
+                yield module, self._in_parts(walk, module, word)
+            elif word is not None:
                 node = self._last[module]
-                axis = self._axis(node, walk.have[node, 0]) if (node, 0) in walk.tokens else None
-                if axis is None:
-                    walk.reasons.setdefault(module, "its parameters are whole, and its input not")
-                yield module, Style(SEQUENCE, axis, axis)
-            elif (word := walk.told.get(alike(module))) is not None:
-                node = self._last[module]
-                made = self._axis(node, walk.made[node, 0])
                 gives = self._axis(node, walk.have[node, 0]) if word == TOKENS else None
-                yield module, Style(OUTPUT, made, gives)
+                is_local = gives is None and not self._meets_products(walk, node)
+                yield module, Style(OUTPUT, self._made(walk, node), gives, is_local=is_local)
+
+    def _in_parts(self, walk: _Walk, module: str, word: str | None) -> Style:
+        """The style of a module that works on tokens with its parameters whole."""
+        if module in self._parents or not module:
+            walk.reasons.setdefault(module, "it has parameters beside those of layers")
+        node = self._last[module]
+        is_by_tokens = walk.made[node, 0] == self._token(node)
+        axis = self._made(walk, node) if is_by_tokens else None
+        if axis is None:
+            walk.reasons.setdefault(module, "its parameters are whole, and its input not")
+        gives = None if word == WHOLE else axis
+        is_local = gives is None and not self._meets_products(walk, node)
+        return Style(SEQUENCE, axis, gives, is_local=is_local)
+
+    def _made(self, walk: _Walk, node: int) -> int | None:
+        """The axis by which what a node's module makes is cut, before it is turned."""
+        return self._axis(node, walk.made[node, 0])
+
+    def _meets_products(self, walk: _Walk, node: int) -> bool:
+        """Whether a tensor that was gathered is read by products alone: as a DTensor, its gradients
+        are then summed before they are scattered, once.
+        """
+        products = set(walk.products.values())
+        return walk.made[node, 0] == self._token(node) and self._readers[node] <= products
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """Nodes of the forward pass that read what each gives."""
+        found: dict[int, set[int]] = {node: set() for node in self.nodes}
+        for node in self.nodes:
+            for root, _ in self._arguments(node):
+                if root in found:
+                    found[root].add(node)
+        return found
 
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
         """Whether ops of a module read whole parameters and are cut."""
@@ -508,6 +564,8 @@ class Forward:
                 continue
             is_cut = self._is_cut(walk, (root, 0))
             sizes, module = call[0][1], graph.modules[op]
+            if (root, 0) in walk.tokens and module not in walk.products:
+                walk.reasons.setdefault(module, "its views join or divide what is cut by tokens")
             is_whole = isinstance(sizes, list) and -1 not in sizes
             if is_cut and is_whole and module not in walk.products:
                 found.add(module)

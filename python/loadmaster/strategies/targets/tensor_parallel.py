@@ -14,7 +14,7 @@ from loadmaster.rules.module_cuts import inside
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.structure import WEIGHT
+from loadmaster.strategies.sharding.structure import WEIGHT, Structure
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_turns, matrices, roles_only
 
 

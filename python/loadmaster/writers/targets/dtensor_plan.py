@@ -6,7 +6,7 @@ The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from loadmaster.base.files import write_bytes, write_json
 from loadmaster.base.units import counted
 from loadmaster.dimensions.form import FLAT, REPLICATE
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.targets.module_styles import (
@@ -34,6 +35,9 @@ from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import only_gradients
 from loadmaster.writers.targets.refusal import Reason, refusal
+
+#: The name of an axis of one place.
+_ONE = "dp_shard"
 
 _FUSED = '''
 
@@ -182,7 +186,8 @@ class _Said:
         forward = Forward(self.structure, self.mesh.shape[axis])
         lays = {n: self._lay(axis, n) for n in forward.parameters}
         lays = {n: lay for n, lay in lays.items() if lay >= 0}
-        return lays, forward.styled(lays)
+        ways = [forward.styled(lays, sequence=sequence) for sequence in (False, True)]
+        return lays, min(ways, key=lambda styled: len(self._others(styled)))
 
     def _others(self, styled: Styled) -> list[int]:
         """Nodes of the forward pass whose labels are not what styles make of them."""
@@ -226,21 +231,17 @@ class _Said:
 
     def text(self) -> str:
         """The file."""
-        rows = self._styles()
+        rows, outputs = self._rows(_style), self._rows(_output)
         is_fused = any(style.parts > 1 for style in self.styled.styles.values())
-        names = {row.partition("(")[0] for _, row in rows} - {"FusedColwise"}
+        names = {row.partition("(")[0] for _, row in [*rows, *outputs]} - {"FusedColwise"}
         names |= {"ColwiseParallel"} if is_fused else set()
-        names |= {"parallelize_module"} if rows else set()
-        mesh = ", ".join(f"{axis.name!r}: {axis.size}" for axis in self.mesh.axes)
+        names |= {"parallelize_module"} if names else set()
+        mesh = ", ".join(f"{name!r}: {size}" for name, size in self._axes())
         lines = [self._head(), "from __future__ import annotations", ""]
         lines += ["import torch"] if is_fused else []
         if DATA in self.mesh.names:
-            lines.append(
-                "from torch.distributed.fsdp import fully_shard"
-                if self.is_flat
-                else "from torch.distributed._composable.replicate_with_fsdp import replicate"
-            )
-        if rows:
+            lines.append("from torch.distributed.fsdp import fully_shard")
+        if names:
             of = "DTensor, Replicate, Shard" if is_fused else "Replicate, Shard"
             lines.append(f"from torch.distributed.tensor import {of}")
             lines.append("from torch.distributed.tensor.parallel import (")
@@ -251,7 +252,21 @@ class _Said:
         if rows:
             lines += ["", "", "#: Styles of modules, by their paths."]
             lines += ["STYLES = {", *[f"    {k!r}: {v}," for k, v in rows], "}"]
-        return "\n".join([*lines, "", "", *self._parallelize(bool(rows))]) + "\n"
+        if outputs:
+            lines += ["", "#: What becomes of what modules give, after their styles."]
+            lines += ["OUTPUTS = {", *[f"    {k!r}: {v}," for k, v in outputs], "}"]
+        tables = [*["STYLES"] * bool(rows), *["OUTPUTS"] * bool(outputs)]
+        return "\n".join([*lines, "", "", *self._parallelize(tables)]) + "\n"
+
+    def _axes(self) -> list[tuple[str, int]]:
+        """Names and sizes of the axes of the mesh, as the file has them: with parameters whole
+        there is one more, of one place, on which fully_shard cuts nothing.
+        """
+        axes = [(axis.name, axis.size) for axis in self.mesh.axes]
+        if DATA not in self.mesh.names or self.is_flat:
+            return axes
+        at = self.mesh.names.index(DATA) + 1
+        return [*axes[:at], (_ONE, 1), *axes[at:]]
 
     @property
     def is_flat(self) -> bool:
@@ -278,8 +293,8 @@ class _Said:
         if any(not style.is_local for style in styles):
             lines += [
                 "",
-                "Some modules give DTensors, since their views have the sizes of the whole: run",
-                "forward and backward within torch.distributed.tensor.experimental's",
+                "Some modules give DTensors, since code behind them knows the sizes of the whole:",
+                "run forward and backward within torch.distributed.tensor.experimental's",
                 "implicit_replication(), so that plain tensors beside them count as whole.",
             ]
         if self.styled.loss_parallel:
@@ -288,53 +303,65 @@ class _Said:
                 "Classes of the loss are shared out: run loss and backward within",
                 "torch.distributed.tensor.parallel's loss_parallel().",
             ]
-        for note in plan.notes:
-            lines.append(f"- {note}")
+        if DATA in self.mesh.names and not self.is_flat:
+            lines += [
+                "",
+                f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of",
+                "one place. It keeps a copy of them, which the peak leaves out.",
+            ]
+        lines += ["", *(f"- {note}" for note in plan.notes)] if plan.notes else []
         return "\n".join([*lines, '"""', ""])
 
-    def _styles(self) -> list[tuple[str, str]]:
-        """A line per module, or per modules that are alike."""
-        by_pattern: dict[str, set[Style]] = {}
-        for module, style in self.styled.styles.items():
-            by_pattern.setdefault(alike(self._name(module)), set()).add(style)
-        rows: dict[str, str] = {}
-        for module, style in self.styled.styles.items():
+    def _rows(self, said: Callable[[Style], str]) -> list[tuple[str, str]]:
+        """What is said of styles, a line per module or per modules that are alike; no empty one."""
+        rows = {m: row for m, style in self.styled.styles.items() if (row := said(style))}
+        by_pattern: dict[str, set[str]] = {}
+        for module, row in rows.items():
+            by_pattern.setdefault(alike(self._name(module)), set()).add(row)
+        found: dict[str, str] = {}
+        for module, row in rows.items():
             pattern = alike(self._name(module))
-            key = pattern if len(by_pattern[pattern]) == 1 else self._name(module)
-            rows[key] = _style(style)
-        return list(rows.items())
+            found[pattern if len(by_pattern[pattern]) == 1 else self._name(module)] = row
+        return list(found.items())
 
-    def _parallelize(self, has_styles: bool) -> list[str]:
+    def _parallelize(self, tables: list[str]) -> list[str]:
         lines = [
             "def parallelize(model, mesh):",
             '    """Cuts a model, in place, on a mesh of MESH."""',
         ]
-        if has_styles:
-            lines.append("    parallelize_module(model, mesh['tp'], STYLES)")
+        lines += [f"    parallelize_module(model, mesh['tp'], {table})" for table in tables]
         for module, name, owner in self._tied():
             lines.append(f"    model.{module}.{name} = model.{owner}.{name}")
         if DATA in self.mesh.names:
-            wrap = "fully_shard" if self.is_flat else "replicate"
+            at, more = f"{DATA!r}", ""
+            if not self.is_flat:
+                at, more = f"{DATA!r}, {_ONE!r}", ", reshard_after_forward=False"
             for layers in self._lists():
                 lines += [
                     f"    for layer in model.{layers}:",
-                    f"        {wrap}(layer, mesh=mesh['dp'])",
+                    f"        fully_shard(layer, mesh=mesh[{at}]{more})",
                 ]
-            lines.append(f"    {wrap}(model, mesh=mesh['dp'])")
+            lines.append(f"    fully_shard(model, mesh=mesh[{at}]{more})")
         return [*lines, "    return model"]
 
     def _tied(self) -> list[tuple[str, str, str]]:
-        """Modules with a weight that is another's."""
-        found: dict[tuple[str, str, str], None] = {}
-        a = self.structure.arguments
+        """Modules with a cut weight that is another's: the module, its weight, and the first module
+        whose style cuts it.
+        """
+        a, found = self.structure.arguments, dict[int, dict[str, None]]()
         for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
-            if self.structure.stands_for[rooted] != PARAMETER or rooted not in self.lays:
-                continue
-            module = self.graph.modules[self.structure.op[reader]]
+            if self.structure.stands_for[rooted] == PARAMETER and rooted in self.lays:
+                module = self.graph.modules[self.structure.op[reader]]
+                if self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
+                    found.setdefault(rooted, {})[module] = None
+        rows = []
+        for rooted, modules in found.items():
             owner, _, name = self.graph.names[self.structure.op[rooted]].rpartition(".")
-            if module != owner and self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
-                found[self._name(module), name, self._name(owner)] = None
-        return list(found)
+            first, *others = [owner] * (owner in modules) + [m for m in modules if m != owner]
+            # The owner may be a module that nothing calls.
+            others += [owner] * (owner not in modules)
+            rows += [(self._name(module), name, self._name(first)) for module in others]
+        return rows
 
     def _lists(self) -> list[str]:
         """Lists of layers: modules that are numbered, outermost ones."""
@@ -351,10 +378,7 @@ class _Said:
         parameters = {}
         for node in np.flatnonzero(self.structure.stands_for == PARAMETER).tolist():
             op = int(self.structure.op[node])
-            shape = [
-                int(np.prod([s for a, s in self._factors(node) if a == axis]))
-                for axis in sorted({a for a, _ in self._factors(node)})
-            ]
+            shape = [int(size) for size in parse_output(self.graph.outputs[op])[0][1] or ()]
             placements, parts = {}, 1
             for axis, name in enumerate(self.mesh.names):
                 lay = self._lay(axis, node)
@@ -382,17 +406,29 @@ class _Said:
 
 
 def _style(style: Style) -> str:
-    """A style in Python."""
+    """What a module is told, in Python."""
     given, gives = _placement(style.given), _placement(style.gives)
-    if style.kind == SEQUENCE:
-        return f"SequenceParallel(sequence_dim={style.given}, use_local_output=True)"
     if style.kind == OUTPUT:
-        return f"PrepareModuleOutput(output_layouts={given}, desired_output_layouts={gives})"
+        return ""
+    if style.kind == SEQUENCE:
+        return f"SequenceParallel(sequence_dim={style.given})"
     if style.parts > 1:
         return f"FusedColwise({style.parts}, input_layouts={given})"
     name = {COLUMNS: "ColwiseParallel", ROWS: "RowwiseParallel"}[style.kind]
-    local = "" if style.is_local else ", use_local_output=False"
-    return f"{name}(input_layouts={given}, output_layouts={gives}{local})"
+    return f"{name}(input_layouts={given}, output_layouts={gives}{_local(style)})"
+
+
+def _output(style: Style) -> str:
+    """What becomes of what a module gives, in Python; "": nothing."""
+    if style.kind not in (SEQUENCE, OUTPUT) or style.given == style.gives:
+        return ""
+    given, gives = _placement(style.given), _placement(style.gives)
+    layouts = f"output_layouts={given}, desired_output_layouts={gives}"
+    return f"PrepareModuleOutput({layouts}{_local(style)})"
+
+
+def _local(style: Style) -> str:
+    return "" if style.is_local else ", use_local_output=False"
 
 
 def _placement(axis: int | None) -> str:

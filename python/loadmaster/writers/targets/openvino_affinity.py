@@ -29,7 +29,7 @@ def openvino(
     model: Any,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The plan as affinities, set on the model and returned by friendly name.
+    """The plan as affinities, set on the model; those of its own names are returned.
 
     Parameters
     ----------
@@ -43,6 +43,14 @@ def openvino(
     names : mapping, optional
         Device names to OpenVINO's; ``CPU``, ``NPU``, and ``GPU`` if there is one, else ``GPU.0``,
         ``GPU.1``, ... if absent.
+
+    Returns
+    -------
+    dict
+        Device by friendly name, for ops that have their name from the ONNX file. OpenVINO numbers
+        the others (constants, the first ops of a node) anew whenever it reads a model, even within
+        a process. Each is where its first reader is: to set them, too, call this for the model that
+        is compiled.
 
     Raises
     ------
@@ -70,10 +78,11 @@ def openvino(
             devices[name] = spelled[device_of[name]]
     if not devices:
         raise InputError("the OpenVINO model is not the one that the plan is for: no name matches")
+    named = dict(devices)
     _spread(ops, devices)
     for op in ops:
         op.get_rt_info()[_KEY] = devices[op.get_friendly_name()]
-    return written(devices, path)
+    return written(named, path)
 
 
 def _load(path: str | os.PathLike[str]) -> Any:

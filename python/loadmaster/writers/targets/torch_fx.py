@@ -16,8 +16,8 @@ from loadmaster.writers.targets.names import check_names, device_names, refuse_p
 #: Kinds of FX nodes that compute.
 _CALLS = ("call_function", "call_method", "call_module")
 
-#: The call that torch.export adds to a module to check its inputs; it is no op of the model.
-_GUARDS = "_guards_fn"
+#: Calls that torch.export adds to check inputs, and what ops make: they are no ops of the model.
+_CHECKS = ("_guards_fn", "_assert_tensor_metadata", "_assert_scalar", "_assert_async")
 
 #: Key of a node's ``meta`` under which :func:`fx_split` leaves its annotation.
 META = "loadmaster"
@@ -125,7 +125,7 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
         )
     tagged = copy.deepcopy(module)
     for node in list(tagged.graph.nodes):
-        if node.target == _GUARDS:
+        if not node.users and any(check in str(node.target) for check in _CHECKS):
             tagged.graph.erase_node(node)
     calls = [node for node in tagged.graph.nodes if node.op in _CALLS]
     check_names(plan, (node.name for node in calls), "the FX graph")

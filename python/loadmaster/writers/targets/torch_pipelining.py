@@ -76,11 +76,28 @@ def parallelize(model, inputs, loss_fn=None, device=None, group=None):
     pipe = pipeline(model, micro, split_spec=spec)
     if pipe.num_stages != STAGES:
         raise RuntimeError(f"the model has {{pipe.num_stages}} stages, and the plan {{STAGES}}")
+    for index in range(STAGES):
+        _send_in_order(pipe.get_stage_module(index))
     stages = [
         pipe.build_stage(index, device, group) for index in range(rank, STAGES, len(DEVICES))
     ]
     schedule = {schedule}({which}, MICRO_BATCHES, loss_fn=loss_fn)
     return schedule, [stage.submod for stage in stages]
+
+
+def _send_in_order(stage):
+    """Elements of what a stage is sent and sends lie one after another, as messages want them."""
+    *nodes, output = stage.graph.nodes
+    for node in nodes:
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
+            node.meta["val"] = node.meta["val"].contiguous()
+    with stage.graph.inserting_before(output):
+        for node in output.all_input_nodes:
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                sent = stage.graph.call_method("contiguous", (node,))
+                sent.meta["val"] = node.meta["val"].contiguous()
+                output.replace_input_with(node, sent)
+    stage.recompile()
 '''
 
 _TRAINED = (
