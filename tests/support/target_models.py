@@ -88,8 +88,9 @@ class Branched(nn.Module):
 
 
 class Tower(nn.Module):
-    """Blocks of one kind, as many as a pipeline has stages that take turns, between two layers. What
-    goes from one to the next is a view whose elements do not lie one after another.
+    """Blocks of one kind, as many as a pipeline has stages that take turns, between two layers.
+
+    What goes from one to the next is a view whose elements do not lie one after another.
     """
 
     def __init__(self, width=16, blocks=8, classes=10):

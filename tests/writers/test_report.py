@@ -535,8 +535,8 @@ def test_everything_that_does_something_takes_the_keyboard(show, plans):
     for css in ("#chain tbody tr", ".module", "#zoom", "#walk", "details"):
         assert page.find(css), css
     lost = page.ask(
-        "return [...document.querySelectorAll('body *:not(svg *)')].filter(e => e.onclick && e.tabIndex < 0)"
-        ".map(e => e.outerHTML)"
+        "return [...document.querySelectorAll('body *:not(svg *)')]"
+        ".filter(e => e.onclick && e.tabIndex < 0).map(e => e.outerHTML)"
     )
     assert lost == []
     names = page.ask(
