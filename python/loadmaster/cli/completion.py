@@ -33,8 +33,8 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Prints it."""
     with importing("argcomplete", "completion", "completion"):
-        import argcomplete
-    put_file(argcomplete.shellcode(["loadmaster"], shell=arguments.shell) + "\n")
+        from argcomplete.shell_integration import shellcode
+    put_file(shellcode(["loadmaster"], shell=arguments.shell) + "\n")
 
 
 def complete(made: argparse.ArgumentParser) -> None:
@@ -43,21 +43,17 @@ def complete(made: argparse.ArgumentParser) -> None:
         return
     with importing("argcomplete", "completion", "completion"):
         import argcomplete
-    argcomplete.autocomplete(made, default_completer=_Names())
+    argcomplete.autocomplete(made, default_completer=_names)  # type: ignore[arg-type]
 
 
-class _Names:
-    """Names of methods, presets, examples and targets, by the flag or word that takes them."""
-
-    def __call__(self, prefix: str, action: argparse.Action, **_: Any) -> list[str]:
-        """What begins with ``prefix`` and an action may take; of several, the last is completed."""
-        known = _KNOWN.get(action.dest)
-        if known is None:
-            return _files(prefix)
-        before, comma, last = prefix.rpartition(",")
-        names = [name for name in known() if name.startswith(last)]
-        found = [f"{before}{comma}{name}" for name in names]
-        return found + (_files(prefix) if action.dest in _FILES_TOO else [])
+def _names(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
+    """What begins with ``prefix`` and an action may take; of several, the last is completed."""
+    known = _KNOWN.get(action.dest)
+    if known is None:
+        return _files(prefix)
+    before, comma, last = prefix.rpartition(",")
+    found = [f"{before}{comma}{name}" for name in known() if name.startswith(last)]
+    return found + (_files(prefix) if action.dest in _FILES_TOO else [])
 
 
 def _files(prefix: str) -> list[str]:
