@@ -22,8 +22,8 @@ from loadmaster.cli.progress import ProgressLine
 if TYPE_CHECKING:
     from loadmaster.model.cluster import Cluster
 
-#: What is done, and the flags that are for it alone.
-_FLAGS = {
+#: What the command does, and the flags that are for it alone.
+KINDS = {
     "detect": ("measure", "cpu"),
     "new": ("gpus", "link", "hosts", "network"),
     "types": (),
@@ -80,9 +80,9 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Detects, describes or lists."""
     what = arguments.what
-    if what not in _FLAGS:
-        raise InputError(f"cluster has no {what!r}{meant(what, _FLAGS)}")
-    for of, flags in _FLAGS.items():
+    if what not in KINDS:
+        raise InputError(f"cluster has no {what!r}{meant(what, KINDS)}")
+    for of, flags in KINDS.items():
         given = [flag for flag in flags if of != what and getattr(arguments, flag)]
         if given:
             raise InputError(f"--{given[0]} is for `loadmaster cluster {of}`, not for {what}")
@@ -106,7 +106,7 @@ def _detect(arguments: argparse.Namespace) -> None:
 def _new(arguments: argparse.Namespace) -> None:
     from loadmaster.model.cluster import Cluster
 
-    asked = {flag: getattr(arguments, flag) for flag in _FLAGS["new"]}
+    asked = {flag: getattr(arguments, flag) for flag in KINDS["new"]}
     if sys.stdin.isatty():
         asked = _answers(asked)
     elif not asked["gpus"]:

@@ -86,6 +86,12 @@ def _targets() -> Iterable[str]:
     return TARGETS
 
 
+def _of_cluster() -> Iterable[str]:
+    from loadmaster.cli.cluster import KINDS
+
+    return KINDS
+
+
 #: What a flag or a word takes, by the name that its value has.
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "method": _methods,
@@ -95,5 +101,6 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "graphs": _examples,
     "target": _targets,
     "targets": _targets,
+    "what": _of_cluster,
 }
 _FILES_TOO = ("cluster", "graph", "graphs")
