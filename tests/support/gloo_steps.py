@@ -29,6 +29,7 @@ _IMPORTED = [
     "torch.distributed.fsdp",
     "torch.distributed.optim",
     "torch.distributed.pipelining",
+    "torch.distributed.tensor.experimental",
     "torch.distributed.tensor.parallel",
     "target_models",
 ]

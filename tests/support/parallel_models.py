@@ -136,9 +136,7 @@ class Unseen(nn.Module):
 
 
 class Masked(nn.Module):
-    """Like BERT's head and T5's table: a norm behind what could be cut, and a table that is tied to
-    two modules by one that nothing calls.
-    """
+    """Like BERT's head: a norm behind what could be cut. What owns the table is never called."""
 
     def __init__(self):
         super().__init__()

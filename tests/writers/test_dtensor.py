@@ -21,7 +21,7 @@ CUT = {
     "llama": ("'layers.*.attn.q': C", "'layers.*.attn.o': ", "'layers.*.mlp.down': R"),
     "gpt": ("'h.*.attn.c_attn': FusedColwise(3", "'h.*.attn.c_proj': R", "'h.*.proj': R"),
     "unseen": ("'a': C", "'b': R", "'c': C", "'o': R"),
-    "masked": ("'mlp.down': R", "'embed': R", "'head': C", "model.shared.weight = model.embed"),
+    "masked": ("'mlp.gate': C", "'mlp.down': R"),
 }
 
 #: What must be said of sequence parallelism, of the models that have some.

@@ -336,22 +336,38 @@ class _Placing:
         return best
 
     def _with_loads(self, where: NDArray[np.int32], units: Sequence[int]) -> Candidate:
-        """The plan that streams some units, judged."""
+        """The plan that streams some units, judged. What is over the CPU's memory, where tensors
+        take whole blocks, goes to the disk.
+        """
+        memory = [self.problem.cluster.memory[d] for d in self.stores]
+        room = memory
+        for _ in range(_FEWER):
+            found = self._loaded(where, units, self._homes(units, room))
+            peaks = found.verdict.peak[self.stores].tolist()
+            over = [max(0, peak - size) for peak, size in zip(peaks, memory, strict=True)]
+            if found.fits or not any(over[:-1]):
+                break
+            room = [left - more for left, more in zip(room, over, strict=True)]
+        return found
+
+    def _loaded(
+        self, where: NDArray[np.int32], units: Sequence[int], homes: dict[int, int]
+    ) -> Candidate:
+        """The plan that streams units from where they are stored."""
         loaded = [op for unit in units for op in self.parameters[unit]]
         problem = self.problem.transformed(stream_weights(self.problem.model, loaded))
         devices = np.empty(problem.graph.n_ops, dtype=np.int32)
         before = self.units.of_op[self.problem.reduced.map]
         devices[:] = where[before[problem.reduced.op_of]]
-        homes = self._homes(units)
         for unit in units:
             devices[problem.reduced.map[self.parameters[unit]]] = homes[unit]
         return _judged(
             problem, Assignment(devices, _priority(problem)), (self._note(units, homes),)
         )
 
-    def _homes(self, units: Sequence[int]) -> dict[int, int]:
+    def _homes(self, units: Sequence[int], room: Sequence[int]) -> dict[int, int]:
         """Where streamed units are stored: in the CPU's memory until that is full, then on disk."""
-        found, left = {}, [self.problem.cluster.memory[d] for d in self.stores]
+        found, left = {}, list(room)
         for unit in units:
             size = int(self.size[self.parameters[unit]].sum())
             at = next((i for i, room in enumerate(left) if size <= room), len(left) - 1)
