@@ -38,7 +38,7 @@ _ROUNDS = 3
 _FAR = 1.1
 
 #: Edges that are visited to solve one axis, about, and the least and the most sweeps over them that
-#: this is. Where there are several axes, all of them share the visits.
+#: this is. Where there are several axes, all of them share the visits. By hand.
 _VISITS, _SWEEPS = 1_200_000, (60, 1000)
 
 #: Prices that are tried: a price of 1 has the least peak cost as much as the least step. From and
