@@ -93,9 +93,9 @@ def torchtitan(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("2xV100-NVLink")
-    >>> plan = lm.place(graph, cluster, target="fsdp", replicas=2, reshard=True, recompute=False)
-    >>> "'data_parallel_shard_degree': 2" in lm.writers.torchtitan(plan)
+    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    >>> plan = lm.place(graph, cluster, target="torchtitan", tp=8)
+    >>> "'tensor_parallel_degree': 8" in lm.writers.torchtitan(plan)
     True
     """
     sizes = degrees(plan.graph, plan.recipe)
@@ -156,7 +156,7 @@ def _parallelism(plan: Plan, sizes: dict[str, int], found: LayerList) -> dict[st
     if sizes["dp_shard"] > 1 and recipe.units:
         again = [word == "again" for pattern, word in recipe.units.items() if pattern != "."]
         said["fsdp_reshard_after_forward"] = "always" if all(again) else "never"
-    if recipe.micro is not None:
+    if recipe.micro is not None and sizes["pp"] > 1:
         each = (batch_size(graph) or 1) // (sizes["dp_replicate"] * sizes["dp_shard"])
         said["pipeline_parallel_schedule"] = _SCHEDULES[recipe.micro.schedule]
         said["pipeline_parallel_microbatch_size"] = each // recipe.micro.n
@@ -178,8 +178,11 @@ def _parts(stage: np.ndarray, found: LayerList) -> list[list[str]]:
 def _training(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     """Sizes of the batch, under the names of TrainingConfig."""
     batch = batch_size(plan.graph) or 1
+    recipe, each = plan.recipe, batch // (sizes["dp_replicate"] * sizes["dp_shard"])
+    if recipe is not None and recipe.micro is not None and sizes["pp"] == 1:
+        each //= recipe.micro.n  # Gradients are accumulated.
     said = {
-        "local_batch_size": batch // (sizes["dp_replicate"] * sizes["dp_shard"]),
+        "local_batch_size": each,
         "global_batch_size": batch,
     }
     for op in np.flatnonzero(plan.graph.stands_for == INPUT).tolist():
