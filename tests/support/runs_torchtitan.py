@@ -19,7 +19,7 @@ def run(case, plan, written):
     shares = said.data_parallel_replicate_degree * said.data_parallel_shard_degree
     devices = len({int(device) for device in plan.running_devices})
     assert shares * said.tensor_parallel_degree * said.pipeline_parallel_degree == devices
-    assert training.local_batch_size * shares == training.global_batch_size
+    assert training.global_batch_size % (training.local_batch_size * shares) == 0
     assert training.global_batch_size == batch_size(plan.graph)
     for name, value in case.get("options", {}).items():
         degree = {"tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree"}[name]
