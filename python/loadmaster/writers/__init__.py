@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.targets.tensorflow_devices import tensorflow, tensorflow_graph
     from loadmaster.writers.targets.torch_fx import fx, fx_split
     from loadmaster.writers.targets.torch_pipelining import pipelining
+    from loadmaster.writers.targets.torchtitan_config import torchtitan
     from loadmaster.writers.targets.vllm_layers import vllm
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "pipelining",
     "tensorflow",
     "tensorflow_graph",
+    "torchtitan",
     "vllm",
 ]
 
@@ -88,6 +90,7 @@ _HOMES = {
     "pipelining": "targets.torch_pipelining",
     "tensorflow": "targets.tensorflow_devices",
     "tensorflow_graph": "targets.tensorflow_devices",
+    "torchtitan": "targets.torchtitan_config",
     "vllm": "targets.vllm_layers",
 }
 

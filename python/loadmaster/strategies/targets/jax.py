@@ -86,9 +86,12 @@ def place(
         checks.integer("tp", tp, 1)
     space = Space.of(problem, batch_norm="synchronised")
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    shapes = [mesh for mesh in uniform_meshes(problem) if tp in (None, _tp(mesh))]
+    every = list(uniform_meshes(problem))
+    if not every:
+        raise InputError(f"target {NAME!r}: there is one device of its kind, and nothing to share")
+    shapes = [mesh for mesh in every if tp in (None, _tp(mesh))]
     if not shapes:
-        raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
+        raise InputError(f"tp is {tp}: it does not divide the {every[0].size} devices of a mesh")
     found = best_of(_labelled(space, shapes, budget), len(shapes))
     if not found:
         raise refused(

@@ -79,6 +79,7 @@ TARGETS: dict[str, Target] = {
     "openvino": Target(writers.openvino, "OpenVINO affinities (JSON)"),
     "vllm": Target(writers.vllm, "vLLM sizes, for --config (YAML)"),
     "megatron": Target(writers.megatron, "Megatron-LM flags (shell script)"),
+    "torchtitan": Target(writers.torchtitan, "torchtitan 0.3 configuration (Python file)"),
     "llama-cpp": Target(writers.llama_cpp, "llama.cpp tensor split (JSON)"),
     "perfetto": Target(writers.perfetto, "Perfetto/Chrome trace (JSON)", is_file=True),
     "graphml": Target(writers.graphml, "GraphML for Gephi, yEd, networkx"),

@@ -1,0 +1,110 @@
+"""What is written for JAX and torchtitan, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+import loadmaster as lm
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.writers.targets.jax_constraints import constrained
+
+
+def read(text):
+    """What a written file sets, without what needs the other system."""
+    names: dict[str, object] = {"P": lambda *axes: axes}
+    for line in ast.parse(text).body:
+        if isinstance(line, ast.Assign):
+            exec(ast.unparse(line), names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return lm.read("example:gpt3-330m")
+
+
+@pytest.fixture(scope="module")
+def cut(gpt):
+    """On tensors alone."""
+    return lm.place(gpt, lm.Cluster.preset("8xH100-NVLink"), target="jax", tp=8)
+
+
+def test_columns_come_before_rows_and_a_fused_weight_is_whole(cut):
+    file = read(lm.writers.jax(cut))
+    specs = file["SPECS"]
+    assert file["AXES"] == {"tp": 8}
+    assert file["DEVICES"] == list(range(8))
+    assert specs["h.*.fc.weight"] == ("tp", None)
+    assert specs["h.*.proj.weight"] == (None, "tp")
+    # A device's rows of q, k and v are no run of rows.
+    assert specs["h.*.c_attn.weight"] != ("tp", None)
+
+
+def test_every_parameter_and_input_has_a_spec_that_divides_it(cut, gpt):
+    specs, sizes = read(lm.writers.jax(cut))["SPECS"], {"tp": 8}
+    named = {name for name, kind in zip(gpt.names, gpt.kinds, strict=True)
+             if kind in ("parameter", "input")}  # fmt: skip
+    for name in named:
+        pattern = ".".join("*" if word.isdecimal() else word for word in name.split("."))
+        spec = specs.get(name, specs.get(pattern))
+        shape = [int(n) for n in gpt.outputs[gpt.index(name)].partition("[")[2][:-1].split(",")]
+        assert len(spec) in (0, len(shape)), name
+        assert all(n % sizes.get(axis, 1) == 0 for n, axis in zip(shape, spec, strict=False)), name
+
+
+def test_nothing_is_constrained_where_ops_follow_what_they_read():
+    graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
+    plan = lm.place(graph, cluster, target="jax", tp=1)
+    structure = Structure.of(Dimensions.of(graph))
+    labels = plan.layout.labels
+    assert read(lm.writers.jax(plan))["AXES"] == {"dp": 4}
+    before = constrained(structure, labels)
+    # An op that is whole where its input is cut does not follow.
+    forward = [node for node in range(structure.n) if structure.stands_for[node] < 0]
+    first = next(n for n in forward if labels[0, structure.op[n]] > 0 and n not in before)
+    changed = labels.copy()
+    changed[0, structure.op[first]] = 0
+    assert first in constrained(structure, changed)
+    assert constrained(structure, np.zeros_like(labels)) == []
+
+
+@pytest.mark.parametrize("target", ["jax", "torchtitan"])
+def test_a_plan_of_another_kind_is_refused_with_what_plans_for_it(target):
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    plan = lm.place(lm.read("example:lenet"), cluster, "round-robin")
+    with pytest.raises(lm.InputError, match=rf"cannot be written as {target}: .*--target {target}"):
+        getattr(lm.writers, target)(plan)
+
+
+def test_parts_of_unequal_size_are_refused(gpt):
+    uneven = lm.Cluster.preset("2xV100-NVLink").with_speed(0.5, "gpu1")
+    plan = lm.place(gpt, uneven, "sharded")
+    assert any(axis.shares for axis in plan.recipe.mesh.axes)
+    with pytest.raises(lm.InputError, match="devices have unequal shares"):
+        lm.writers.jax(plan)
+
+
+def test_a_mesh_of_jax_has_devices_of_one_family(gpt):
+    cluster = lm.Cluster.preset("cpu+gpu")
+    with pytest.raises(lm.InputError, match="there is one device"):
+        lm.place(gpt, cluster, target="jax")
+
+
+def test_stages_have_the_layers_that_the_plan_gives_them(gpt):
+    plan = lm.place(gpt, lm.Cluster.preset("8xH100-NVLink"), target="torchtitan", pp=2)
+    file = read(lm.writers.torchtitan(plan))
+    said, parts = file["PARALLELISM"], file["PARALLELISM"]["module_fqns_per_model_part"]
+    assert said["pipeline_parallel_degree"] == 2
+    assert len(parts) % 2 == 0
+    assert parts[0][0] == "tok_embeddings"
+    assert parts[-1][-2:] == ["norm", "lm_head"]
+    stage = plan.recipe.stage_of(gpt)
+    for number, part in enumerate(parts):
+        for layer in (word.partition(".")[2] for word in part if word.startswith("layers.")):
+            assert stage[gpt.index(f"h.{layer}.fc.weight")] == number
+    micro = file["TRAINING"]["local_batch_size"] / said["pipeline_parallel_microbatch_size"]
+    assert micro == plan.recipe.micro.n
