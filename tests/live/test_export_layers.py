@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from placed import by_module
 from stacks import CPU_AND_GPUS, stack
+from written import settings
 
 import loadmaster as lm
 
@@ -61,14 +62,11 @@ def get_pp_indices():
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_vllm_reads_the_partition(get_pp_indices, monkeypatch, counts):
     plan, order = split_plan(counts)
-    written = lm.writers.vllm(plan)
-    for name, value in written["environment"].items():
+    keys, variables = settings(lm.writers.vllm(plan))
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    flag, ranks = written["arguments"]
-    assert flag == "--pipeline-parallel-size"
-    found = [get_pp_indices(len(order) - 1, rank, int(ranks)) for rank in range(int(ranks))]
-    stages = [(s["first_layer"], s["first_layer"] + s["layers"]) for s in written["stages"]]
-    assert found == stages
+    ranks = keys["pipeline-parallel-size"]
+    found = [get_pp_indices(len(order) - 1, rank, ranks) for rank in range(ranks)]
     devices = list(dict.fromkeys(order))
     assert [set(order[a:b]) for a, b in found] == [{device} for device in devices]
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch.distributed.pipelining", reason="needs PyTorch 2.5 or
 
 from placed import at_random, by_module  # noqa: E402
 from torch_models import Model, example, export, graph_of  # noqa: E402
-from written import constants  # noqa: E402
+from written import constants, flags  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
@@ -142,8 +142,8 @@ def test_megatron_reads_the_layout(graph):
         "megatron.core.transformer.pipeline_parallel_layer_layout",
         reason="needs megatron-core",
     )
-    written = lm.writers.megatron(by_module(graph, HALVES))
-    text = written["arguments"][written["arguments"].index("--pipeline-model-parallel-layout") + 1]
-    assert text == "Et*2|t*2L"
+    words = flags(lm.writers.megatron(by_module(graph, HALVES | {"layers.1": 1})))
+    text = words[words.index("--pipeline-model-parallel-layout") + 1]
+    assert text == "Et*1|t*3L"
     parsed = layout.PipelineParallelLayerLayout.from_str(text, 2)
-    assert [len(stage[0]) for stage in parsed.layout] == [3, 3]
+    assert [len(stage[0]) for stage in parsed.layout] == [2, 4]

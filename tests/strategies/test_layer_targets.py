@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from stacks import CPU_AND_GPUS, stack
+from written import flags, settings
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
@@ -58,8 +59,11 @@ def test_layers_apart_are_refused():
 @pytest.mark.parametrize("target", ["vllm", "llama-cpp"])
 def test_what_is_planned_is_written(target):
     plan = lm.place(attending(6), CPU_AND_GPUS, target=target)
-    written = (lm.writers.vllm if target == "vllm" else lm.writers.llama_cpp)(plan)
-    assert sum(row["layers"] for row in written["stages"]) == 6
+    if target == "vllm":
+        keys, _ = settings(lm.writers.vllm(plan))
+        assert keys["pipeline-parallel-size"] == len(set(plan.devices.tolist()))
+    else:
+        assert sum(row["layers"] for row in lm.writers.llama_cpp(plan)["stages"]) == 6
 
 
 def test_llama_cpp_has_the_fewest_layers_on_the_cpu_that_gpus_have_no_room_for():
@@ -88,7 +92,7 @@ def test_vllm_balances_runs_where_batches_follow_each_other():
     plan = lm.place(graph, lm.Cluster.mesh(3, memory="1GiB", bandwidth=1e12), target="vllm", pp=3)
     layers, *_ = of_layers(plan)
     assert [layers.count(f"gpu{i}") for i in range(3)] == [2, 2, 2]
-    assert lm.writers.vllm(plan)["environment"] == {"VLLM_PP_LAYER_PARTITION": "2,2,2"}
+    assert settings(lm.writers.vllm(plan))[0]["pipeline-parallel-size"] == 3
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,6 @@ def test_vllm_balances_runs_where_batches_follow_each_other():
     [
         ("vllm", stack(4), {}, "takes the inference of a transformer.*no attention in.*'layers'"),
         ("vllm", attending(4, train=True), {}, "of a training step"),
-        ("vllm", attending(4), {"tp": 2, "pp": 2}, "give one"),
         ("vllm", attending(4), {"layers": "towers"}, "'towers' is no list of layers"),
         ("llama-cpp", stack(4, train=True), {}, "takes the inference of a transformer"),
         ("megatron", attending(4), {}, "takes a training step of a transformer.*no backward"),
@@ -125,9 +128,9 @@ def test_megatron_cuts_columns_then_rows():
     lays = dict(zip(graph.names, plan.recipe.words(graph)["tp"], strict=True))
     assert lays["h.3.c_proj.weight"] == lays["h.3.proj.weight"] == "Shard(1)"
     assert lays["h.3.fc.weight"] == "Shard(0)"
-    flags = lm.writers.megatron(plan)["arguments"]
-    assert flags[flags.index("--tensor-model-parallel-size") + 1] == "8"
-    assert flags[flags.index("--micro-batch-size") + 1] == "8"
+    words = flags(lm.writers.megatron(plan))
+    assert words[words.index("--tensor-model-parallel-size") + 1] == "8"
+    assert words[words.index("--micro-batch-size") + 1] == "8"
 
 
 def test_a_size_that_does_not_divide_the_heads_has_no_plan():

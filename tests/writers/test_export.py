@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placed import by_module, with_devices
 from stacks import CPU_AND_GPUS, stack
-from written import constants
+from written import constants, flags, settings
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
@@ -172,9 +172,17 @@ def test_layers_go_where_the_plan_has_them(counts):
         stack(len(order)), {"": 0, "emb": order[0], "head": order[-1]} | where, CPU_AND_GPUS
     )
     runs = [str(c) for c in counts if c]
-    assert lm.writers.vllm(plan)["environment"]["VLLM_PP_LAYER_PARTITION"] == ",".join(runs)
-    layout = lm.writers.megatron(plan)["arguments"][-1]
-    assert layout == "E" + "|".join(f"t*{c}" for c in runs) + "L"
+    keys, variables = settings(lm.writers.vllm(plan))
+    assert keys == {"tensor-parallel-size": 1, "pipeline-parallel-size": len(runs)}
+    is_even = len(set(runs)) == 1
+    assert variables == ({} if is_even else {"VLLM_PP_LAYER_PARTITION": ",".join(runs)})
+    words = flags(lm.writers.megatron(plan))
+    assert words[words.index("--pipeline-model-parallel-size") + 1] == str(len(runs))
+    assert words[words.index("--num-layers") + 1] == str(len(order))
+    assert is_even == ("--pipeline-model-parallel-layout" not in words)
+    if not is_even:
+        layout = words[words.index("--pipeline-model-parallel-layout") + 1]
+        assert layout == "E" + "|".join(f"t*{c}" for c in runs) + "L"
     names = ["CPU", "CUDA0", "CUDA1", "CUDA2"]
     found = llama_layers(lm.writers.llama_cpp(plan)["arguments"], len(order))
     assert found == [names[d] for d in [*order, order[-1]]]
@@ -182,7 +190,9 @@ def test_layers_go_where_the_plan_has_them(counts):
 
 def test_a_device_that_comes_back():
     plan = by_module(stack(), {"": 0, "layers.1": 1, "layers.3": 1, "head": 1})
-    assert lm.writers.megatron(plan)["arguments"][-1] == "Et*1|t*1|t*1|t*1L"
+    words = flags(lm.writers.megatron(plan))
+    assert words[words.index("--num-layers-per-virtual-pipeline-stage") + 1] == "1"
+    assert words[words.index("--pipeline-model-parallel-size") + 1] == "2"
     for writer in (lm.writers.vllm, lm.writers.llama_cpp):
         with pytest.raises(InputError, match=r"one run of layers.*: gpu0 has 2, gpu1 has 2\."):
             writer(plan)
@@ -494,9 +504,7 @@ def test_export_on_the_command_line(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert f"vllm written to {tmp_path / 'v.json'}" in err
-    assert json.loads((tmp_path / "v.json").read_text())["environment"] == {
-        "VLLM_PP_LAYER_PARTITION": "2,2"
-    }
+    assert settings((tmp_path / "v.json").read_text())[0]["pipeline-parallel-size"] == 2
     assert main(["export", plan, "--to", "dot"]) == 0
     assert capsys.readouterr().out.startswith("digraph")
     for wrong in (["--to", "onnx"], ["--to", "dot", "--check"], ["--to", "dot", "--name", "x"]):

@@ -16,8 +16,11 @@ def add(commands: Any) -> None:
         commands,
         "compare",
         run,
-        "compare methods on a graph",
-        examples=("example:lenet --cluster 2xV100-NVLink --methods auto,heft,single",),
+        "compare methods, and targets, on a graph",
+        examples=(
+            "example:lenet --cluster 2xV100-NVLink --methods auto,heft,single",
+            "example:alexnet --cluster 4xV100-PCIe --methods auto --targets ddp,fsdp",
+        ),
     )
     options.add_placing(command)
     options.add_methods(command)
@@ -30,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.plans.summary import document
     from loadmaster.tasks.place import compare
 
-    methods = inputs.methods(arguments)
+    methods, targets = inputs.methods(arguments), inputs.targets(arguments)
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine() as progress:
         progress("reading the graph")
@@ -42,6 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
             inputs.costs(arguments, graph, cluster),
             seed=arguments.seed,
             time_limit=time_limit,
+            targets=targets,
             on_oom=arguments.on_oom,
             constraints=inputs.constraints(arguments),
             objective=arguments.objective,
@@ -53,6 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
         show_json({"plans": plans, "failures": comparison.failures})
     else:
         put(comparison)
-    say_where([], "the plans are not saved: place --method METHOD -o PLAN.json saves one")
+    say_where(
+        [],
+        "the plans are not saved: place --method METHOD -o PLAN.json, or --target "
+        "TARGET, saves one",
+    )
     if not comparison.plans:
         raise InfeasibleError("no method made a plan that fits: the reason of each stands above")

@@ -160,7 +160,14 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def methods(arguments: argparse.Namespace) -> list[Any]:
-    """Names of the methods to run; all methods by default."""
+    """Names of the methods to run; by default all, or none where there are targets."""
     from loadmaster.strategies import METHODS
 
-    return arguments.methods.split(",") if arguments.methods else list(METHODS)
+    if arguments.methods:
+        return [*arguments.methods.split(",")]
+    return [] if arguments.targets else list(METHODS)
+
+
+def targets(arguments: argparse.Namespace) -> list[str]:
+    """Names of the targets to plan for; none by default."""
+    return arguments.targets.split(",") if arguments.targets else []

@@ -191,8 +191,13 @@ def add_search(command: argparse.ArgumentParser) -> None:
 
 
 def add_methods(command: argparse.ArgumentParser) -> None:
-    """Several methods: ``inputs.methods``."""
-    command.add_argument("--methods", help="names, comma-separated; default: all")
+    """Several methods, and targets: ``inputs.methods`` and ``inputs.targets``."""
+    command.add_argument(
+        "--methods", help="names, comma-separated; default: all, or none if targets are given"
+    )
+    command.add_argument(
+        "--targets", help="systems to plan for, comma-separated, as `loadmaster targets` lists them"
+    )
 
 
 def add_objective(command: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         commands,
         "sweep",
         run,
-        "place many graphs on many clusters by many methods",
+        "place many graphs on many clusters by many methods, and for many targets",
         examples=(
             "example:lenet example:vgg19 --cluster 4xV100-PCIe,8xH100-NVLink --methods auto,heft",
         ),
@@ -39,7 +39,8 @@ def add(commands: Any) -> None:
         command,
         "--option",
         "METHOD.KEY=VALUE",
-        "an option of one of the methods, such as auto.time_limit=15 (repeatable)",
+        "an option of one of the methods, such as auto.time_limit=15; of a target, such as "
+        "'target ddp.replicas=4' (repeatable)",
     )
     command.add_argument("--seeds", default="0", help="comma-separated; default: 0")
     command.add_argument(
@@ -64,9 +65,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table lacks; exits as interrupted if some are left."""
     from loadmaster.base.units import format_seconds
     from loadmaster.cli.progress import ProgressLine
+    from loadmaster.tasks.place import TARGET
     from loadmaster.tasks.sweep import sweep
 
-    chosen = _options(inputs.methods(arguments), arguments.option)
+    methods, targets = inputs.methods(arguments), inputs.targets(arguments)
+    chosen = _options([*methods, *(f"{TARGET}{name}" for name in targets)], arguments.option)
+    given = [(name, values.options(texts)) for name, texts in chosen.items()]
     seeds = _seeds(arguments.seeds)
     with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
@@ -81,7 +85,8 @@ def run(arguments: argparse.Namespace) -> None:
         seen = sweep(
             graphs,
             arguments.cluster.split(","),
-            [(name, values.options(texts)) for name, texts in chosen.items()],
+            given[: len(methods)],
+            targets=[(name.removeprefix(TARGET), said) for name, said in given[len(methods) :]],
             seeds=seeds,
             constraints=inputs.constraints(arguments),
             objective=arguments.objective,

@@ -25,7 +25,7 @@ class Micro:
     Attributes
     ----------
     n : int
-        Micro-batches, at least 2.
+        Micro-batches, at least 1. One: the batch goes through one stage after another.
     schedule : str
         One of :data:`NAMED`, or "windows": what ``ahead``, ``delay`` and ``in_order`` say.
     chunks : int
@@ -57,7 +57,7 @@ class Micro:
     in_order: bool = True
 
     def __post_init__(self) -> None:
-        checks.integer("micro: n", self.n, 2)
+        checks.integer("micro: n", self.n)
         checks.integer("micro: chunks", self.chunks)
         checks.one_of("micro: schedule", self.schedule, (*NAMED, WINDOWS))
         if not isinstance(self.in_order, bool):

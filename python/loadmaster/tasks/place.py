@@ -481,13 +481,27 @@ def _bounds(problem: Problem, candidate: Candidate) -> dict[str, Bound]:
     return bounds
 
 
+#: What stands before the name of a target where methods stand beside targets.
+TARGET = "target "
+
+
+def named(name: str) -> dict[str, Any]:
+    """A method, or a target with the word before it, as :func:`place` takes it.
+
+    >>> named("auto"), named("target ddp")
+    ({'method': 'auto'}, {'target': 'ddp'})
+    """
+    return {"target": name.removeprefix(TARGET)} if name.startswith(TARGET) else {"method": name}
+
+
 def compare(
     graph: GraphLike,
     cluster: ClusterLike,
-    methods: Iterable[Method | str],
+    methods: Iterable[Method | str] = (),
     costs: CostsLike | None = None,
     seed: int = 0,
     *,
+    targets: Iterable[str] = (),
     time_limit: float | None = None,
     on_oom: OnOom = "error",
     constraints: Constraints | None = None,
@@ -495,11 +509,13 @@ def compare(
     progress: Progress | None = None,
     **options: Any,
 ) -> Comparison:
-    """Places the same graph by several methods under the same constraints.
+    """Places the same graph by several methods, and for several targets, under the same
+    constraints.
 
-    A method gets those of the ``options`` that it takes, and the ``time_limit`` if it takes one. A
-    method that finds no placement that fits, that is for other graphs, or whose extra is not
-    installed, is listed with its reason.
+    A method gets those of the ``options`` that it takes, and the ``time_limit`` if it takes one; a
+    target has its default options. A target that is named ``ddp`` is called ``"target ddp"`` in
+    what is returned. A method or target that finds no placement that fits, that is for other
+    graphs, or whose extra is not installed, is listed with its reason.
 
     Raises
     ------
@@ -510,8 +526,8 @@ def compare(
     --------
     >>> import loadmaster as lm
     >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
-    >>> sorted(lm.compare(g, c, ["celeritas", "single"]).plans)
-    ['celeritas', 'single']
+    >>> sorted(lm.compare(g, c, ["celeritas", "single"], targets=["ddp"]).plans)
+    ['celeritas', 'single', 'target ddp']
     """
     graph, cluster = as_graph(graph), as_cluster(cluster)
     plans: dict[str, Plan] = {}
@@ -522,19 +538,20 @@ def compare(
     for name in options:
         if not any(name in known for known in takes.values()):
             raise InputError(f"none of the methods {', '.join(takes)} has an option {name!r}")
+    takes |= {f"{TARGET}{target_of(target).name}": [] for target in targets}
     for method, known in takes.items():
         try:
             plans[method] = place(
                 graph,
                 cluster,
-                method,
-                shared,
-                seed,
-                time_limit,
+                costs=shared,
+                seed=seed,
+                time_limit=time_limit,
                 on_oom=on_oom,
                 constraints=constraints,
                 objective=objective,
                 progress=progress,
+                **named(method),
                 **{name: value for name, value in options.items() if name in known},
             )
         except (InfeasibleError, MissingExtraError, InputError) as error:

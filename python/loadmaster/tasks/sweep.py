@@ -50,8 +50,9 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import function_of
+from loadmaster.strategies.targets.base import target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
-from loadmaster.tasks.place import place
+from loadmaster.tasks.place import TARGET, named, place
 from loadmaster.tasks.sweep_table import Key, Row, Table
 from loadmaster.tasks.worker_losses import Losses
 
@@ -181,8 +182,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 def sweep(
     graphs: GraphLike | Iterable[GraphLike],
     clusters: ClusterLike | Iterable[ClusterLike],
-    methods: MethodLike | Iterable[MethodLike],
+    methods: MethodLike | Iterable[MethodLike] = (),
     *,
+    targets: MethodLike | Iterable[MethodLike] = (),
     seeds: Iterable[int] = (0,),
     constraints: Constraints | None = None,
     objective: Goal = "step",
@@ -205,6 +207,9 @@ def sweep(
     methods : str or (str, mapping of options), or several
         As for :func:`loadmaster.place`; ``time_limit``, ``on_oom``, ``refine`` and ``objective``
         may be among the options.
+    targets : str or (str, mapping of options), or several
+        Systems that are planned for, as for :func:`loadmaster.place`. The rows of one that is named
+        ``ddp`` have the method ``"target ddp"``; those of a model that it does not take say so.
     seeds : integers
     constraints : Constraints, optional
         Constraints that every plan must obey. A pattern or a device that a case does not have is an
@@ -276,7 +281,7 @@ def sweep(
             checks.integer(what, value, least)
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     common = {} if objective == "step" else {"objective": objective}
-    chosen = [_method(one) for one in _several("methods", methods, str, tuple)]
+    chosen = [_method(one) for one in _methods(methods, targets)]
     chosen = [(name, {**common, **options}) for name, options in chosen]
     numbers = [checks.seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
     obeyed = as_constraints(constraints)
@@ -370,6 +375,18 @@ def _several(what: str, given: Any, *kinds: type) -> list[Any]:
     return several
 
 
+def _methods(
+    methods: MethodLike | Iterable[MethodLike], targets: MethodLike | Iterable[MethodLike]
+) -> list[Any]:
+    """Methods, then targets with the word before their name."""
+    found = [] if methods == () else _several("methods", methods, str, tuple)
+    for one in [] if targets == () else _several("targets", targets, str, tuple):
+        found.append(f"{TARGET}{one}" if isinstance(one, str) else (f"{TARGET}{one[0]}", *one[1:]))
+    if not found:
+        raise InputError("no methods and no targets are given")
+    return found
+
+
 def _method(given: Any) -> tuple[str, dict[str, Any]]:
     match (given, {}) if isinstance(given, str) else given:
         case (str(name), Mapping() as chosen):
@@ -378,7 +395,12 @@ def _method(given: Any) -> tuple[str, dict[str, Any]]:
             raise InputError(f"a method is {given!r}: wants its name, or its name and its options")
     with refusing(f"options of {name!r} cannot be written as JSON", TypeError, ValueError):
         json.dumps(options, allow_nan=False)
-    function_of(name, {k: v for k, v in options.items() if k not in _OF_PLACE})
+    own = {k: v for k, v in options.items() if k not in _OF_PLACE}
+    how = named(name)
+    if "target" in how:
+        target_of(how["target"]).checked(own)
+    else:
+        function_of(name, own)
     return name, options
 
 
@@ -480,10 +502,10 @@ def run_case(case: Case) -> Row:
         plan = place(
             _unpacked(case.packed),
             Cluster.from_toml(case.toml),
-            case.method,
             seed=case.key.seed,
             warm_start=_unpacked_plan(case.start) if case.start else None,
             constraints=case.constraints,
+            **named(case.method),
             **case.options,
         )
     except InfeasibleError as error:

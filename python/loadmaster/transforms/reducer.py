@@ -22,7 +22,11 @@ _SUMS = ("all_reduce/gradients", "reduce_scatter/gradients")
 _UPDATED = ("all_gather/parameters", "all_gather/updated")
 
 
-def updated_last(program: Program, meta: Mapping[str, Any] | None = None) -> Program:
+def updated_last(
+    program: Program,
+    meta: Mapping[str, Any] | None = None,
+    device: NDArray[np.integer] | None = None,
+) -> Program:
     """A program in which updates wait for the last sum of gradients on their device. O(V + E).
 
     Parameters
@@ -31,10 +35,13 @@ def updated_last(program: Program, meta: Mapping[str, Any] | None = None) -> Pro
         Replicas or shards.
     meta : mapping, optional
         What is remembered of it, in ``meta`` of its graph.
+    device : int [n_ops], optional
+        Of each op, -1: none. Absent: its rank, or its replica.
     """
     graph = program.graph
     is_sum, tensor = _sums(program), _tensors(program)
-    device = np.where(program.rank >= 0, program.rank, program.replica)
+    if device is None:
+        device = np.where(program.rank >= 0, program.rank, program.replica)
     members = np.flatnonzero(is_sum)
     last = np.full(int(device.max(initial=0)) + 2, -1)
     np.maximum.at(last, device[members], members)

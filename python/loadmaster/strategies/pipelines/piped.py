@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.micro import NAMED, WINDOWS, Micro
+from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.schedules import Named, Windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.sharding.judging import in_best_order
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches
 from loadmaster.transforms.recomputation import recompute
@@ -35,11 +38,20 @@ def micro_batched(
     """The problem with so many micro-batches, some modules recomputed, and ops shared inside of
     stages as a layout has them.
     """
+    return problem.transformed(in_micro_batches(problem.model, m, modules, rows, layout))
+
+
+def in_micro_batches(
+    graph: OpGraph,
+    m: int,
+    modules: Sequence[str] = (),
+    rows: Sequence[int] | None = None,
+    layout: Layout | None = None,
+) -> Program:
+    """The program of :func:`micro_batched`."""
     if layout is not None:
-        return problem.transformed(micro_batches(shard(problem.model, layout, modules), m, rows))
-    if modules:
-        problem = problem.transformed(recompute(problem.model, modules))
-    return problem.transformed(micro_batches(problem.model, m, rows))
+        return micro_batches(shard(graph, layout, modules), m, rows)
+    return micro_batches(recompute(graph, modules) if modules else graph, m, rows)
 
 
 def piped(
@@ -72,7 +84,24 @@ def piped(
     if layout is not None:
         layout = replace(layout, stage=np.asarray(stage, dtype=np.int32))
     placed = micro_batched(problem, micro.n, modules, layout=layout)
-    return scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
+    return run_in_stages(placed, stage, devices, micro)
+
+
+def run_in_stages(
+    placed: Problem,
+    stage: NDArray[np.integer],
+    devices: Sequence[int] | NDArray[np.integer],
+    micro: Micro,
+) -> Candidate:
+    """A program of micro-batches, or of the whole batch, with each op in the stage of its origin,
+    by a schedule, judged. The other arguments are those of :func:`piped`.
+    """
+    if micro.n > 1:
+        return scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
+    program, op_of = placed.program, placed.reduced.op_of
+    table = np.asarray(devices, dtype=np.int32).reshape(len(devices), -1)
+    rank = np.maximum(program.rank[op_of], 0)
+    return in_best_order(placed, table[np.asarray(stage)[program.serves[op_of]], rank])
 
 
 def with_recipe(

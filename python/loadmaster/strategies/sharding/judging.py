@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.dimensions.dimensions import Dimensions
@@ -20,23 +21,30 @@ from loadmaster.transforms.shards import shard
 
 
 def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
-    """The parts of ranked labels on the devices of their mesh, judged in the best order known.
-
-    Orders are Kahn's and the program's own; where ``is_near``, also that in which what collectives
-    wait for comes first.
-    """
+    """The parts of ranked labels on the devices of their mesh, judged in the best order known."""
     problem = space.source
     program = shard(problem.model, layout(space, found), space.recompute)
     placed = problem.transformed(program)
     device = found.mesh.on(problem.cluster)
-    at = where_allowed(placed, device[np.maximum(program.rank, 0)[placed.reduced.op_of]])
-    orders = ranks(fast.m_topo(placed.graph)), np.arange(placed.graph.n_ops, dtype=np.int32)
-    best = placed.objective.best(judged(placed, Assignment(at, order)) for order in orders)
-    best = best.noted(*program.notes)
-    if is_near and best.fits:
-        best = in_time_for_collectives(best)
+    at = device[np.maximum(program.rank, 0)[placed.reduced.op_of]]
+    best = in_best_order(placed, at, is_near=is_near).noted(*program.notes)
     estimate = found.labels.seen.step_time
     return replace(best, assignment=replace(best.assignment, estimate=estimate))
+
+
+def in_best_order(
+    placed: Problem, devices: NDArray[np.int32], *, is_near: bool = True
+) -> Candidate:
+    """Ops on these devices, int32 [n_reduced], or where they are allowed, judged in the best order
+    known.
+
+    Orders are Kahn's and the program's own; where ``is_near``, also that in which what collectives
+    wait for comes first.
+    """
+    at = where_allowed(placed, devices)
+    orders = ranks(fast.m_topo(placed.graph)), np.arange(placed.graph.n_ops, dtype=np.int32)
+    best = placed.objective.best(judged(placed, Assignment(at, order)) for order in orders)
+    return in_time_for_collectives(best) if is_near and best.fits else best
 
 
 def layout(space: Space, found: Ranked) -> Layout:

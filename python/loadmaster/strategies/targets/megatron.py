@@ -1,32 +1,19 @@
-"""Training as Megatron-LM divides it: tensor parallelism in replicas, or a pipeline of layers."""
+"""Training as Megatron-LM divides it: tensor parallelism inside of replicas inside of a pipeline of
+layers, with interleaved runs of layers, recomputed layers and a distributed optimizer.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
-from numpy.typing import NDArray
-
-from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.progress import Progress
-from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh
-from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.pipelines.chains import pools
-from loadmaster.strategies.pipelines.cuts import cuts
-from loadmaster.strategies.pipelines.lines import Line
-from loadmaster.strategies.pipelines.pipeline import Asked, fastest
-from loadmaster.strategies.pipelines.space import lacks
-from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.simple import single
 from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.grids import Asked, Cut, Grids
 from loadmaster.strategies.targets.layered import listed_layers
-from loadmaster.strategies.targets.pipelining import ModuleSpace
-from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
 from loadmaster.transforms.shares import batch_size
 
 NAME = "megatron"
@@ -34,13 +21,24 @@ NAME = "megatron"
 SEMANTICS = Semantics(
     system="Megatron-LM",
     models="a training step of a transformer: a list of layers with attention, and a batch",
-    splits="heads, features and vocabulary over tp devices, tokens between the products, and the "
-    "batch over dp; or the batch into micro-batches",
-    unit="all layers on all devices; or runs of layers, one per device, or two where interleaved",
-    moves="gradients of replicas; activations within layers, or from one run to the next",
+    splits="heads, features and vocabulary over tp devices, tokens between the products; the batch "
+    "over dp, and into micro-batches; the optimizer's state over dp",
+    unit="runs of layers on the tp x dp devices of a stage: one run, or several where interleaved",
+    moves="activations within layers, and from one run of layers to the next; gradients of "
+    "replicas in buckets, and what was updated",
     launches="each rank its own ops",
-    memory="parameters, gradients and optimizer state of the rank, and activations",
+    memory="parameters, gradients and optimizer state of the rank, and activations of the "
+    "micro-batches that the schedule keeps, or what recomputed layers begin with",
 )
+
+#: How many grids are judged that fit, at most, and how many at all.
+_JUDGED, _TRIED = 3, 12
+
+#: What is taken to be longer than the best judged step by more than this share is not judged.
+_WITHIN = 0.05
+
+#: How often stages are found for less of the memory, and the share of it that is left free then.
+_ATTEMPTS, _SPARE = 4, 0.97
 
 
 @target(NAME, SEMANTICS)
@@ -51,12 +49,16 @@ def megatron(
     layers: str | None = None,
     tp: int | None = None,
     pp: int | None = None,
+    dp: int | None = None,
     micro_batches: int | None = None,
+    virtual: int | None = None,
     sequence: bool = True,
+    recompute: bool | None = None,
+    distributed_optimizer: bool | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
-    """The best of tensor parallelism inside of replicas, of each size, and of pipelines.
+    """The best grid of tensor parallelism, replicas and stages.
 
     Parameters
     ----------
@@ -67,96 +69,87 @@ def megatron(
         larger one.
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
-    tp, pp : int, optional
-        Sizes. Absent: several are tried.
+    tp, pp, dp : int, optional
+        Sizes. Absent: all that divide the number of devices, or a half of it, and so on.
     micro_batches : int, optional
-        Of a pipeline. Absent: several numbers are tried.
+        That a replica does one after another. Absent: several numbers are tried.
+    virtual : int, optional
+        Runs of layers per stage. Absent: 1, 2, 4, ...
     sequence : bool
         Whether what lies between the products may be cut by tokens (sequence parallelism).
-    time_limit, progress
-        As :func:`loadmaster.strategies.pipelines.pipeline.place` has them.
+    recompute : bool, optional
+        Whether layers are recomputed. Absent: where nothing of a grid fits otherwise.
+    distributed_optimizer : bool, optional
+        Whether replicas have a part each of the optimizer's state. Absent: what is better.
+    time_limit : float, optional
+        Seconds on the clock; what is under way is finished first. Absent: no limit.
+    progress : callable, optional
+        Called with the grid in words and the best step time whenever there is a better one.
 
     Raises
     ------
     InputError
-        An inference, a model without a list of layers, both ``tp`` and ``pp`` above 1.
+        An inference, a model without a list of layers; sizes that nothing goes with.
     InfeasibleError
         Nothing of that fits.
-
-    Notes
-    -----
-    Stages that are themselves shared among devices are not planned.
     """
-    if min(tp or 1, pp or 1) > 1:
-        raise InputError(
-            f"tp is {tp} and pp is {pp}: stages that are tensor parallel are not planned; give one"
-        )
     if "b" not in problem.model.phases:
         raise refused(NAME, "the graph has no backward pass")
-    if batch_size(problem.model) is None:
+    batch = batch_size(problem.model)
+    if batch is None:
         raise refused(NAME, "nobody says how many samples the batch has")
+    named = {"tp": tp, "pp": pp, "dp": dp, "micro_batches": micro_batches, "virtual": virtual}
+    for name, value in named.items():
+        if value is not None:
+            checks.integer(name, value, 1)
     found = listed_layers(NAME, problem, root, layers)
-    made: list[Candidate] = []
-    if (pp or 1) == 1:
-        made += _tensor_parallel(problem, found, tp, sequence=sequence)
-    if (tp or 1) == 1 and pp != 1 and not lacks(problem):
-        batch = ModuleSpace.of(problem).batch
-        space = LayerSpace(problem, batch, found=found.cuts, listed=found)
-        counts, numbers = space.checked(micro_batches, pp)
-        counts = [m for m in counts if space.batch % m == 0]
-        asked = Asked(counts, numbers, ("1f1b", "interleaved-1f1b"))
-        best = fastest(space, asked, time_limit=time_limit, progress=progress)
-        made += [] if best is None else [best[1].with_recipe(best[0])]
-    if not made:
+    asked = Asked(tp, pp, dp, micro_batches, virtual, recompute)
+    grids = Grids(problem, found, batch, sequence=sequence, flat=distributed_optimizer is not False)
+    if next(grids.sizes(asked), None) is None:
+        sizes = ", ".join(f"{name} {value}" for name, value in named.items() if value)
         raise InfeasibleError(
-            "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
-            f"{len(found)} layers that fit: give more memory, or a batch that more devices divide"
+            f"no grid of {len(grids.devices)} devices, of a half of them, and so on, with "
+            f"{sizes or 'any sizes'}: dp divides the batch of {batch}, no heads in equal parts "
+            f"are fewer than tp, and stages have one of the {len(found)} layers or more"
         )
-    best_one = problem.objective.best(made)
-    return accepted(best_one.problem, Outcome(best_one, 1.0))
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    best = _fastest(grids, asked, budget, progress)
+    if best is None:
+        raise InfeasibleError(
+            f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "
+            f"{len(found)} layers fits: give more memory, or leave sizes out"
+        )
+    one, cut = best
+    if distributed_optimizer is None and cut.grid.dp > 1:
+        whole = grids.judged(cut, flat=False)
+        one = problem.objective.better(one, whole)
+    return accepted(one.problem, Outcome(one, 1.0))
 
 
-def _tensor_parallel(
-    problem: Problem, found: LayerList, tp: int | None, *, sequence: bool
-) -> list[Candidate]:
-    """Tensor parallelism of each size inside of replicas, on the devices of the commonest kind."""
-    devices = max(pools(problem), key=lambda pool: len(pool.devices)).devices
-    n, batch = len(devices), batch_size(problem.model) or 1
-    names = [problem.cluster.devices[d].name for d in devices]
-    if n == 1:
-        return [single.place(problem)] if (tp or 1) == 1 else []
-    try:
-        space = Space.of(problem)
-    except InputError:
-        return []
-    dimensions = Dimensions.of(problem.model)
-    made = []
-    for size in [k for k in range(1, n + 1) if n % k == 0] if tp is None else [tp]:
-        dp = n // size
-        if dp * size != n or batch % dp or (size > 1 and not divides(dimensions, size)):
-            continue
-        axes = {name: k for name, k in (("dp", dp), ("tp", size)) if k > 1}
-        one = weights_cut(space, Mesh.of(axes, names), found, sequence=sequence)
-        made += [] if one is None else [one]
-    return made
-
-
-@dataclass(frozen=True, eq=False)
-class LayerSpace(ModuleSpace):
-    """Pipelines that are cut between layers."""
-
-    listed: LayerList | None = None
-
-    @cached_property
-    def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
-        """The one order, with the places at which layers begin, but for the first."""
-        assert self.listed is not None
-        line = self.line
-        is_open = np.zeros_like(line.is_open)
-        is_open[[0, *self.listed.begins[1:], -1]] = True
-        line = Line(line.place, is_open & line.is_open)
-        return [(line, cuts(self.problem, line))]
-
-    def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
-        """Whether Megatron has the schedule with such numbers."""
-        return m >= p if schedule == "1f1b" else m % p == 0
+def _fastest(
+    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None
+) -> tuple[Candidate, Cut] | None:
+    """The best of the grids that were judged; None: the layers of no grid fit."""
+    objective, share = grids.problem.objective, 1.0
+    best: tuple[Candidate, Cut] | None = None
+    for _ in range(_ATTEMPTS):
+        judged = fitting = 0
+        for cut in grids.best_first(asked, share):
+            if best is not None and best[0].fits:
+                is_far = cut.seconds > (1 + _WITHIN) * best[0].verdict.step_time
+                if is_far or fitting >= _JUDGED or budget.lacks(0.0):
+                    break
+            if judged >= _TRIED:
+                break
+            one = grids.judged(cut, flat=grids.flat)
+            judged, fitting = judged + 1, fitting + one.fits
+            if not one.fits:
+                grids.over.add(cut.grid)
+            if best is None or objective.better(best[0], one) is one:
+                best = one, cut
+                if progress is not None:
+                    progress(cut.grid.words, Incumbent(one.verdict.step_time))
+        if best is None or best[0].fits:
+            return best
+        share *= _SPARE / best[0].overfull
+    return best

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,8 +15,6 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.model.shapes import parse_output
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.rules.module_cuts import inside
-from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
@@ -28,7 +28,7 @@ def divides(dimensions: Dimensions, k: int) -> bool:
     return bool(sizes) and all(size % k == 0 for size in sizes)
 
 
-def weights_cut(space: Space, mesh: Mesh, found: LayerList, *, sequence: bool) -> Candidate | None:
+def weights_cut(space: Space, mesh: Mesh, found: LayerList, *, sequence: bool) -> Ranked | None:
     """The cheapest labels of a mesh whose axis ``tp`` cuts the weights of every layer, and whose
     other axis, if any, shares the batch; None: there are none.
 
@@ -41,26 +41,31 @@ def weights_cut(space: Space, mesh: Mesh, found: LayerList, *, sequence: bool) -
         Whether what lies between the products may be cut by tokens.
     """
     structure = space.structure
-    replicas = roles_only(structure, ("batch",), ("whole",))
-    shares = ~structure.in_update & replicas[:, 1:].any(axis=1)
-    replicas[shares, 0] = False
-    inner = _in_layers(space, found, sequence=sequence)
-    masks: list[Mask] = [inner if axis.name == "tp" else replicas for axis in mesh.axes]
+    masks: list[Mask] = [
+        in_layers(structure, found, sequence=sequence) if axis.name == "tp" else shared(structure)
+        for axis in mesh.axes
+    ]
     solver = Solver(space.setting(mesh), masks)
     try:
         labels = solver.solve(1.0)
     except InfeasibleError:
         return None
-    ranked = Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
-    candidate = expanded(space, ranked)
-    return with_recipe(space, ranked, candidate).noted(*notes(ranked, candidate))
+    return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
 
 
-def _in_layers(space: Space, found: LayerList, *, sequence: bool) -> Mask:
+def shared(structure: Structure, state: Sequence[str] = ("whole",)) -> Mask:
+    """Labels of replicas: all that has a batch is cut by it, and updates are as ``state`` says."""
+    mask = roles_only(structure, ("batch",), state).copy()
+    has = ~structure.in_update & mask[:, 1:].any(axis=1)
+    mask[has, 0] = False
+    return mask
+
+
+def in_layers(structure: Structure, found: LayerList, *, sequence: bool) -> Mask:
     """Labels of tensor parallelism: a parameter of two dimensions or more in a layer is cut, and so
     is what reads it, where they have such labels.
     """
-    structure, graph, state = space.structure, space.structure.graph, ("whole", *TENSOR)
+    graph, state = structure.graph, ("whole", *TENSOR)
     mask = roles_only(structure, (*TENSOR, *["token"] * sequence), state).copy()
     only = roles_only(structure, TENSOR, TENSOR)
     only[:, 0] = False

@@ -1,20 +1,29 @@
-"""Inference as vLLM divides it: every layer on all devices, or runs of whole layers."""
+"""Inference as vLLM divides it: tensor parallelism of layers inside of runs of whole layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.families import families
+from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.piped import piped, with_recipe
+from loadmaster.strategies.sharding.judging import expanded, layout, notes
+from loadmaster.strategies.sharding.judging import with_recipe as with_labels
+from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.simple.expert import ranges
 from loadmaster.strategies.targets.base import Semantics, target
 from loadmaster.strategies.targets.layered import in_runs, inference_layers, layer_of
 from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
@@ -24,9 +33,10 @@ NAME = "vllm"
 SEMANTICS = Semantics(
     system="vLLM",
     models="the inference of a transformer: a list of layers with attention",
-    splits="heads, features and vocabulary, equally over all devices (tensor parallelism)",
-    unit="a run of layers per device (pipeline parallelism), or all layers on all devices",
-    moves="activations to the next run of layers, or an all-reduce after each product by rows",
+    splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
+    "parallelism)",
+    unit="a run of layers per stage (pipeline parallelism), or all layers on all devices",
+    moves="activations to the next run of layers, and an all-reduce after each product by rows",
     launches="each device's process its own ops",
     memory="weights of its part, and activations; not the cache of keys and values",
 )
@@ -41,7 +51,7 @@ def vllm(
     tp: int | None = None,
     pp: int | None = None,
 ) -> Candidate:
-    """The best of tensor parallelism and of pipeline parallelism, each of several sizes.
+    """The best sizes of tensor parallelism and of pipeline parallelism.
 
     Parameters
     ----------
@@ -53,37 +63,23 @@ def vllm(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp : int, optional
-        Sizes. Absent: all devices, a half of them, and so on, of one, and 1 of the other.
+        Sizes. Absent: powers of two whose product the devices are enough for.
 
     Raises
     ------
     InputError
-        A training step, a model without a list of layers, both sizes above 1.
+        A training step, a model without a list of layers.
     InfeasibleError
         Nothing of that fits.
-
-    Notes
-    -----
-    Stages that are themselves tensor parallel are not planned.
     """
-    if tp is not None and pp is not None and min(tp, pp) > 1:
-        raise InputError(
-            f"tp is {tp} and pp is {pp}: stages that are tensor parallel are not planned; give one"
-        )
+    for name, value in (("tp", tp), ("pp", pp)):
+        if value is not None:
+            checks.integer(name, value, 1)
     found = inference_layers(NAME, problem, root, layers)
     family = [name for name, _ in families(problem.cluster)]
     gpus = [d for d, name in enumerate(family) if name != "cpu"] or list(range(len(family)))
-    sizes = [len(gpus) >> i for i in range(len(gpus).bit_length())]
-    made: list[Candidate] = []
     layer = layer_of(problem, found)
-    for p in [pp] if pp is not None else [1] if (tp or 1) > 1 else sizes:
-        if p <= min(len(gpus), len(found)):
-            one = in_runs(problem, np.maximum(layer, 0).astype(np.int32), gpus[:p], gpus[0])
-            made += [] if one is None else [one]
-    if (pp or 1) == 1:
-        made += _tensor_parallel(problem, found, gpus, [tp] if tp else sizes)
-    if tp is not None and tp > 1:
-        made = [one for one in made if one.problem.program.recipe is not None]
+    made = list(_candidates(problem, found, layer, gpus, tp, pp))
     if not made:
         raise InfeasibleError(
             f"{len(gpus)} devices do not hold the {len(found)} layers, in runs or in equal parts"
@@ -92,20 +88,65 @@ def vllm(
     return accepted(best.problem, Outcome(best, 1.0))
 
 
-def _tensor_parallel(
-    problem: Problem, found: LayerList, gpus: list[int], sizes: list[int]
-) -> list[Candidate]:
-    """All layers in equal parts on the first of the devices, for sizes that divide the heads."""
-    dimensions = Dimensions.of(problem.model)
-    made = []
+def _candidates(
+    problem: Problem,
+    found: LayerList,
+    layer: NDArray[np.int32],
+    gpus: list[int],
+    tp: int | None,
+    pp: int | None,
+) -> Iterator[Candidate]:
+    """What is judged: of each size of a stage, each number of stages."""
+    sizes = [1 << i for i in range(len(gpus).bit_length())]
+    for k in sizes if tp is None else [tp]:
+        labels = _labels(problem, found, gpus[:k]) if k > 1 else None
+        if k > len(gpus) or (k > 1 and labels is None):
+            continue
+        for p in sizes if pp is None else [pp]:
+            if p * k > len(gpus) or p > len(found):
+                continue
+            if labels is None:
+                runs = np.maximum(layer, 0).astype(np.int32)
+                one = in_runs(problem, runs, gpus[:p], gpus[0])
+            elif p == 1:
+                space, ranked = labels
+                one = with_labels(space, ranked, expanded(space, ranked))
+                one = one.noted(*notes(ranked, one))
+            else:
+                one = _in_stages(problem, labels, layer, np.array(gpus[: p * k]).reshape(p, k))
+            if one is not None:
+                yield one
+
+
+def _labels(problem: Problem, found: LayerList, gpus: list[int]) -> tuple[Space, Ranked] | None:
+    """Labels of all layers in equal parts on some devices; None: heads do not go into so many."""
+    if not divides(Dimensions.of(problem.model), len(gpus)):
+        return None
     try:
         space = Space.of(problem)
     except InputError:
-        return []
-    for k in sizes:
-        if k > 1 and k <= len(gpus) and divides(dimensions, k):
-            names = tuple(problem.cluster.devices[d].name for d in gpus[:k])
-            mesh = replace(Mesh.of({"tp": k}), devices=names)
-            one = weights_cut(space, mesh, found, sequence=False)
-            made += [] if one is None else [one]
-    return made
+        return None
+    names = tuple(problem.cluster.devices[d].name for d in gpus)
+    mesh = replace(Mesh.of({"tp": len(gpus)}), devices=names)
+    ranked = weights_cut(space, mesh, found, sequence=False)
+    return None if ranked is None else (space, ranked)
+
+
+def _in_stages(
+    problem: Problem,
+    labels: tuple[Space, Ranked],
+    layer: NDArray[np.int32],
+    devices: NDArray[np.int64],
+) -> Candidate | None:
+    """Layers in runs, each in equal parts on the devices of a row; None: there are fewer runs."""
+    p, k = devices.shape
+    bytes_ = problem.reduced.held_at_peak // np.uint64(k)
+    room = np.zeros(problem.cluster.n_devices, dtype=np.uint64)
+    room[devices[:, 0]] = problem.capacity[devices].min(axis=1)
+    first = ranges(problem, np.maximum(layer, 0), bytes_, room)
+    stage = np.searchsorted(devices[:, 0], first)[problem.reduced.map].astype(np.int32)
+    if not np.isin(first, devices[:, 0]).all() or len(np.unique(stage)) < p:
+        return None
+    micro, inside = Micro(1, "gpipe"), layout(*labels)
+    one = piped(problem, stage, devices, micro, layout=inside)
+    return with_recipe(one, stage, devices, micro, layout=inside)

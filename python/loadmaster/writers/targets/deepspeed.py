@@ -11,17 +11,16 @@ import numpy as np
 from loadmaster.base.files import written
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.strategies.targets.deepspeed import NAME
 from loadmaster.transforms.shares import batch_size
 from loadmaster.writers.targets.figures import sentences
+from loadmaster.writers.targets.precision import dtype_of, elements_in
 from loadmaster.writers.targets.processes import command, devices_of, no_replicas
 from loadmaster.writers.targets.refusal import Reason, refusal
 
-#: Bytes of an element by dtype, and the words for what DeepSpeed turns on.
-_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
+#: The words for what DeepSpeed turns on, by dtype.
 _PRECISIONS = {"f16": "fp16", "bf16": "bf16"}
 
 
@@ -59,8 +58,7 @@ def deepspeed(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[st
     if reasons := list(_in_the_way(plan)):
         raise refusal(plan, NAME, reasons)
     stage, size, devices = _stage(plan)
-    dtype = _dtype(plan)
-    elements = size // _BYTES.get(dtype, 4)
+    dtype, elements = dtype_of(plan), elements_in(plan, size)
     batch = batch_size(plan.graph) or len(devices)
     zero: dict[str, Any] = {
         "stage": stage,
@@ -115,15 +113,6 @@ def _largest(plan: Plan) -> int:
     return int(size.max(initial=1.0))
 
 
-def _dtype(plan: Plan) -> str:
-    """The dtype of most of the parameters' bytes."""
-    graph, size = plan.graph, dict[str, int]()
-    for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist():
-        dtype = parse_output(graph.outputs[op])[0][0]
-        size[dtype] = size.get(dtype, 0) + int(graph.param_bytes[op])
-    return max(size, key=lambda name: size[name], default="f32")
-
-
 def _in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that ZeRO cannot do of the plan."""
     recipe, layout = plan.recipe, plan.layout
@@ -133,8 +122,9 @@ def _in_the_way(plan: Plan) -> Iterator[Reason]:
         if not plan.program.is_plain and not kinds and plan.graph.updates.any():
             yield "gradients are summed by parameter servers"
         return
-    if layout is None:
+    if recipe.micro is not None:
         yield "it is a pipeline of stages"
+    if layout is None:
         return
     known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
     other = np.flatnonzero(~(known | plan.graph.view).all(axis=0))

@@ -6,6 +6,7 @@ The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from loadmaster.strategies.targets.module_styles import (
     alike,
 )
 from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL
+from loadmaster.transforms.layout import Layout
 from loadmaster.writers.targets.refusal import Reason, refusal
 
 _FUSED = '''
@@ -122,22 +124,40 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
     return text
 
 
+def axes_by_role(layout: Layout) -> list[str]:
+    """What each axis of a layout is called here: that of the batch, if nothing is cut otherwise."""
+    graph = layout.graph
+    runs = ~(graph.view | graph.placeholder | graph.updates)
+    cut = (layout.labels > 0) & runs
+    return [
+        DATA if bool(is_batch[some].all()) else MODEL
+        for some, is_batch in zip(cut, layout.is_batch, strict=True)
+    ]
+
+
 class _Said:
     """What is written of a plan, read off its labels."""
 
     def __init__(self, plan: Plan, root: str) -> None:
-        layout = plan.layout
+        layout, staged = plan.layout, plan.recipe is not None and plan.recipe.micro is not None
+        found: list[Reason] = ["it is a pipeline of stages"] if staged else []
         if layout is None:
-            raise refusal(plan, "dtensor", ["it shares no work by labels"])
-        self.plan, self.root, self.mesh = plan, root, layout.mesh
-        if not set(self.mesh.names) <= {DATA, MODEL} or plan.recipe is None:
-            names = ", ".join(self.mesh.names)
-            raise refusal(plan, "dtensor", [f"its axes are {names}, and not dp and tp"])
+            raise refusal(plan, "dtensor", found or ["it shares no work by labels"])
+        names = axes_by_role(layout)
+        for name in (DATA, MODEL):
+            if names.count(name) > 1:
+                of = [layout.mesh.names[i] for i, one in enumerate(names) if one == name]
+                what = "share the batch" if name == DATA else "cut weights"
+                found.append((f"several axes {what}", of))
+        if found and len(set(names)) < len(names):
+            raise refusal(plan, "dtensor", found)
+        axes = tuple(replace(a, name=n) for a, n in zip(layout.mesh.axes, names, strict=True))
+        self.plan, self.root, self.mesh = plan, root, replace(layout.mesh, axes=axes)
         self.labels = layout.labels
         self.structure = Structure.of(layout.dimensions)
         self.graph = plan.graph
         self.lays, self.styled = self._read()
-        reasons = list(self._reasons())
+        reasons = [*found, *self._reasons()]
         if reasons:
             raise refusal(plan, "dtensor", reasons)
 

@@ -271,8 +271,12 @@ def _more(plan: Plan) -> Iterator[str]:
 def _in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that FSDP2 cannot do of the plan."""
     layout, recipe = plan.layout, plan.recipe
-    if layout is None or recipe is None:
-        yield "parameters are not sharded" if recipe is None else "it is a pipeline of stages"
+    if recipe is None:
+        yield "parameters are not sharded"
+        return
+    if recipe.micro is not None:
+        yield "it is a pipeline of stages"
+    if layout is None:
         return
     graph, names = plan.graph, plan.graph.names
     known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)

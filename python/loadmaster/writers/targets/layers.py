@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
@@ -24,12 +25,18 @@ class LayerSplit:
     plan : Plan
     found : LayerList
         The layers.
+    where : int32 [n_ops]
+        Where each op is: a device, or a stage.
+    called : sequence of str
+        What these are called.
     devices : tuple of int
-        Device of each layer.
+        Where each layer is.
     """
 
     plan: Plan
     found: LayerList
+    where: NDArray[np.int32]
+    called: Sequence[str]
     devices: tuple[int, ...]
 
     @property
@@ -39,7 +46,7 @@ class LayerSplit:
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Device and number of layers of each run, in order."""
+        """Device, or stage, and number of layers of each run, in order."""
         return tuple((device, len(list(same))) for device, same in groupby(self.devices))
 
 
@@ -66,29 +73,51 @@ def layer_split(
         kind = "replicas" if plan.parts(divided[0])[0].replica >= 0 else "parts"
         reasons.append((f"ops are in {kind}", [repr(graph.names[op]) for op in divided]))
         return None
+    names = [device.name for device in plan.cluster.devices]
+    return split_by(plan, found, plan.devices, names, reasons)
+
+
+def stage_split(plan: Plan, found: LayerList, reasons: list[Reason]) -> LayerSplit | None:
+    """How the stages of a plan's recipe divide its model's layers; None: as above."""
+    assert plan.recipe is not None
+    where = plan.recipe.stage_of(plan.graph)
+    called = [f"stage {stage}" for stage in range(int(where.max(initial=0)) + 1)]
+    return split_by(plan, found, where, called, reasons)
+
+
+def split_by(
+    plan: Plan,
+    found: LayerList,
+    where: NDArray[np.int32],
+    called: Sequence[str],
+    reasons: list[Reason],
+) -> LayerSplit | None:
+    """How layers are divided where every op is somewhere; None: as above."""
+    graph = plan.graph
     devices: dict[int, dict[int, int]] = {number: {} for number in found.numbers}
     for op in np.flatnonzero(graph.reduced.runs).tolist():
-        number = _member(graph.modules[op], found)
+        number = layer_number(graph.modules[op], found)
         if number in devices:
-            devices[number].setdefault(int(plan.devices[op]), op)
+            devices[number].setdefault(int(where[op]), op)
     torn = [
         f"{found.name}.{number} ("
-        + ", ".join(f"{graph.names[op]!r} on {plan.device(op)}" for op in on.values())
+        + ", ".join(f"{graph.names[op]!r} on {called[place]}" for place, op in on.items())
         + ")"
         for number, on in devices.items()
         if len(on) > 1
     ]
     if torn:
-        reasons.append(("layers are on several devices each", torn))
+        kind = "devices" if where is plan.devices else "stages"
+        reasons.append((f"layers are on several {kind} each", torn))
         return None
-    return LayerSplit(plan, found, tuple(next(iter(on)) for on in devices.values()))
+    return LayerSplit(plan, found, where, called, tuple(next(iter(on)) for on in devices.values()))
 
 
 def once_each(split: LayerSplit, reasons: list[Reason]) -> None:
     """That devices have several runs of layers, where some do."""
     of_runs = [device for device, _ in split.runs]
     again = [
-        f"{split.plan.cluster.devices[device].name} has {of_runs.count(device)}"
+        f"{split.called[device]} has {of_runs.count(device)}"
         for device in dict.fromkeys(of_runs)
         if of_runs.count(device) > 1
     ]
@@ -112,10 +141,10 @@ def with_ends(split: LayerSplit, reasons: list[Reason], first: Sequence[int] = (
     ):
         home = split.devices[0 if end == "first" else -1]
         ops = [int(cuts.order[p]) for p in outside]
-        away = [op for op in ops if int(plan.devices[op]) not in (home, *allowed)]
+        away = [op for op in ops if int(split.where[op]) not in (home, *allowed)]
         if away:
-            name = plan.cluster.devices[home].name
-            said = [f"{plan.graph.names[op]!r} on {plan.device(op)}" for op in away]
+            name = split.called[home]
+            said = [f"{plan.graph.names[op]!r} on {split.called[split.where[op]]}" for op in away]
             reasons.append((f"what stands {words} runs with the {end} of them, on {name}", said))
 
 
@@ -128,7 +157,7 @@ def stages(split: LayerSplit, names: Sequence[str]) -> list[dict[str, object]]:
     return rows
 
 
-def _member(module: str, found: LayerList) -> int:
+def layer_number(module: str, found: LayerList) -> int:
     """The number of the layer that a module path is in; -1: none."""
     path = inside(".".join(module_path(module)), found.cuts.root) or ""
     prefix = f"{found.name}." if found.name else ""

@@ -1,22 +1,37 @@
-"""Megatron-LM: a plan as the sizes of its parallelism, and its pipeline layout."""
+"""Megatron-LM: a plan as a shell script with the flags of its training scripts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any
+import shlex
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from loadmaster.base.files import written
+from loadmaster.base.files import write_bytes
 from loadmaster.plans.plan import Plan
-from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.targets.megatron import NAME
 from loadmaster.transforms.shares import batch_size
-from loadmaster.writers.targets.layers import layer_split, options_of, stages, with_ends
+from loadmaster.writers.targets.figures import figures
+from loadmaster.writers.targets.grid_of_plan import Grid, grid_of
+from loadmaster.writers.targets.layers import options_of
 from loadmaster.writers.targets.names import device_names, torch_device
+from loadmaster.writers.targets.precision import elements_in
+from loadmaster.writers.targets.processes import command
 from loadmaster.writers.targets.refusal import Reason, refusal
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+{figures}
+#
+# bash megatron.sh pretrain_gpt.py MODEL AND DATA ARGUMENTS
+# runs Megatron-LM's script with these flags behind the model's own. Ranks are on
+{ranks}
+set -euo pipefail
+
+PLAN=(
+{flags}
+)
+{command}
+"""
 
 
 def megatron(
@@ -26,15 +41,27 @@ def megatron(
     root: str | None = None,
     layers: str | None = None,
     names: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The plan as flags of Megatron's training scripts.
+) -> str:
+    """The plan as a script that runs Megatron's training scripts with its flags.
 
-    In ``--pipeline-model-parallel-layout`` ``E`` is the embedding, ``t`` a layer, ``L`` the loss.
-    Where devices have several runs of layers, the layout is a virtual pipeline: all devices have
-    the same number of runs, and take turns in one order.
+    Parameters
+    ----------
+    plan : Plan
+        Made for Megatron; or of shards, replicas and stages that Megatron has: runs of layers, cut
+        by columns and then by rows.
+    path : optional
+        Where to write it.
+    root, layers : optional
+        As for :class:`~loadmaster.rules.layer_list.LayerList`; what the plan was made with if
+        absent.
+    names : mapping, optional
+        As for :func:`~loadmaster.writers.targets.huggingface.device_map`.
 
-    Parameters and the document are those of :func:`~loadmaster.writers.targets.vllm_layers.vllm`,
-    with ``arguments`` for Megatron's scripts and no ``environment``.
+    Returns
+    -------
+    str
+        The script, with the plan's figures in its head. In ``--pipeline-model-parallel-layout``
+        ``E`` is the embedding, ``t`` a layer, ``L`` the loss, and ``|`` ends a run of layers.
 
     Raises
     ------
@@ -45,75 +72,87 @@ def megatron(
     --------
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
-    >>> lm.writers.megatron(plan)["arguments"][-1]
-    'Et*24L'
+    >>> [line for line in lm.writers.megatron(plan).splitlines() if "model-parallel" in line]
+    ['    --tensor-model-parallel-size 1', '    --pipeline-model-parallel-size 1']
     """
     spelled = device_names(plan, torch_device, names)
     root, layers = options_of(plan, root, layers)
-    if plan.target == NAME and plan.recipe is not None:
-        found = LayerList.of(plan.graph, root, layers)
-        devices = [spelled[d] for d in plan.recipe.mesh.on(plan.cluster).tolist()]
-        made = _piped if plan.recipe.micro is not None else _sharded
-        return written({"arguments": made(plan, found), "devices": devices}, path)
     reasons: list[Reason] = []
-    split = layer_split(plan, root, layers, reasons)
-    if split is not None:
-        with_ends(split, reasons)
-        of_runs = [device for device, _ in split.runs]
-        ranks = len(set(of_runs))
-        if of_runs != of_runs[:ranks] * (len(of_runs) // ranks):
-            order = [plan.cluster.devices[d].name for d in of_runs]
-            reasons.append(("runs of layers do not take turns among the devices", order))
-    if split is None or reasons:
+    grid = grid_of(plan, root, layers, reasons)
+    again = None if grid is None else _recomputed(grid, reasons)
+    if grid is None or reasons:
         raise refusal(plan, NAME, reasons)
-    document = {
-        "arguments": _layout([n for _, n in split.runs], ranks),
-        "stages": stages(split, spelled),
-    }
-    return written(document, path)
+    flags = [*_sizes(grid), *_batches(plan, grid), *_optimizer(plan, grid), *(again or ())]
+    ranks = " ".join(spelled[device] for device in grid.devices)
+    text = _SCRIPT.format(
+        figures="\n".join(figures(plan, _more(plan, grid))),
+        ranks=f"#   {ranks}: tp {grid.tp} changes fastest, then dp {grid.dp}, then pp {grid.pp}.",
+        flags="\n".join(f"    {flag}" for flag in flags),
+        command=command(plan, grid.devices, '"$@" "${PLAN[@]}"'),
+    )
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
 
 
-def _layout(counts: Sequence[int], ranks: int) -> list[str]:
-    """The flags for runs of so many layers."""
+def _sizes(grid: Grid) -> Iterator[str]:
+    """Layers, and how many devices share what."""
+    yield f"--num-layers {sum(grid.counts)}"
+    yield f"--tensor-model-parallel-size {grid.tp}"
+    if grid.sequence:
+        yield "--sequence-parallel"
+    yield f"--pipeline-model-parallel-size {grid.pp}"
+    if len(set(grid.counts)) > 1:
+        runs = "|".join(f"t*{n}" for n in grid.counts)
+        yield f"--pipeline-model-parallel-layout {shlex.quote(f'E{runs}L')}"
+    elif grid.chunks > 1:
+        yield f"--num-layers-per-virtual-pipeline-stage {grid.counts[0]}"
+
+
+def _batches(plan: Plan, grid: Grid) -> Iterator[str]:
+    batch = batch_size(plan.graph)
+    if batch is not None:
+        yield f"--micro-batch-size {batch // (grid.dp * grid.micro)}"
+        yield f"--global-batch-size {batch}"
+
+
+def _optimizer(plan: Plan, grid: Grid) -> Iterator[str]:
+    """How replicas sum gradients, and update."""
+    if grid.dp == 1:
+        return
+    yield "--overlap-grad-reduce"
+    if plan.recipe is not None:
+        yield f"--ddp-bucket-size {elements_in(plan, plan.recipe.bucket_bytes)}"
+    if grid.flat:
+        yield "--use-distributed-optimizer"
+        yield "--overlap-param-gather"
+
+
+def _recomputed(grid: Grid, reasons: list[Reason]) -> list[str]:
+    """The flags of recomputed layers: all, or the first few of each run."""
+    if not any(grid.recomputed):
+        return []
+    if grid.recomputed == grid.counts:
+        method, n = "uniform", 1
+    else:
+        method, n = "block", max(grid.recomputed)
+        others = [min(n, count) for count in grid.counts]
+        if list(grid.recomputed) != others:
+            said = ", ".join(map(str, grid.recomputed))
+            reasons.append(f"runs have unequal numbers of recomputed layers ({said})")
     return [
-        "--num-layers", str(sum(counts)),
-        "--pipeline-model-parallel-size", str(ranks),
-        "--pipeline-model-parallel-layout", f"E{'|'.join(f't*{n}' for n in counts)}L",
-    ]  # fmt: skip
+        "--recompute-granularity full",
+        f"--recompute-method {method}",
+        f"--recompute-num-layers {n}",
+    ]
 
 
-def _piped(plan: Plan, found: LayerList) -> list[str]:
-    """The flags of a pipeline."""
-    recipe = plan.recipe
-    assert recipe is not None
-    assert recipe.micro is not None
-    stage = recipe.stage_of(plan.graph)[found.cuts.order[found.begins]]
-    counts = [len(list(same)) for _, same in groupby(stage.tolist())]
-    batch = batch_size(plan.graph) or recipe.micro.n
-    of_batch = ["--tensor-model-parallel-size", "1", *_batches(batch // recipe.micro.n, batch)]
-    return [*of_batch, *_layout(counts, recipe.mesh.size)]
-
-
-def _sharded(plan: Plan, found: LayerList) -> list[str]:
-    """The flags of tensor parallelism in replicas."""
-    recipe = plan.recipe
-    assert recipe is not None
-    sizes = dict(zip(recipe.mesh.names, recipe.mesh.shape, strict=True))
-    batch = batch_size(plan.graph) or 1
-    flags = ["--tensor-model-parallel-size", str(sizes.get("tp", 1))]
-    flags += ["--pipeline-model-parallel-size", "1", "--num-layers", str(len(found))]
-    if "tp" in sizes and _by_tokens(plan):
-        flags.append("--sequence-parallel")
-    return flags + _batches(batch // sizes.get("dp", 1), batch)
-
-
-def _batches(micro: int, batch: int) -> list[str]:
-    return ["--micro-batch-size", str(micro), "--global-batch-size", str(batch)]
-
-
-def _by_tokens(plan: Plan) -> bool:
-    """Whether what lies between the products is cut by tokens: norms of layers are."""
-    assert plan.recipe is not None
-    words = plan.recipe.words(plan.graph)["tp"]
-    kinds = plan.graph.kinds
-    return bool(np.any([w == "token" for w, k in zip(words, kinds, strict=True) if "norm" in k]))
+def _more(plan: Plan, grid: Grid) -> Iterator[str]:
+    """What Megatron-LM does otherwise than the plan says."""
+    if grid.dp > 1:
+        yield (
+            "The plan sums gradients in the precision of the graph; --grad-reduce-in-bf16, or not, "
+            "says that to Megatron-LM."
+        )
+    if plan.target != NAME and grid.dp > 1:
+        yield "Megatron-LM updates when all gradients are summed; the plan may begin before."

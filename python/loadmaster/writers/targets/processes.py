@@ -44,8 +44,8 @@ def start(plan: Plan, devices: Sequence[int]) -> str:
     return _START.format(n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
 
 
-def command(plan: Plan, devices: Sequence[int]) -> str:
-    """The command that begins a process on each of these devices, for a script ``train.py``.
+def command(plan: Plan, devices: Sequence[int], script: str = "train.py") -> str:
+    """The command that begins a process on each of these devices, in this order, for a script.
 
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe"), "single")
@@ -59,13 +59,13 @@ def command(plan: Plan, devices: Sequence[int]) -> str:
         each = -(-len(devices) // len(machines))
         return (
             f"torchrun --nnodes {len(machines)} --nproc-per-node {each} --rdzv-backend c10d "
-            "--rdzv-endpoint HOST:PORT train.py"
+            f"--rdzv-endpoint HOST:PORT {script}"
         )
     numbers = [number for family, number in (of[d] for d in devices) if family == "gpu"]
     there = sum(family == "gpu" for family, _ in of)
-    visible = ",".join(map(str, numbers)) if 0 < len(numbers) < there else ""
+    visible = ",".join(map(str, numbers)) if numbers not in ([], [*range(there)]) else ""
     before = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
-    return f"{before}torchrun --nproc-per-node {len(devices)} train.py"
+    return f"{before}torchrun --nproc-per-node {len(devices)} {script}"
 
 
 def devices_of(plan: Plan) -> list[int]:

@@ -1,23 +1,31 @@
-"""vLLM: a plan as the sizes of its tensor and pipeline parallelism, and its layer partition."""
+"""vLLM: a plan as a file for ``vllm serve --config``, YAML."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from loadmaster.base.files import written
+from loadmaster.base.files import write_bytes
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.targets.vllm import NAME
-from loadmaster.writers.targets.layers import (
-    layer_split,
-    once_each,
-    options_of,
-    stages,
-    with_ends,
-)
+from loadmaster.writers.targets.figures import figures
+from loadmaster.writers.targets.grid_of_plan import Grid, grid_of
+from loadmaster.writers.targets.layers import options_of
 from loadmaster.writers.targets.names import device_names, torch_device
 from loadmaster.writers.targets.refusal import Reason, refusal
+
+#: The environment variable that has the number of layers of each stage.
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+
+_FILE = """\
+{figures}
+#
+# {command}
+# Ranks are on
+#   {ranks}: tp {tp} changes fastest, then pp {pp}.
+tensor-parallel-size: {tp}
+pipeline-parallel-size: {pp}
+"""
 
 
 def vllm(
@@ -27,15 +35,16 @@ def vllm(
     root: str | None = None,
     layers: str | None = None,
     names: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> str:
     """The plan for vLLM, which takes the number of layers per stage from an environment variable.
 
     Parameters
     ----------
     plan : Plan
-        By whole layers, each device having one run of them; or made for vLLM.
+        By whole layers, each device having one run of them; or made for vLLM; or of shards that
+        vLLM has.
     path : optional
-        Where to write it as JSON.
+        Where to write it: YAML, as ``--config`` takes it.
     root, layers : optional
         As for :class:`~loadmaster.rules.layer_list.LayerList`; what the plan was made with if
         absent.
@@ -44,9 +53,9 @@ def vllm(
 
     Returns
     -------
-    dict
-        ``environment`` and ``arguments`` for ``vllm serve``, and ``stages``: device, first layer
-        and number of layers of each rank.
+    str
+        The file, with the plan's figures and the command that takes it in its head: where stages
+        have unequal numbers of layers, this sets ``VLLM_PP_LAYER_PARTITION``.
 
     Raises
     ------
@@ -56,26 +65,55 @@ def vllm(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
-    >>> lm.writers.vllm(plan)["environment"]
-    {'VLLM_PP_LAYER_PARTITION': '24'}
+    >>> plan = lm.place(lm.read("example:mixtral"), lm.Cluster.preset("8xMI300X"), "single")
+    >>> print(lm.writers.vllm(plan).splitlines()[-1])
+    pipeline-parallel-size: 1
     """
     spelled = device_names(plan, torch_device, names)
     root, layers = options_of(plan, root, layers)
-    if plan.target == NAME and plan.recipe is not None:
-        on = [spelled[d] for d in plan.recipe.mesh.on(plan.cluster).tolist()]
-        sizes = ["--tensor-parallel-size", str(len(on)), "--pipeline-parallel-size", "1"]
-        return written({"environment": {}, "arguments": sizes, "devices": on}, path)
     reasons: list[Reason] = []
-    split = layer_split(plan, root, layers, reasons)
-    if split is not None:
-        once_each(split, reasons)
-        with_ends(split, reasons)
-    if split is None or reasons:
+    grid = grid_of(plan, root, layers, reasons)
+    if grid is not None:
+        reasons += _in_the_way(plan, grid)
+    if grid is None or reasons:
         raise refusal(plan, NAME, reasons)
-    document = {
-        "environment": {"VLLM_PP_LAYER_PARTITION": ",".join(str(n) for _, n in split.runs)},
-        "arguments": ["--pipeline-parallel-size", str(len(split.runs))],
-        "stages": stages(split, spelled),
-    }
-    return written(document, path)
+    partition = f"{PARTITION}={','.join(map(str, grid.counts))} " if _is_uneven(grid) else ""
+    text = _FILE.format(
+        figures="\n".join(figures(plan, _more())),
+        command=f"{partition}vllm serve MODEL --config vllm.yaml",
+        ranks=" ".join(spelled[device] for device in grid.devices),
+        tp=grid.tp,
+        pp=grid.pp,
+    )
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+def _is_uneven(grid: Grid) -> bool:
+    return len(set(grid.counts)) > 1
+
+
+def _in_the_way(plan: Plan, grid: Grid) -> Iterator[Reason]:
+    if grid.chunks > 1:
+        runs: dict[str, int] = {}
+        for at in range(len(grid.counts)):
+            device = plan.cluster.devices[grid.devices[at % grid.pp * grid.tp * grid.dp]].name
+            runs[device] = runs.get(device, 0) + 1
+        said = [f"{device} has {n}" for device, n in runs.items() if n > 1]
+        yield "each device has one run of layers, and in the plan", said
+    if grid.dp > 1:
+        yield (
+            f"{grid.dp} replicas share one batch: they are servers of their own, each with its own "
+            "requests (--data-parallel-size)"
+        )
+    if grid.sequence:
+        yield "norms are cut by tokens"
+
+
+def _more() -> Iterator[str]:
+    """What vLLM does otherwise than the plan says."""
+    yield (
+        "The step is one pass over the prompts of the graph. The cache of keys and values is not "
+        "in it."
+    )

@@ -1,0 +1,269 @@
+"""A plan as a grid of tensor parallelism inside of replicas inside of stages of layers.
+
+What is in the way of that is said, whatever made the plan: an axis of its recipe counts as one of
+tensor parallelism if every op has a label that planning for such a system allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.dimensions.form import FLAT
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.micro import Micro
+from loadmaster.model.patterns import innermost
+from loadmaster.plans.plan import Plan
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.strategies.sharding.uniform import Mask
+from loadmaster.strategies.targets.tensor_parallel import in_layers, shared
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import batch_size
+from loadmaster.writers.targets.layers import (
+    LayerSplit,
+    layer_number,
+    layer_split,
+    stage_split,
+    with_ends,
+)
+from loadmaster.writers.targets.processes import devices_of, no_replicas
+from loadmaster.writers.targets.refusal import Reason
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a plan comes to.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        By rank: tensor parallelism changes fastest, then replicas, then stages.
+    tp, dp : int
+        Devices that share each layer, and replicas.
+    counts : tuple of int
+        Layers of each run, in their order.
+    chunks : int
+        Runs of layers per stage.
+    micro : int
+        Micro-batches that a replica does.
+    sequence : bool
+        Whether norms in layers are cut by tokens.
+    flat : bool
+        Whether replicas have a part each of the optimizer's state.
+    recomputed : tuple of int
+        Of each run, how many of its layers are recomputed, from its first one on.
+    """
+
+    devices: tuple[int, ...]
+    tp: int
+    dp: int
+    counts: tuple[int, ...]
+    chunks: int = 1
+    micro: int = 1
+    sequence: bool = False
+    flat: bool = False
+    recomputed: tuple[int, ...] = ()
+
+    @property
+    def pp(self) -> int:
+        """Stages: sets of devices."""
+        return len(self.counts) // self.chunks
+
+
+def grid_of(plan: Plan, root: str, layers: str | None, reasons: list[Reason]) -> Grid | None:
+    """The grid of a plan; None, or anything: the reasons say why there is none.
+
+    Raises
+    ------
+    InputError
+        The model has no such list of layers.
+    """
+    if plan.recipe is not None:
+        return _of_recipe(plan, LayerList.of(plan.graph, root, layers), reasons)
+    if not plan.program.is_plain:
+        return _of_replicas(plan, LayerList.of(plan.graph, root, layers), reasons)
+    split = layer_split(plan, root, layers, reasons)
+    if split is None:
+        return None
+    with_ends(split, reasons)
+    return _of_runs(split, reasons)
+
+
+def _of_runs(split: LayerSplit, reasons: list[Reason]) -> Grid:
+    """Whole ops, by layers."""
+    of_runs = [device for device, _ in split.runs]
+    ranks = list(dict.fromkeys(of_runs))
+    chunks = max(1, len(of_runs) // len(ranks))
+    if of_runs != ranks * chunks:
+        order = [split.called[place] for place in of_runs]
+        reasons.append(("runs of layers do not take turns among the devices", order))
+    return Grid(tuple(ranks), 1, 1, tuple(n for _, n in split.runs), chunks)
+
+
+def _of_replicas(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | None:
+    """Replicas of the whole model, with gradients summed by collectives."""
+    in_the_way = list(no_replicas(plan))
+    kinds = {label.partition("/")[0] for label in plan.program.graph.collectives if label}
+    if not in_the_way and not kinds and plan.graph.updates.any():
+        in_the_way.append("gradients are summed by parameter servers")
+    reasons += in_the_way
+    if in_the_way:
+        return None
+    devices = tuple(devices_of(plan))
+    flat = "reduce_scatter" in kinds
+    return Grid(devices, 1, len(devices), (len(found),), flat=flat)
+
+
+def _of_recipe(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | None:
+    """Shards and stages of a recipe."""
+    recipe, layout = plan.recipe, plan.layout
+    assert recipe is not None
+    counts: tuple[int, ...] = (len(found),)
+    micro = recipe.micro or Micro(1)
+    if recipe.micro is not None:
+        split = stage_split(plan, found, reasons)
+        counts = () if split is None else tuple(n for _, n in split.runs)
+        if split is not None:
+            with_ends(split, reasons)
+            _check_stages(plan, split, micro, reasons)
+    if recipe.overrides:
+        reasons.append(("ops are put on devices by name", list(recipe.overrides)))
+    if any(axis.shares is not None for axis in recipe.mesh.axes):
+        reasons.append("devices have unequal shares")
+    axes = _Axes.of(layout, found, reasons) if layout is not None else None
+    dp = 1 if axes is None else axes.dp
+    batch = batch_size(plan.graph) or 1
+    if batch % (dp * micro.n):
+        reasons.append(f"{dp} replicas do not do {batch} samples in {micro.n} equal micro-batches")
+    again = _recomputed(plan, found, counts, reasons)
+    on = recipe.mesh.on(plan.cluster)
+    if not counts or axes is None:
+        devices = on
+    else:
+        devices = np.transpose(on.reshape(-1, *axes.mesh), [0, *(1 + a for a in axes.order)])
+    return Grid(
+        tuple(devices.ravel().tolist()),
+        1 if axes is None else axes.tp,
+        dp,
+        counts,
+        micro.chunks,
+        micro.n,
+        axes is not None and axes.sequence,
+        axes is not None and axes.flat,
+        again,
+    )
+
+
+def _check_stages(plan: Plan, split: LayerSplit, micro: Micro, reasons: list[Reason]) -> None:
+    """That each stage has a run of layers, and the schedule is one of runs of layers."""
+    assert plan.recipe is not None
+    stages, of_runs = len(split.called), [stage for stage, _ in split.runs]
+    p = plan.recipe.mesh.axes[0].size
+    if of_runs != list(range(p * micro.chunks)) or stages > len(of_runs):
+        reasons.append(
+            ("stages are not runs of layers, one after another", [split.called[s] for s in of_runs])
+        )
+    if micro.schedule not in ("1f1b", "interleaved-1f1b") and p > 1 and micro.n > 1:
+        reasons.append(f"the schedule is {micro.schedule}, and there are 1f1b and interleaved-1f1b")
+    if micro.chunks > 1 and micro.n % p:
+        reasons.append(
+            f"{micro.n} micro-batches are no multiple of {p} stages that are interleaved"
+        )
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The axes inside of a stage."""
+
+    mesh: tuple[int, ...]
+    order: tuple[int, ...]
+    tp: int
+    dp: int
+    sequence: bool
+    flat: bool
+
+    @classmethod
+    def of(cls, layout: Layout, found: LayerList, reasons: list[Reason]) -> _Axes:
+        """Each as what fewer ops speak against."""
+        structure = Structure.of(layout.dimensions)
+        graph, mesh = layout.graph, layout.mesh
+        as_replicas = _against(layout, structure, shared(structure, ("whole", "flat")))
+        as_tensors = _against(layout, structure, in_layers(structure, found, sequence=True))
+        of_tensors = [len(t) < len(r) for r, t in zip(as_replicas, as_tensors, strict=True)]
+        for axis, name in enumerate(mesh.names):
+            ops = as_tensors[axis] if of_tensors[axis] else as_replicas[axis]
+            kind = "tensor-parallel group has" if of_tensors[axis] else "replica has"
+            if ops:
+                named = [repr(graph.names[op]) for op in ops]
+                reasons.append((f"on axis {name!r} ops are shared otherwise than a {kind}", named))
+        parameters = np.flatnonzero(graph.stands_for == PARAMETER)
+        whole = [graph.names[op] for op in parameters if (layout.labels[:, op] == FLAT).any()]
+        if whole:
+            reasons.append(("parameters are in parts among replicas", list(map(repr, whole))))
+        inner = [axis for axis, is_tensor in enumerate(of_tensors) if is_tensor]
+        if len(inner) > 1:
+            names = [repr(mesh.names[axis]) for axis in inner]
+            reasons.append(("several axes cut weights", names))
+        outer = [axis for axis in range(len(of_tensors)) if axis not in inner]
+        updates = (layout.set_of >= 0) & (graph.stands_for != PARAMETER)
+        return cls(
+            mesh.shape,
+            (*outer, *inner),
+            math.prod(mesh.shape[axis] for axis in inner),
+            math.prod(mesh.shape[axis] for axis in outer),
+            any(_by_tokens(layout, found, axis) for axis in inner),
+            bool((layout.labels[outer][:, updates] == FLAT).any()),
+        )
+
+
+def _against(layout: Layout, structure: Structure, mask: Mask) -> list[list[int]]:
+    """Per axis, the ops whose label is not among those of a mask."""
+    ways = structure.ways
+    known = np.arange(ways.label.shape[1]) < ways.n_labels[structure.way][:, None]
+    found = []
+    for labels in layout.labels:
+        same = (ways.label[structure.way] == labels[structure.op][:, None]) & known & mask
+        found.append(structure.op[~same.any(axis=1)].tolist())
+    return found
+
+
+def _by_tokens(layout: Layout, found: LayerList, axis: int) -> bool:
+    """Whether norms of layers are cut by tokens on an axis."""
+    words = layout.recipe().words(layout.graph)[layout.mesh.names[axis]]
+    graph = layout.graph
+    return any(
+        word == "token" and "norm" in kind and layer_number(module, found) >= 0
+        for word, kind, module in zip(words, graph.kinds, graph.modules, strict=True)
+    )
+
+
+def _recomputed(
+    plan: Plan, found: LayerList, counts: Sequence[int], reasons: list[Reason]
+) -> tuple[int, ...]:
+    """How many layers of each run are recomputed, from its first one on."""
+    assert plan.recipe is not None
+    patterns = plan.recipe.recompute
+    if not patterns:
+        return ()
+    paths = dict.fromkeys(plan.graph.modules)
+    prefix = ".".join(word for word in (found.cuts.root, found.name) if word)
+    of = [path for path, _ in innermost(list(paths), list(patterns), "recompute") if path]
+    names = {f"{prefix}.{number}".lstrip("."): number for number in found.numbers}
+    others = [path for path in dict.fromkeys(of) if path not in names]
+    if others:
+        reasons.append(("modules are recomputed that are no layers", others))
+    again: NDArray[np.bool_] = np.isin(found.numbers, [names.get(path, -1) for path in of])
+    numbers, first = [], 0
+    for n in counts:
+        run = again[first : first + n]
+        numbers.append(int(run.sum()))
+        if not run[: numbers[-1]].all():
+            reasons.append("recomputed layers are not the first of each run")
+            break
+        first += n
+    return tuple(numbers)

@@ -1,0 +1,26 @@
+"""The precision of a model's parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.shapes import parse_output
+from loadmaster.plans.plan import Plan
+
+#: Bytes of an element by dtype.
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
+
+
+def dtype_of(plan: Plan) -> str:
+    """The dtype of most of the parameters' bytes."""
+    graph, size = plan.graph, dict[str, int]()
+    for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist():
+        dtype = parse_output(graph.outputs[op])[0][0]
+        size[dtype] = size.get(dtype, 0) + int(graph.param_bytes[op])
+    return max(size, key=lambda name: size[name], default="f32")
+
+
+def elements_in(plan: Plan, size: int) -> int:
+    """How many elements of the parameters' dtype so many bytes are."""
+    return size // _BYTES.get(dtype_of(plan), 4)

@@ -1,0 +1,259 @@
+"""The target megatron: grids of tensor parallelism inside of replicas inside of stages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from written import flags, settings
+
+import loadmaster as lm
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.model.micro import Micro
+from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.targets.grids import Asked, Grid, Grids
+from loadmaster.strategies.targets.layered import listed_layers
+
+CLUSTER = "8xV100-NVLink"
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return lm.read("example:gpt3-330m")
+
+
+@pytest.fixture(scope="module")
+def free(graph):
+    return lm.place(graph, lm.Cluster.preset(CLUSTER), target="megatron")
+
+
+def given(graph, **options):
+    return lm.place(graph, lm.Cluster.preset(CLUSTER), target="megatron", **options)
+
+
+def said(plan):
+    """The flags of a plan, by name; True: the flag has no value."""
+    words = flags(lm.writers.megatron(plan))
+    found = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            found[word[2:]] = True if after.startswith("--") else after
+    return found
+
+
+@pytest.fixture(scope="module")
+def grid(graph):
+    return given(graph, tp=2, pp=2, dp=2, micro_batches=2, virtual=1)
+
+
+def test_a_grid_has_its_axes_and_its_ranks_in_order(grid):
+    recipe = grid.recipe
+    assert dict(zip(recipe.mesh.names, recipe.mesh.shape, strict=True)) == {
+        "pp": 2, "dp": 2, "tp": 2
+    }  # fmt: skip
+    assert (recipe.micro.n, recipe.micro.schedule, recipe.micro.chunks) == (2, "1f1b", 1)
+    flag = said(grid)
+    assert flag["tensor-model-parallel-size"] == flag["pipeline-model-parallel-size"] == "2"
+    assert (flag["micro-batch-size"], flag["global-batch-size"]) == ("2", "8")
+    assert flag["num-layers"] == "24"
+    # Layers of one stage are on its devices, and on no others.
+    stage = recipe.stage_of(grid.graph)[grid.program.serves]
+    slices = recipe.mesh.on(grid.cluster).reshape(2, 4)
+    assert (grid.running_devices == slices[stage, np.maximum(grid.program.rank, 0)]).all()
+
+
+def test_weights_of_layers_are_cut_in_stages_too(grid):
+    words = grid.recipe.words(grid.graph)["tp"]
+    rows = zip(words, grid.graph.names, strict=True)
+    lays = {name: word for word, name in rows}
+    assert lays["h.3.fc.weight"] == "Shard(0)"
+    assert lays["h.20.proj.weight"] == "Shard(1)"
+    batch = grid.recipe.words(grid.graph)["dp"]
+    assert {w for w, k in zip(batch, grid.graph.kinds, strict=True) if "addmm" in k} <= {
+        "row", "batch"
+    }  # fmt: skip
+
+
+def test_updates_wait_for_all_sums_of_their_rank(grid):
+    made, schedule, device = grid.program.graph, grid.schedule, grid.running_devices
+    words = ("all_reduce/gradients", "reduce_scatter/gradients")
+    sums = np.array([label.startswith(words) for label in made.collectives])
+    reads = sums[made.src] & made.updates[made.dst]
+    updates = np.unique(made.dst[reads])
+    assert len(updates) > 8 * 24
+    for d in range(8):
+        last = np.flatnonzero(sums & (device == d)).max()
+        assert schedule.start[updates[device[updates] == d]].min() >= schedule.finish[last] - 1e-9
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tp": 1, "pp": 1, "dp": 8},
+        {"tp": 2, "pp": 1, "dp": 4},
+        {"tp": 8, "pp": 1},
+        {"tp": 1, "pp": 4, "dp": 2, "micro_batches": 4, "virtual": 2},
+        {"tp": 2, "pp": 4, "dp": 1, "micro_batches": 8, "virtual": 1},
+        {"tp": 1, "pp": 8, "micro_batches": 8, "virtual": 1},
+    ],
+)
+def test_nothing_that_is_asked_for_is_better_than_what_is_planned(graph, free, options):
+    asked = given(graph, **options)
+    assert free.makespan <= 1.001 * asked.makespan
+    assert asked.lower_bound <= asked.makespan
+    flag = said(asked)
+    for name, key in (("tp", "tensor"), ("pp", "pipeline")):
+        assert flag[f"{key}-model-parallel-size"] == str(options[name])
+    if options.get("virtual") == 2:
+        runs = flag.get("pipeline-model-parallel-layout", "|".join(["t*3"] * 8))
+        assert runs.count("|") == 7
+        assert sum(map(int, re.findall(r"\*(\d+)", runs))) == 24
+
+
+def test_estimates_are_near_the_judge(graph):
+    """So that the best few of them are worth judging."""
+    for options in (
+        {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2, "virtual": 1},
+        {"tp": 1, "pp": 4, "dp": 2, "micro_batches": 4, "virtual": 1},
+        {"tp": 4, "pp": 2, "micro_batches": 8, "virtual": 1},
+    ):
+        plan = given(graph, **options)
+        assert plan.assignment.estimate == pytest.approx(plan.makespan, rel=0.1)
+
+
+def test_recomputed_layers_hold_less_and_take_longer(graph, grid):
+    again = given(graph, tp=2, pp=2, dp=2, micro_batches=2, virtual=1, recompute=True)
+    assert again.makespan > grid.makespan
+    assert again.memory.peak.max() < grid.memory.peak.max()
+    flag = said(again)
+    assert flag["recompute-granularity"] == "full"
+    assert (flag["recompute-method"], flag["recompute-num-layers"]) == ("uniform", "1")
+
+
+def test_a_distributed_optimizer_holds_less(graph):
+    sizes = {"tp": 1, "pp": 2, "dp": 4, "micro_batches": 2, "virtual": 1}
+    flat, whole = (
+        given(graph, **sizes, distributed_optimizer=is_flat) for is_flat in (True, False)
+    )
+    assert (flat.memory.peak < whole.memory.peak).all()
+    assert "use-distributed-optimizer" in said(flat)
+    assert "use-distributed-optimizer" not in said(whole)
+
+
+def test_what_does_not_fit_is_recomputed_or_cut_further(graph, free):
+    least = int(0.35 * free.memory.peak.max())
+    small = lm.Cluster.preset(CLUSTER).with_memory(least)
+    plan = lm.place(graph, small, target="megatron")
+    assert plan.fits
+    assert plan.makespan > free.makespan
+    with pytest.raises(InfeasibleError):
+        lm.place(graph, small.with_memory("100MiB"), target="megatron")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tp": 3}, "no grid of 8 devices.* tp 3: dp divides the batch of 8"),
+        ({"dp": 16}, "no grid"),
+        ({"pp": 2, "micro_batches": 3}, "so many micro-batches"),
+        ({"tp": 0}, "tp"),
+    ],
+)
+def test_sizes_that_do_not_go_are_refused(graph, options, says):
+    with pytest.raises((InputError, InfeasibleError), match=says):
+        given(graph, **options)
+
+
+def test_grids_come_in_the_order_of_what_they_are_taken_to_take(graph):
+    large = lm.Cluster.preset(CLUSTER).with_memory("80GiB")
+    problem = lm.place(graph, large, "single").problem
+    grids = Grids(problem, listed_layers("megatron", problem, "", None), 8)
+    found = []
+    for cut in grids.best_first(Asked()):
+        found.append(cut.seconds)
+        if len(found) == 6:
+            break
+    assert found == sorted(found)
+    assert grids.least(Grid(2, 2, 2, m=2)) > grids.least(Grid(2, 4))
+
+
+# ---- other plans ------------------------------------------------------------------------------
+
+
+def test_a_recipe_of_the_same_is_written_the_same(graph, grid):
+    again = lm.place(graph, lm.Cluster.preset(CLUSTER), recipe=grid.recipe)
+    assert said(again) == said(grid)
+    turned = replace(grid.recipe, mesh=Mesh.of({"pp": 2, "dp": 2, "tp": 2}, [
+        f"gpu{i}" for i in (7, 6, 5, 4, 3, 2, 1, 0)
+    ]))  # fmt: skip
+    text = lm.writers.megatron(lm.place(graph, lm.Cluster.preset(CLUSTER), recipe=turned))
+    assert "CUDA_VISIBLE_DEVICES=7,6,5,4,3,2,1,0 torchrun --nproc-per-node 8" in text
+
+
+def test_replicas_are_a_grid(graph):
+    plan = lm.place(graph, lm.Cluster.preset(CLUSTER), "data-parallel", replicas=4)
+    flag = said(plan)
+    assert flag["tensor-model-parallel-size"] == flag["pipeline-model-parallel-size"] == "1"
+    assert (flag["micro-batch-size"], flag["global-batch-size"]) == ("2", "8")
+
+
+def test_everything_in_the_way_of_a_grid_is_said_at_once(graph):
+    recipe = lm.Recipe(
+        Mesh.of({"pp": 2, "dp": 2}),
+        {"dp": {"**": "batch"}},
+        shard_state={"**": "parameters"},
+        stages={"h.3.fc": 1, "h.4": 1},
+        micro=Micro(2, "gpipe"),
+        recompute=("h.*.fc",),
+    )
+    plan = lm.place(graph, lm.Cluster.preset(CLUSTER), recipe=recipe, on_oom="best_effort")
+    with pytest.raises(InputError) as caught:
+        lm.writers.megatron(plan)
+    text = str(caught.value)
+    for words in (
+        "layers are on several stages each: h.3 (",
+        "parameters are in parts among replicas",
+        "modules are recomputed that are no layers: h.0.fc",
+        "the schedule is gpipe" if "one after another" in text else "stages",
+    ):
+        assert words in text
+    assert text.endswith("--target megatron")
+
+
+def test_the_head_has_the_figures(grid, tmp_path):
+    text = lm.writers.megatron(grid, tmp_path / "flags.sh")
+    assert (tmp_path / "flags.sh").read_text() == text
+    head = text.partition("set -euo pipefail")[0]
+    for words in ("Step:", "one device", "Peak memory:", "Lower bound:", "Times of ops:"):
+        assert words in head
+
+
+# ---- one micro-batch --------------------------------------------------------------------------
+
+
+def test_one_micro_batch_goes_through_one_stage_after_another(graph):
+    """Each device works a half of the time that one works for both."""
+    cluster = lm.Cluster.preset("2xV100-NVLink").with_memory("80GiB")
+    stages = {f"h.{i}": 1 for i in range(12, 24)} | {"ln_f": 1}
+    recipe = lm.Recipe(Mesh.of({"pp": 2}), stages=stages, micro=Micro(1))
+    plan = lm.place(graph, cluster, recipe=recipe)
+    single = lm.place(graph, cluster, "single")
+    assert set(plan.devices.tolist()) == {0, 1}
+    assert plan.makespan >= 0.95 * single.makespan
+    assert lm.Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+def test_vllm_has_tensor_parallelism_inside_of_stages():
+    mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink")
+    plan = lm.place(mixtral, cluster, target="vllm", tp=2, pp=2)
+    keys, variables = settings(lm.writers.vllm(plan))
+    assert keys == {"tensor-parallel-size": 2, "pipeline-parallel-size": 2}
+    counts = variables.get("VLLM_PP_LAYER_PARTITION", "16,16").split(",")
+    assert sum(map(int, counts)) == 32
+    assert set(plan.running_devices.tolist()) == {0, 1, 2, 3}
+    one = lm.place(mixtral, cluster, target="vllm", tp=2, pp=1)
+    assert plan.memory.peak.max() < 0.7 * one.memory.peak.max()
+    best = lm.place(mixtral, cluster, target="vllm")
+    assert best.makespan <= min(plan.makespan, one.makespan)
