@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import importlib.util
+import json
 import re
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +71,34 @@ def test_vllm_reads_the_partition(get_pp_indices, monkeypatch, counts):
     found = [get_pp_indices(len(order) - 1, rank, ranks) for rank in range(ranks)]
     devices = list(dict.fromkeys(order))
     assert [set(order[a:b]) for a, b in found] == [{device} for device in devices]
+
+
+def test_vllm_reads_the_file(tmp_path):
+    """Its reader of ``--config``, out of its file, and the names of what its engine takes."""
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs vllm: pip install --no-deps vllm")
+    folder = Path(spec.origin).parent
+    reader = defined(folder / "utils" / "argparse_utils.py", "load_config_file")
+    names = {"yaml": yaml, "json": json, "logger": SimpleNamespace(), "Any": Any}
+    exec(compile(ast.Module([reader], []), "load_config_file", "exec"), names)
+    engine = defined(folder / "engine" / "arg_utils.py", "EngineArgs")
+    taken = {line.target.id for line in engine.body if isinstance(line, ast.AnnAssign)}
+    plan = lm.place(
+        lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink"), target="vllm", tp=4, pp=2
+    )
+    lm.writers.vllm(plan, tmp_path / "vllm.yaml")
+    words = names["load_config_file"](None, str(tmp_path / "vllm.yaml"))
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert given == {"--tensor-parallel-size": "4", "--pipeline-parallel-size": "2"}
+    assert {name[2:].replace("-", "_") for name in given} <= taken
+
+
+def defined(path, name):
+    """The class or function of a name in a file."""
+    return next(node for node in ast.walk(ast.parse(path.read_text()))
+                if getattr(node, "name", None) == name)  # fmt: skip
 
 
 # ---- llama.cpp --------------------------------------------------------------------------------
