@@ -236,7 +236,7 @@ def test_the_head_has_the_figures(grid, tmp_path):
 def test_one_micro_batch_goes_through_one_stage_after_another(graph):
     """Each device works a half of the time that one works for both."""
     cluster = lm.Cluster.preset("2xV100-NVLink").with_memory("80GiB")
-    stages = {f"h.{i}": 1 for i in range(12, 24)} | {"ln_f": 1}
+    stages = {f"h.{i}.**": 1 for i in range(12, 24)} | {"ln_f.**": 1}
     recipe = lm.Recipe(Mesh.of({"pp": 2}), stages=stages, micro=Micro(1))
     plan = lm.place(graph, cluster, recipe=recipe)
     single = lm.place(graph, cluster, "single")

@@ -40,6 +40,9 @@ _WITHIN = 0.05
 #: How often stages are found for less of the memory, and the share of it that is left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
 
+#: The share of the memory that will do where best effort is asked for.
+_ANY = 1e6
+
 
 @target(NAME, SEMANTICS)
 def megatron(
@@ -114,6 +117,8 @@ def megatron(
         )
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     best = _fastest(grids, asked, budget, progress)
+    if best is None and problem.best_effort:
+        best = _fastest(grids, asked, budget, progress, _ANY)
     if best is None:
         raise InfeasibleError(
             f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "
@@ -127,10 +132,10 @@ def megatron(
 
 
 def _fastest(
-    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None
+    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None, share: float = 1.0
 ) -> tuple[Candidate, Cut] | None:
     """The best of the grids that were judged; None: the layers of no grid fit."""
-    objective, share = grids.problem.objective, 1.0
+    objective = grids.problem.objective
     best: tuple[Candidate, Cut] | None = None
     for _ in range(_ATTEMPTS):
         judged = fitting = 0

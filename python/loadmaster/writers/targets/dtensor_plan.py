@@ -6,11 +6,13 @@ The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes, write_json
 from loadmaster.base.units import counted
@@ -30,6 +32,7 @@ from loadmaster.strategies.targets.module_styles import (
 )
 from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import only_gradients
 from loadmaster.writers.targets.refusal import Reason, refusal
 
 _FUSED = '''
@@ -125,14 +128,20 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
 
 
 def axes_by_role(layout: Layout) -> list[str]:
-    """What each axis of a layout is called here: that of the batch, if nothing is cut otherwise."""
-    graph = layout.graph
-    runs = ~(graph.view | graph.placeholder | graph.updates)
-    cut = (layout.labels > 0) & runs
+    """What each axis of a layout is called here: that of the batch, if most ops are cut by it."""
+    cut = _cut(layout)
     return [
-        DATA if bool(is_batch[some].all()) else MODEL
+        DATA if 2 * is_batch[some].sum() >= some.sum() else MODEL
         for some, is_batch in zip(cut, layout.is_batch, strict=True)
     ]
+
+
+def _cut(layout: Layout) -> NDArray[np.bool_]:
+    """Which ops are cut on each axis, bool [n_axes, n_ops]; what only adds gradients up is not."""
+    graph = layout.graph
+    runs = ~(graph.view | graph.placeholder | graph.updates | only_gradients(graph, graph.roles))
+    found: NDArray[np.bool_] = (layout.labels > 0) & runs
+    return found
 
 
 class _Said:
@@ -153,7 +162,7 @@ class _Said:
             raise refusal(plan, "dtensor", found)
         axes = tuple(replace(a, name=n) for a, n in zip(layout.mesh.axes, names, strict=True))
         self.plan, self.root, self.mesh = plan, root, replace(layout.mesh, axes=axes)
-        self.labels = layout.labels
+        self.layout, self.labels = layout, layout.labels
         self.structure = Structure.of(layout.dimensions)
         self.graph = plan.graph
         self.lays, self.styled = self._read()
@@ -191,9 +200,24 @@ class _Said:
             names = [self.graph.names[self.structure.op[n]] for n in self._others(self.styled)]
             if names:
                 found.append(("styles of modules cut these in another way", names))
+        if DATA in self.mesh.names:
+            found += self._data_reasons(self.mesh.names.index(DATA))
         if any(axis.shares is not None for axis in self.mesh.axes):
             found.append("devices have unequal shares")
         return found
+
+    def _data_reasons(self, axis: int) -> Iterator[Reason]:
+        """What is otherwise than by the batch, with state as parameters lie."""
+        layout, names = self.layout, self.graph.names
+        others = np.flatnonzero(_cut(layout)[axis] & ~layout.is_batch[axis])
+        if others.size:
+            yield (
+                "on the axis of the batch ops are cut otherwise",
+                [repr(names[op]) for op in others],
+            )
+        updates = (layout.set_of >= 0) & (self.graph.stands_for != PARAMETER)
+        if not self.is_flat and (self.labels[axis, updates] != 0).any():
+            yield "updates are shared among replicas, and parameters are whole"
 
     def _name(self, module: str) -> str:
         return module.removeprefix(f"{self.root}.") if self.root else module

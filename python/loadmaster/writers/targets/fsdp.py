@@ -19,7 +19,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.strategies.targets.fsdp import INNER, NAME, OUTER, unit_patterns
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.shares import batch_size
+from loadmaster.transforms.shares import batch_size, only_gradients
 from loadmaster.writers.targets.figures import figures
 from loadmaster.writers.targets.names import listed
 from loadmaster.writers.targets.processes import command, start
@@ -280,6 +280,8 @@ def _in_the_way(plan: Plan) -> Iterator[Reason]:
         return
     graph, names = plan.graph, plan.graph.names
     known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
+    # What only adds gradients up is done before they are scattered, or after.
+    known = known | only_gradients(graph, graph.roles)
     other = np.flatnonzero(~(known | graph.view).all(axis=0))
     if other.size:
         what = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import FLAT
-from loadmaster.model.graph import PARAMETER
+from loadmaster.model.graph import INPUT, PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.patterns import innermost
 from loadmaster.plans.plan import Plan
@@ -23,7 +23,7 @@ from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
 from loadmaster.strategies.targets.tensor_parallel import in_layers, shared
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.shares import batch_size
+from loadmaster.transforms.shares import batch_size, only_gradients
 from loadmaster.writers.targets.layers import (
     LayerSplit,
     layer_number,
@@ -222,13 +222,16 @@ class _Axes:
 
 
 def _against(layout: Layout, structure: Structure, mask: Mask) -> list[list[int]]:
-    """Per axis, the ops whose label is not among those of a mask."""
-    ways = structure.ways
+    """Per axis, the ops whose label is not among those of a mask; inputs lie anyhow, and what only
+    adds gradients up is as these are.
+    """
+    ways, graph = structure.ways, layout.graph
+    counts = (graph.stands_for != INPUT) & ~only_gradients(graph, graph.roles)
     known = np.arange(ways.label.shape[1]) < ways.n_labels[structure.way][:, None]
     found = []
     for labels in layout.labels:
         same = (ways.label[structure.way] == labels[structure.op][:, None]) & known & mask
-        found.append(structure.op[~same.any(axis=1)].tolist())
+        found.append(structure.op[~same.any(axis=1) & counts[structure.op]].tolist())
     return found
 
 
