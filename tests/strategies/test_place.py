@@ -27,6 +27,7 @@ from strategies import (
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import parse_bytes
+from loadmaster.cli import main
 from loadmaster.readers.examples import EXAMPLES
 from loadmaster.strategies import METHODS
 
@@ -380,6 +381,22 @@ def test_progress_is_told_stages_and_the_best_so_far():
 
 
 # -- comparing -------------------------------------------------------------------------------
+
+
+def test_compare_has_methods_and_targets_in_one_table(alexnet, capsys):
+    cluster = v100_mesh(4)
+    seen = lm.compare(alexnet, cluster, ["single"], targets=["ddp", "vllm"])
+    assert set(seen.plans) == {"single", "target ddp"}
+    assert seen.plans["target ddp"].target == "ddp"
+    assert "takes the inference of a transformer" in seen.failures["target vllm"]
+    with pytest.raises(InputError, match="no target is named 'dpd'"):
+        lm.compare(alexnet, cluster, targets=["dpd"])
+    words = ["compare", "example:alexnet", "--cluster", "2xV100-NVLink", "--targets", "ddp,vllm"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "target ddp" in out
+    assert "target vllm: target 'vllm' takes the inference" in out
+    assert "heft" not in out
 
 
 def test_compare_keeps_plans_and_reasons(alexnet):

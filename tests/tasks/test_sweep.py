@@ -90,6 +90,24 @@ def test_what_fails_is_a_row_with_its_error():
     assert "InputError: effort is 'much'" in seen.rows[0].error
 
 
+def test_targets_stand_beside_methods():
+    lenet, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    targets = ["vllm", ("ddp", {"replicas": 2})]
+    seen = lm.sweep(lenet, cluster, "single", targets=targets, executor=ThreadPoolExecutor(1))
+    assert [(row.method, row.outcome) for row in seen.rows] == [
+        ("single", "done"), ("target vllm", "error"), ("target ddp", "done")
+    ]  # fmt: skip
+    assert "takes the inference of a transformer" in seen.rows[1].error
+    plan = lm.place(lenet, cluster, target="ddp", replicas=2)
+    assert (seen.rows[2].makespan, seen.rows[2].options) == (plan.makespan, '{"replicas": 2}')
+    with pytest.raises(InputError, match="no target is named 'dpd'"):
+        lm.sweep(lenet, cluster, targets="dpd")
+    with pytest.raises(InputError, match="has no option 'replica'"):
+        lm.sweep(lenet, cluster, targets=[("ddp", {"replica": 2})])
+    with pytest.raises(InputError, match="no methods and no targets"):
+        lm.sweep(lenet, cluster)
+
+
 def test_the_same_case_is_run_once():
     executor = Counting()
     seen = lm.sweep(
