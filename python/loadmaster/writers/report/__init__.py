@@ -162,9 +162,7 @@ def _beside(measured: Measured | None) -> str:
         ("The largest of these", CAUSES, rows),
     )
     body = "".join(f"<h3>{name}</h3>{markup.long_table(top, some)}" for name, top, some in tables)
-    return markup.section(
-        "Predicted and measured", headline, '<div id="beside"></div>', body
-    )
+    return markup.section("Predicted and measured", headline, '<div id="beside"></div>', body)
 
 
 def _pipeline(plan: Plan) -> str:
