@@ -29,7 +29,7 @@ function shownNodes() {
 }
 
 // At first the longest modules are open, until there is something to see.
-const FEW = 8, ENOUGH = 40;
+const FEW = 8, ENOUGH = 50;
 for (let shown = shownNodes()[0]; shown.length < FEW; shown = shownNodes()[0]) {
   const closed = shown.map(({ i }) => nodes[i])
     .filter((node) => !node.open && node.children.length && shown.length + node.children.length <= ENOUGH);
@@ -93,8 +93,8 @@ function showGraph(focused) {
     const element = make("div", { className: "module" }, opens, timeBar(node, most),
                          make("span", {}, seconds(total(node))), make("span"), node.told && toldOf(i, r, lines));
     element.dataset.node = i;
-    element.onmouseenter = element.onfocusin = () => pickOut(r);
-    element.onmouseleave = element.onfocusout = () => pickOut(-1);
+    for (const event of ["mouseenter", "focusin"]) element.addEventListener(event, () => pickOut(r));
+    for (const event of ["mouseleave", "focusout"]) element.addEventListener(event, () => pickOut(-1));
     return element;
   });
   $("graph").replaceChildren(...elements, svg);
@@ -126,8 +126,8 @@ function drawFlows(elements, lines) {
 }
 
 function pickOut(r) {
-  $("graph").classList.toggle("picks", r >= 0);
   for (const path of $("graph").querySelectorAll("path")) {
     path.classList.toggle("near", path.dataset.ends.split(" ").includes(`${r}`));
   }
+  $("graph").classList.toggle("picks", $("graph").querySelector("path.near") !== null);
 }
