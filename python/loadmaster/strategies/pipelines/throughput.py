@@ -18,12 +18,13 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.model.orders import frugal_order, program_order
+from loadmaster.model.orders import program_order
 from loadmaster.readers.max_load import MaxLoad
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.balance import Balance
+from loadmaster.strategies.pipelines.lines import lines
 from loadmaster.strategies.pipelines.max_load import split
-from loadmaster.strategies.pipelines.period_cuts import Line, period_cuts, sent
+from loadmaster.strategies.pipelines.period_cuts import period_cuts, sent
 from loadmaster.transforms.dealt import deal
 
 #: How near the bound a period is near enough.
@@ -42,12 +43,13 @@ def staged(
     """
     found: dict[bytes, Candidate] = {}
     paths = [devices] if devices is not None else list(_paths(problem))
-    for line in _lines(problem):
+    for line in lines(problem):
+        left = len(line.is_open) - line.place[problem.reduced.op_of]
+        order = fast.priority_order(problem.graph, left.astype(np.float64))
         for path in paths:
             at = period_cuts(problem, line, path, share)
             if at is not None and at.tobytes() not in found:
-                made = judged(problem, Assignment(at, ranks(line.order)))
-                found[at.tobytes()] = made
+                found[at.tobytes()] = judged(problem, Assignment(at, ranks(order)))
     return sorted(found.values(), key=lambda one: problem.objective.rank(one.verdict))
 
 
@@ -87,16 +89,6 @@ def of_downsets(problem: Problem) -> Candidate | None:
 
 def _types(problem: Problem) -> NDArray[np.int64]:
     return np.array(problem.cluster.device_types)
-
-
-def _lines(problem: Problem) -> Iterator[Line]:
-    """Lines of several orders, no two alike."""
-    seen: set[bytes] = set()
-    for order_of in (program_order, fast.m_topo, fast.dfs_topo, frugal_order):
-        order = order_of(problem.graph)
-        if order.tobytes() not in seen:
-            seen.add(order.tobytes())
-            yield Line.of(problem, order)
 
 
 def _paths(problem: Problem) -> Iterator[list[int]]:
@@ -150,7 +142,7 @@ def dealt_out(problem: Problem) -> Iterator[Candidate]:
         lanes = [_lane(problem, group) for group in groups]
         kept = [lane for lane in lanes if lane is not None]
         if len(kept) > 1:
-            yield _dealt(problem, kept)
+            yield dealt(problem, kept)
 
 
 def _lane(problem: Problem, group: list[int]) -> Candidate | None:
@@ -159,8 +151,10 @@ def _lane(problem: Problem, group: list[int]) -> Candidate | None:
     return found[0] if found else None
 
 
-def _dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
-    """Batches dealt out to lanes by their speed."""
+def dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
+    """Whole models beside each other that take batches of a round in turn, judged: as many batches
+    for each lane, a placement of the model, as its speed allows.
+    """
     periods = np.array([lane.verdict.period for lane in lanes])
     counts = counts_by_speed(periods)
     lanes = [lane for lane, count in zip(lanes, counts, strict=True) if count]
@@ -174,9 +168,9 @@ def _dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
     order = np.stack([lane.assignment.priority for lane in lanes])[lane_of, source]
     priority = batch * problem.graph.n_ops + order
     words = f"{len(lanes)} whole models take batches in turn"
-    dealt = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
+    unequal = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
     made = Assignment(at.astype(np.int32), priority.astype(np.int32))
-    return judged(placed, made, (words + dealt,))
+    return judged(placed, made, (words + unequal,))
 
 
 def counts_by_speed(periods: NDArray[np.float64]) -> list[int]:
