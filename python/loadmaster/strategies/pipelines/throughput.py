@@ -22,7 +22,7 @@ from loadmaster.model.orders import program_order
 from loadmaster.readers.max_load import MaxLoad
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.balance import Balance
-from loadmaster.strategies.pipelines.lines import lines
+from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.max_load import split
 from loadmaster.strategies.pipelines.period_cuts import period_cuts, sent
 from loadmaster.transforms.dealt import deal
@@ -34,16 +34,20 @@ _ENOUGH = 1.001
 _MOST_BATCHES = 32
 
 
-def staged(
-    problem: Problem, devices: list[int] | None = None, *, share: float = 1.0
-) -> list[Candidate]:
-    """Contiguous stages of several orders on these devices, or on all of them; the best first.
+def staged(problem: Problem, *, share: float = 1.0) -> list[Candidate]:
+    """Contiguous stages of several orders on all devices; the best first.
 
     What stays in memory takes at most a share of it: the rest is for batches under way.
     """
+    return _staged(problem, lines(problem), list(_paths(problem)), share)
+
+
+def _staged(
+    problem: Problem, along: list[Line], paths: list[list[int]], share: float = 1.0
+) -> list[Candidate]:
+    """The same along some lines, on each of several lists of devices."""
     found: dict[bytes, Candidate] = {}
-    paths = [devices] if devices is not None else list(_paths(problem))
-    for line in lines(problem):
+    for line in along:
         left = len(line.is_open) - line.place[problem.reduced.op_of]
         order = fast.priority_order(problem.graph, left.astype(np.float64))
         for path in paths:
@@ -135,20 +139,14 @@ def dealt_out(problem: Problem) -> Iterator[Candidate]:
     """Whole models on groups of devices, which take batches of a round in turn: as many models as
     devices first, then fewer, each as stages of several devices.
     """
-    path = next(_paths(problem))
+    path, along = next(_paths(problem)), lines(problem)
     n = len(path)
     for size in (size for size in range(1, n // 2 + 1) if n % size == 0):
         groups = [path[i : i + size] for i in range(0, n, size)]
-        lanes = [_lane(problem, group) for group in groups]
-        kept = [lane for lane in lanes if lane is not None]
+        lanes = [_staged(problem, along, [group]) for group in groups]
+        kept = [lane[0] for lane in lanes if lane]
         if len(kept) > 1:
             yield dealt(problem, kept)
-
-
-def _lane(problem: Problem, group: list[int]) -> Candidate | None:
-    """The best placement of the model on a group; None: what stays does not fit there."""
-    found = staged(problem, group)
-    return found[0] if found else None
 
 
 def dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
