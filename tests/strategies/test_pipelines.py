@@ -361,7 +361,7 @@ def test_one_sample_is_no_batch() -> None:
         ({"micro": None}, "no micro"),
         ({"stages": {"**": 2}}, "stage"),
         ({"labels": {"pp": {"**": "row"}}}, "that of the stages"),
-        ({"micro": {"n": 1}}, "micro: n"),
+        ({"micro": {"n": 0}}, "micro: n"),
         ({"micro": {"n": 2, "schedule": "windows"}}, "ahead"),
         ({"micro": {"n": 2, "ahead": [2, 1]}}, "windows"),
         ({"micro": {"n": 2, "in_turn": [2, 1]}}, "in_turn has 3 devices in all"),
