@@ -39,6 +39,7 @@ from loadmaster.strategies.pipelines.piped import in_micro_batches, run_in_stage
 from loadmaster.strategies.pipelines.schedules import Named, windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.strategies.pipelines.stage_links import mean_link
 from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
@@ -266,7 +267,10 @@ class Grids:
         rows = (self.batch - each, each)
         probe = problem.transformed(in_micro_batches(problem.model, 2, modules, rows, layout))
         ((line, cuts),) = self.layers.lines
-        costs = StageCosts.of(probe, line.place, cuts)
+        width = grid.tp * grid.dp
+        ends = range(width, len(self.devices) + 1, width)
+        sets = [self.devices[end - width : end] for end in ends]
+        costs = StageCosts.of(probe, line.place, cuts, mean_link(problem.links, sets))
         everywhere = np.zeros(problem.model.n_ops, dtype=np.int32)
         on = [self.devices[: grid.tp * grid.dp]]
         staged = Staged.of(probe, everywhere, np.array(on))
@@ -295,7 +299,8 @@ class Grids:
         return best
 
     def _estimated(self, grid: Grid, pool: Pool, way: Way, chain: Chain) -> Cut:
-        seconds = estimated(times([pool], [way], chain), grid.m, grid.schedule, grid.chunks).seconds
+        stages = times([pool], [way], chain, self.problem.links)
+        seconds = estimated(stages, grid.m, grid.schedule, grid.chunks).seconds
         return Cut(grid, float(seconds), chain)
 
     def best_first(self, asked: Asked, share: float = 1.0) -> Iterator[Cut]:
