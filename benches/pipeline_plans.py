@@ -39,6 +39,7 @@ COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpipe": ("gpipe", {}),
     "pipedream": ("pipedream", {}),
     "max-load": ("max-load", {}),
+    "piper": ("piper", {}),
     "pipeline": ("pipeline", {}),
     "replicas": ("data-parallel", {}),
     "sharded": ("sharded", {}),

@@ -78,7 +78,7 @@ LEDGER = [m for m in METHODS if m not in ELSEWHERE]
 
 #: Methods that split ops: what they place is another graph.
 SHARDING = ("sharded", "megatron", "fsdp")
-PIPELINES = ("pipeline", "gpipe", "pipedream", "max-load")
+PIPELINES = ("pipeline", "gpipe", "pipedream", "max-load", "piper")
 SPLITTING = ("data-parallel", "os-dpos", *SHARDING, *PIPELINES)
 
 #: Graphs that do not say what their ops were called with, so that they cannot be sharded.

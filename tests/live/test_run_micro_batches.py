@@ -23,11 +23,14 @@ from torch.nn import functional as F  # noqa: E402, N812
 import loadmaster as lm  # noqa: E402
 from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
 from loadmaster.judge.problem import Problem  # noqa: E402
+from loadmaster.model.micro import Micro  # noqa: E402
 from loadmaster.model.recipe import Mesh, MeshAxis  # noqa: E402
 from loadmaster.running.one_micro_batch import MicroBatches  # noqa: E402
 from loadmaster.running.replay import Replay  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 from loadmaster.running.transformed import transformed  # noqa: E402
+from loadmaster.strategies.pipelines.lines import lines  # noqa: E402
+from loadmaster.strategies.pipelines.piped import piped  # noqa: E402
 from loadmaster.strategies.simple.data_parallel import in_best_order  # noqa: E402
 from loadmaster.strategies.simple.homes import where_allowed  # noqa: E402
 from loadmaster.transforms import micro_batches, replicate  # noqa: E402
@@ -268,6 +271,23 @@ def test_stages_on_processes_have_the_numbers_of_the_batch(name, p, method):
         devices.run(2)
         later = devices.fetch()
     assert differing(transformed(plan.program, tape).replay(3), later) == []
+
+
+def test_look_ups_where_the_tied_weight_is_have_the_numbers_of_the_batch():
+    """The table, its look-up, its gradients and its update are on the last of four stages."""
+    tape, _ = taped("tied", 16)
+    devices = cluster(4)
+    problem = Problem.make(tape.graph, devices, lm.costs.estimate(tape.graph, devices))
+    line = lines(problem)[0]
+    stage = 4 * line.gathered // len(line.is_open)
+    plan = plan_of(piped(problem, stage, range(4), Micro(4, "zero-bubble")))
+    table = int(tape.graph.param_bytes[tape.graph.index("emb.weight")])
+    assert table not in plan.schedule.transfers.bytes
+    alone, joined = tape.replay(2), transformed(plan.program, tape).replay(2)
+    check(joined, alone)
+    with started(plan, tape) as devices:
+        devices.run(2)
+        assert differing(joined, devices.fetch()) == []
 
 
 def in_two_stages(tape, said):

@@ -19,8 +19,9 @@ from loadmaster.strategies.pipelines.floors import floors
 from loadmaster.strategies.pipelines.lines import lines
 from loadmaster.strategies.pipelines.phases import FORWARD, ONCE, passes
 from loadmaster.strategies.pipelines.space import Space
+from loadmaster.writers.pictures.blocks import Blocks
 
-METHODS = ("gpipe", "pipedream", "max-load", "pipeline")
+METHODS = ("gpipe", "pipedream", "max-load", "piper", "pipeline")
 
 
 def problem_of(name: str, cluster: str | lm.Cluster = "4xV100-PCIe") -> Problem:
@@ -78,6 +79,77 @@ def test_a_tied_gradient_stays_where_it_is_made(bert: Problem) -> None:
     ]
     first = graph.index("embedding")
     assert min(line.place[op] for op in made if bert.reduced.runs[op]) > line.place[first] + 700
+
+
+def test_sums_of_time_steps_stand_with_the_first_of_what_they_add() -> None:
+    """So of the parts that one stage makes, one tensor crosses."""
+    problem = problem_of("example:rnnlm")
+    phase = np.array([problem.model.phases[op] for op in problem.reduced.op_of.tolist()])
+    src, dst, tensor, _, is_home = fast.edges(problem.graph)
+    back = ~is_home & (phase[src] == "b") & (phase[dst] == "b") & (tensor >= 0)
+    into = np.bincount(dst[back], minlength=problem.graph.n_ops)
+    kinds = [problem.model.kinds[op] for op in problem.reduced.op_of.tolist()]
+    # Reads gradients alone: no op of the forward pass, no parameter.
+    alone = np.bincount(dst[~back & (tensor >= 0)], minlength=problem.graph.n_ops) == 0
+    updates = np.zeros(problem.graph.n_ops, dtype=bool)
+    updates[src[(phase[src] == "b") & (phase[dst] == "o")]] = True
+    sums = [
+        op
+        for op, kind in enumerate(kinds)
+        if kind.startswith("aten.add") and into[op] == 2 and alone[op] and phase[op] == "b"
+    ]
+    assert len(sums) > 50
+    last = [op for op in sums if updates[op]]
+    assert last
+    for line in lines(problem):
+        place = line.place[problem.reduced.op_of]
+        for op in last:
+            added, todo = set(), [op]
+            while todo:
+                at = todo.pop()
+                for maker in src[back & (dst == at)].tolist():
+                    (todo.append if maker in sums else added.add)(maker)
+            assert place[op] == min(place[maker] for maker in added)
+
+
+def test_look_ups_stand_with_the_last_reader_of_a_tied_weight(bert: Problem) -> None:
+    graph, line = bert.model, lines(bert)[0]
+    assert line.gathered is not None
+    look_up = graph.index("embedding")
+    decoder = next(
+        op
+        for op, module in enumerate(graph.modules)
+        if module == "m.cls.predictions.decoder" and graph.kinds[op].startswith("aten.addmm")
+    )
+    assert line.gathered[look_up] == line.place[decoder] > line.place[look_up]
+    moved = np.flatnonzero((line.gathered != line.place) & bert.reduced.runs).tolist()
+    modules = {graph.modules[op].removeprefix("optim.").removesuffix(".weight") for op in moved}
+    table, head = "m.bert.embeddings.word_embeddings", "m.cls.predictions.decoder"
+    assert modules == {table, head}
+    assert all(graph.phases[op] == "b" for op in moved if graph.modules[op] == head)
+    inception = problem_of("example:inception-v3")
+    assert all(line.gathered is None for line in lines(inception))
+
+
+def test_rows_cross_and_not_the_table(bert: Problem, ours: lm.Plan) -> None:
+    table = int(bert.model.param_bytes.max())
+    assert any("looked up where a tied weight is" in note for note in ours.notes)
+    assert ours.schedule.transfers.bytes.max() < table / 10
+    stage = ours.recipe.stage_of(bert.model)
+    assert stage[bert.model.index("embedding")] == stage.max()
+    apart = {k: v for k, v in ours.recipe.stages.items() if "word_embeddings" not in k}
+    apart["m.bert.embeddings.word_embeddings"] = 0
+    pulled = lm.place(bert.model, bert.cluster, recipe=replace(ours.recipe, stages=apart))
+    assert pulled.schedule.transfers.bytes.max() >= table
+    assert ours.makespan < pulled.makespan
+
+
+def test_look_ups_keep_no_micro_batch_alive(bert: Problem) -> None:
+    """1F1B on four stages holds 4, 3, 2 and 1, wherever the table is."""
+    options = {"micro_batches": 8, "schedule": "1f1b"}
+    plan = lm.place(bert.model, bert.cluster, "pipeline", **options)
+    assert any("looked up where a tied weight is" in note for note in plan.notes)
+    assert sorted(Blocks.of(plan).alive.tolist()) == [1, 2, 3, 4]
 
 
 def test_no_cut_divides_colocated_ops(bert: Problem) -> None:
@@ -179,6 +251,16 @@ def test_micro_batches_beat_layers_without_and_ours_beats_all(
     assert int(plan.program.micro.max()) == 3
 
 
+def test_micro_batches_of_ops_that_only_launch_are_told() -> None:
+    graph, cluster = linears([8] * 9, 64), lm.Cluster.preset("4xV100-NVLink")
+    few, many = (lm.place(graph, cluster, "gpipe", micro_batches=m) for m in (2, 16))
+    told = [any("fewer micro-batches" in note for note in plan.notes) for plan in (few, many)]
+    assert told == [True, True]
+    roomy = linears([2048] * 9, 8192)
+    plan = lm.place(roomy, cluster, "gpipe", micro_batches=2)
+    assert not any("fewer micro-batches" in note for note in plan.notes)
+
+
 def test_layers_take_micro_batches(bert: Problem, ours: lm.Plan) -> None:
     layers = lm.place(bert.model, bert.cluster, "expert")
     piped = lm.place(bert.model, bert.cluster, "expert", micro_batches=4)
@@ -203,6 +285,31 @@ def test_a_pipeline_comes_out_of_its_recipe_again(
     assert loaded.recipe == plan.recipe
     assert "4 micro-batches" in loaded.summary()
     assert any("with 4 micro-batches" in line for line in plan.explain("addmm_40").label)
+
+
+@pytest.mark.parametrize("method", ["gpipe", "pipedream", "max-load", "piper"])
+def test_pipelines_of_papers_come_out_of_their_recipes_again(bert: Problem, method: str) -> None:
+    plan = lm.place(bert.model, bert.cluster, method, micro_batches=4)
+    recipe = lm.Recipe.from_toml(plan.recipe.to_toml())
+    assert recipe == plan.recipe
+    again = lm.place(bert.model, bert.cluster, recipe=recipe)
+    assert again.makespan == plan.makespan
+    assert np.array_equal(again.running_devices, plan.running_devices)
+
+
+def test_devices_of_a_stage_take_micro_batches_in_turn() -> None:
+    graph, cluster = linears([64] * 5, 16), lm.Cluster.preset("4xV100-NVLink")
+    micro = Micro(4, in_turn=(2, 1))
+    recipe = lm.Recipe({"pp": 3}, stages={". aten.mm#2": 1, ". aten.mm#3": 1}, micro=micro)
+    plan = lm.place(graph, cluster, recipe=recipe)
+    program = plan.program
+    stage = recipe.stage_of(graph)[program.serves]
+    forward = np.array([kind == "aten.mm" for kind in program.graph.kinds]) & (program.micro >= 0)
+    forward &= np.array(program.graph.phases) == "f"
+    wanted = np.where(stage == 1, 2, program.micro % 2)
+    assert (plan.running_devices == wanted)[forward].all()
+    assert set(stage[forward].tolist()) == {0, 1}
+    assert "stages of 2-1 devices, which take them in turn" in plan.summary()
 
 
 def test_where_memory_is_short_stages_recompute(bert: Problem) -> None:
@@ -254,9 +361,11 @@ def test_one_sample_is_no_batch() -> None:
         ({"micro": None}, "no micro"),
         ({"stages": {"**": 2}}, "stage"),
         ({"labels": {"pp": {"**": "row"}}}, "that of the stages"),
-        ({"micro": {"n": 1}}, "micro: n"),
+        ({"micro": {"n": 0}}, "micro: n"),
         ({"micro": {"n": 2, "schedule": "windows"}}, "ahead"),
         ({"micro": {"n": 2, "ahead": [2, 1]}}, "windows"),
+        ({"micro": {"n": 2, "in_turn": [2, 1]}}, "in_turn has 3 devices in all"),
+        ({"micro": {"n": 2, "in_turn": [1, 1], "schedule": "gpipe"}}, "in turn by"),
         ({"micro": {"schedule": "1f1b"}}, "n = 8"),
     ],
 )

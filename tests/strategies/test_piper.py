@@ -13,10 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.trained import linears
 
+import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem
 from loadmaster.readers.piper import Piper
 from loadmaster.strategies.pipelines.piper import PiperStages, costs, stages
+from loadmaster.strategies.pipelines.piper_inputs import widths
+from loadmaster.strategies.pipelines.space import Space
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "pipelines"
 GIB = 2.0**30
@@ -191,3 +196,81 @@ def test_what_is_wrong_with_an_input_is_told(change: dict[str, Any], message: st
 def test_a_layer_without_a_choice_cannot_be_run() -> None:
     with pytest.raises(InputError, match="layer 1 cannot be run"):
         stages(Piper.from_document(document([{"1": [choice(1)]}, {}], [])))
+
+
+# -- a model's own costs ---------------------------------------------------------------------------
+
+
+def space_of(graph: lm.OpGraph, cluster: lm.Cluster) -> Space:
+    return Space.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
+
+
+def of_products(memory: str = "32GiB") -> Space:
+    """Eight products of 512 samples on four devices; sends are quick, and launches are free."""
+    graph = linears([256] * 9, 512)
+    seconds = np.where(graph.reduced.runs, graph.flops / 1e12, 0.0)
+    cluster = lm.Cluster.mesh(4, memory=memory, bandwidth=1e10)
+    return space_of(graph.with_columns({"time": {"*": seconds}}), cluster)
+
+
+def test_widths_are_all_that_devices_and_batch_allow() -> None:
+    found = {(w.replicas, w.tensor): w for w in widths(of_products(), 8)}
+    assert set(found) == {(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 4)}
+    for (d, t), width in found.items():
+        assert width.m == 8
+        assert width.stages == 4 // (d * t)
+        assert (np.sort(width.on.ravel()) == np.arange(4)).all()
+
+
+def test_what_parts_take_and_hold_adds_up_to_the_model() -> None:
+    """A micro-batch is an eighth of the batch: forward, gradients of inputs and of weights, and the
+    addition of these. Its weights, and their gradients, count once per device.
+    """
+    space = of_products()
+    weights, batch = 8 * 4 * 256**2, 4 * 512 * 256
+    for width in (width for width in widths(space, 8) if width.tensor == 1):
+        given, d = width.given(again=False), width.replicas
+        seconds, parameters, _, fixed = given.numbers.sum(axis=0)
+        assert parameters == weights
+        # Weights, momentum, gradients and the input.
+        assert fixed == 3 * weights + batch
+        products = float(space.problem.time[:, 0].sum()) / 8 / d
+        summed = 4 * (d - 1) / d * parameters / 8 / 1e10
+        # Additions of gradients come on top.
+        assert products + summed < seconds < 2 * (products + summed)
+
+
+def test_the_best_of_equal_stages_is_taken_and_has_a_recipe() -> None:
+    space = of_products()
+    plan = lm.place(space.problem.model, space.problem.cluster, "piper", micro_batches=8)
+    best = {}
+    for width in widths(space, 8):
+        best[width.replicas, width.tensor] = width.m * stages(width.given(again=False)).period
+    d, t = min(best, key=lambda pair: best[pair])
+    axes = {axis.name: axis.size for axis in plan.recipe.mesh.axes}
+    assert axes.get("dp", 1) == d
+    assert axes.get("tp", 1) == t
+    assert axes["pp"] <= 4 // (d * t)
+    again = lm.place(space.problem.model, space.problem.cluster, recipe=plan.recipe)
+    assert again.makespan == plan.makespan
+
+
+def test_replicas_in_stages_are_a_plan() -> None:
+    """Two stages of two replicas of a model of two layers: there is nothing to cut further."""
+    graph = linears([1024] * 3, 4096)
+    plan = lm.place(graph, lm.Cluster.preset("4xV100-NVLink"), "piper", micro_batches=4)
+    axes = {axis.name: axis.size for axis in plan.recipe.mesh.axes}
+    assert len(np.unique(plan.running_devices)) == 4
+    assert axes["pp"] < 4
+    assert any("by its own objective" in note for note in plan.notes)
+
+
+def test_short_memory_has_layers_made_anew() -> None:
+    graph = lm.read("example:gpt3-330m")
+    roomy = lm.Cluster.preset("4xV100-NVLink")
+    plan = lm.place(graph, roomy, "piper", micro_batches=4)
+    assert not plan.recipe.recompute
+    memory = int(plan.verdict.peak.max() * 0.7)
+    devices = [replace(device, memory=memory) for device in roomy.devices]
+    tight = lm.place(graph, lm.Cluster(devices, roomy.links, roomy.types), "piper", micro_batches=4)
+    assert tight.verdict.peak.max() <= memory

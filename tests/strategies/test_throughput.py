@@ -242,16 +242,37 @@ def test_a_larger_batch_costs_little_where_weights_are_waited_for():
     cluster = lm.Cluster.preset("2xV100-NVLink")
     waits = problem_of(looked_up(10**9, 10**3), cluster)
     seconds = float(waits.time.sum())
-    found = larger_batch(waits, 0, 1.05 * seconds, 10**9 + 96)
+    found = larger_batch(waits, 1.05 * seconds)
     assert found.times >= 64
-    assert found.seconds <= 1.05 * seconds
+    assert found.latency <= 1.05 * seconds
+    assert found.period == pytest.approx(found.latency / 2 / found.times, rel=0.01)
+    assert found.models.fits
+    assert found.models.problem.program.batches == 2
     computes = problem_of(looked_up(10**3, 10**12), cluster)
-    assert larger_batch(computes, 0, 1.5 * float(computes.time.sum()), 2000) is None
-    assert larger_batch(computes, 0, 2.5 * float(computes.time.sum()), 2000).times == 2
-    # Twice the batch does not fit.
-    assert larger_batch(waits, 0, 2 * seconds, int(cluster.memory[0])) is None
-    plan = lm.place(looked_up(10**9, 10**3), cluster, objective="throughput")
-    assert any("times as large finish one" in note for note in plan.notes)
+    assert larger_batch(computes, 1.5 * float(computes.time.sum())) is None
+    assert larger_batch(computes, 2.5 * float(computes.time.sum())).times == 2
+
+
+def test_a_larger_batch_is_held_to_the_memory():
+    """Of a table of 1000 bytes, and 32 bytes of input, product and sum for each of today's."""
+    types = lm.Cluster.preset("2xV100-NVLink").types
+    devices = [lm.Device(f"gpu{i}", types[0].name, 1000 + 96 * 5) for i in range(2)]
+    links = [lm.Link("gpu0", "gpu1", 1e12), lm.Link("gpu1", "gpu0", 1e12)]
+    tight = problem_of(looked_up(1000, 1000), lm.Cluster(devices, links, types))
+    found = larger_batch(tight, 1.0)
+    assert found.times == 4
+    assert found.models.verdict.peak.max() <= devices[0].memory
+
+
+def test_larger_batches_are_told_beside_stages():
+    graph = looked_up(10**9, 10**3)
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    plan = lm.place(graph, cluster, objective="throughput")
+    told = [note for note in plan.notes if "larger batch" in note or "times as large" in note]
+    assert len(told) == 1
+    assert "estimate" not in told[0]
+    silent = lm.place(chain([1.0] * 4), MESH, objective="throughput")
+    assert not any("times as large" in note for note in silent.notes)
 
 
 def test_plans_are_the_same_again():

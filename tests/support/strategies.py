@@ -254,7 +254,7 @@ EXACT = ("ilp", "cpsat", "pesto", "moirai")
 CUTTING = ("sharded", "megatron", "fsdp")
 
 #: Methods that cut the batch.
-PIPELINES = ("gpipe", "pipedream", "max-load", "pipeline")
+PIPELINES = ("gpipe", "pipedream", "max-load", "piper", "pipeline")
 
 
 def brief(method):

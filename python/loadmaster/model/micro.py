@@ -37,6 +37,9 @@ class Micro:
         empty: they are a part of the backward pass.
     in_order : bool
         Whether a device waits for what is next in its order.
+    in_turn : tuple of int
+        Per stage, the devices that take its micro-batches in turn: of r, micro-batch j is on the
+        one with number j mod r. Only with "1f1b". Empty: what a stage is on has all of them.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class Micro:
     ahead: tuple[int, ...] = ()
     delay: tuple[int, ...] = ()
     in_order: bool = True
+    in_turn: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         checks.integer("micro: n", self.n)
@@ -62,7 +66,7 @@ class Micro:
         checks.one_of("micro: schedule", self.schedule, (*NAMED, WINDOWS))
         if not isinstance(self.in_order, bool):
             raise InputError(f"micro: in_order is {shown(self.in_order)}: wants true or false")
-        for name, least in (("ahead", 1), ("delay", 0)):
+        for name, least in (("ahead", 1), ("delay", 0), ("in_turn", 1)):
             values = getattr(self, name)
             if not isinstance(values, Sequence) or isinstance(values, str):
                 raise InputError(f"micro: {name} is {shown(values)}: wants a list of numbers")
@@ -75,10 +79,15 @@ class Micro:
             )
         if self.delay and len(self.delay) != len(self.ahead):
             raise InputError("micro: delay wants as many numbers as ahead")
+        if self.in_turn and (self.schedule != "1f1b" or self.chunks > 1):
+            raise InputError(
+                f"micro: in_turn with schedule {self.schedule!r} and chunks {self.chunks}: devices "
+                'take micro-batches in turn by "1f1b" alone, each with one stage'
+            )
 
     def to_document(self) -> dict[str, Any]:
         """As plain data; what is usual is left out."""
-        usual = {"chunks": 1, "ahead": (), "delay": (), "in_order": True}
+        usual = {"chunks": 1, "ahead": (), "delay": (), "in_order": True, "in_turn": ()}
         document: dict[str, Any] = {"n": self.n, "schedule": self.schedule}
         for name, value in usual.items():
             if (now := getattr(self, name)) != value:

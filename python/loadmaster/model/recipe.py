@@ -252,7 +252,8 @@ class Recipe:
     micro : Micro or mapping, optional
         How many micro-batches go through the stages, and by which schedule. The first axis of the
         mesh is then that of the stages, in the order of the samples: of p slices of the mesh along
-        it, stage k is on slice k mod p. Its other axes are inside of a stage: ``labels``,
+        it, stage k is on slice k mod p; with ``in_turn``, the first stage is on the first devices,
+        and so on. Its other axes are inside of a stage: ``labels``,
         ``parameters`` and ``shard_state`` speak of these alone, and without any a stage is on one
         device.
     overrides : mapping of pattern to device
@@ -355,7 +356,13 @@ class Recipe:
                 "the recipe has micro-batches and leaves labels to a solver: write them all, or "
                 'have method "pipeline" find them without a recipe'
             )
-        most = along.size * self.micro.chunks - 1
+        in_turn = self.micro.in_turn
+        if in_turn and (len(self.mesh.axes) > 1 or sum(in_turn) != along.size):
+            raise InputError(
+                f"in_turn has {sum(in_turn)} devices in all, and the mesh axes of "
+                f"{' x '.join(map(str, self.mesh.shape))}: wants one axis of as many"
+            )
+        most = (len(in_turn) or along.size * self.micro.chunks) - 1
         for selector, stage in self.stages.items():
             with naming(f"stages, {shown(selector)}"):
                 Selector.parse(selector)

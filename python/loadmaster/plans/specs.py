@@ -237,6 +237,8 @@ def recipe_in_words(plan: Plan) -> str:
         said.append(f"{axis}: {shares_in_words(shares) or counted(len(runs), 'op')}")
     if (micro := plan.recipe.micro) is not None:
         said.append(f"{counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}")
+        turns = "-".join(map(str, micro.in_turn))
+        said += [f"stages of {turns} devices, which take them in turn"] if turns else []
     again = plan.recipe.recompute
     said += [f"recomputed in the backward pass: {', '.join(again)}"] if again else []
     return f"{mesh_in_words(plan.recipe.mesh)}; {'; '.join(said)}"

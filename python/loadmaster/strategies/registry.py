@@ -57,6 +57,7 @@ Method = Literal[
     "gpipe",
     "pipedream",
     "max-load",
+    "piper",
     "pipeline",
     "recipe",
 ]

@@ -19,6 +19,7 @@ from dataclasses import replace
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_seconds
+from loadmaster.costs.roofline import PROVENANCES
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
@@ -35,6 +36,7 @@ from loadmaster.strategies.pipelines.throughput import (
 )
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
+from loadmaster.transforms.shares import batch_size
 
 #: Stages that are improved and confirmed.
 _STARTS = 3
@@ -191,19 +193,18 @@ def _beside(stages: Candidate, dealt: list[Candidate]) -> list[str]:
 
 def _larger(problem: Problem, stages: Candidate) -> list[str]:
     """Larger batches beside stages, at the latency of these: on one whole model per device."""
-    try:
-        alone = single.place(problem)
-    except InfeasibleError:
+    one_type = len(set(problem.cluster.device_types)) == 1
+    if not problem.program.is_plain or not one_type or batch_size(problem.model) is None:
         return []
-    device, n = int(alone.assignment.devices[0]), problem.cluster.n_devices
-    peak = int(alone.verdict.peak[device])
-    if not problem.program.is_plain or len(set(problem.cluster.device_types)) > 1:
-        return []
-    found = larger_batch(problem, device, _latency(stages), peak)
+    found = larger_batch(problem, _latency(stages))
     if found is None:
         return ["no larger batch is done on one device in the time that one takes in stages"]
-    every = found.seconds / found.times / n
+    n = problem.cluster.n_devices
+    known = problem.costs.provenance == PROVENANCES.index("roofline")
+    is_told = bool(problem.costs.time[~known].any())
     return [
-        f"estimate: {n} whole models with batches {found.times} times as large finish one of "
-        f"today's every {format_seconds(every)}, each in {format_seconds(found.seconds)}"
+        f"{n} whole models with batches {found.times} times as large finish one of today's every "
+        f"{format_seconds(found.period)}, each in {format_seconds(found.latency)}"
+        + ", if measured times grow with the batch"
+        * is_told
     ]

@@ -15,6 +15,9 @@ from loadmaster.strategies.simple.expert import layers, ranges
 #: small.
 PER_STAGE = 4
 
+#: It is told where the ops of all micro-batches take so many times what those of the batch do.
+_SHORT_OPS = 1.5
+
 
 def advised(space: Space, micro: int | None, n_stages: int) -> int:
     """The number of micro-batches: what a user says, else as GPipe advises, within the batch."""
@@ -29,7 +32,21 @@ def in_stages(
     used, numbers = np.unique(stage, return_inverse=True)
     on = [devices[s] for s in used.tolist()]
     micro = micro_of(m, schedule)
-    return with_recipe(piped(space.problem, numbers, on, micro), numbers, on, micro)
+    made_of = numbers, on, micro
+    return told(space, with_recipe(piped(space.problem, *made_of), *made_of))
+
+
+def told(space: Space, found: Candidate) -> Candidate:
+    """A pipeline, with a note where its micro-batches are too small for the time that an op takes
+    at least.
+    """
+    whole, parts = (float(one.op_time.sum()) for one in (space.problem, found.problem))
+    if parts < _SHORT_OPS * whole:
+        return found
+    return found.noted(
+        f"the ops of all micro-batches take {parts / whole:.1f} times as long as those of the "
+        "batch in one: with fewer micro-batches the step may be shorter"
+    )
 
 
 def equal_layers(space: Space, m: int) -> Candidate:

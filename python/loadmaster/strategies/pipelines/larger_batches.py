@@ -1,4 +1,4 @@
-"""Larger batches on whole models, held against a pipeline of stages: an estimate.
+"""Larger batches on whole models, held against a pipeline of stages by the same judge.
 
 A batch b times as large does b times the FLOPs of what depends on the batch, and reads weights
 once. So an op that waits for its weights takes little longer, and one that computes takes b times
@@ -7,13 +7,20 @@ as long. Seconds are of the roofline; measured and given times count b times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.errors import InfeasibleError
 from loadmaster.costs.roofline import PROVENANCES, busy_seconds, peaks
 from loadmaster.judge.problem import Problem
+from loadmaster.judge.streaming import streamed
+from loadmaster.model.batch import scaled_batch
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.pipelines.throughput import dealt
+from loadmaster.strategies.simple import single
 from loadmaster.transforms.shares import own_weights, whole_bytes
 
 #: How many times as large a batch may be, at most.
@@ -22,59 +29,104 @@ MOST_TIMES = 1024
 
 @dataclass(frozen=True)
 class Larger:
-    """A batch that is so many times as large, on one device: the seconds that it takes."""
+    """A batch that is so many times as large, and whole models on every device that take such
+    batches in turn, judged by a stream.
+    """
 
     times: int
-    seconds: float
+    models: Candidate
+
+    @property
+    def period(self) -> float:
+        """Seconds between batches as large as they were."""
+        return self.models.verdict.period / self.times
+
+    @property
+    def latency(self) -> float:
+        """Seconds from a large batch's first op to its last."""
+        assert self.models.verdict.steady is not None, "a stream was simulated"
+        return self.models.verdict.steady.latency
 
 
-def larger_batch(problem: Problem, device: int, latency: float, peak: int) -> Larger | None:
-    """The largest batch, of powers of 2, that one device finishes within some seconds and bytes.
+def larger_batch(problem: Problem, latency: float) -> Larger | None:
+    """The largest batch, of powers of 2, that whole models finish within some seconds.
 
     Parameters
     ----------
     problem : Problem
-        Of placing the user's ops whole.
-    device : int
+        Of placing the user's ops whole, on devices of one type.
     latency : float
         Seconds.
-    peak : int
-        Bytes that the device holds with the batch as it is.
 
     Returns
     -------
     Larger or None
-        None: not even twice the batch; or the device's type has no roofline.
+        None: not even twice the batch is done within these seconds and the memory of a device.
 
     Examples
     --------
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:mixtral"), lm.Cluster.preset("8xMI300X"), "single")
-    >>> larger_batch(plan.problem, 0, 1.5 * plan.makespan, int(plan.memory.peak[0])) is None
+    >>> larger_batch(plan.problem, 1.5 * plan.makespan) is None
     True
     """
-    kind = problem.cluster.device_types[device]
-    if not problem.cluster.types[kind].has_roofline:
-        return None
-    resident = int(problem.graph.resident.sum())
-    room = problem.memory[device] - resident
     found, times = None, 2
-    while times <= MOST_TIMES and times * (peak - resident) <= room:
-        seconds = float(_seconds(problem, kind, times).sum())
-        if seconds > latency:
+    while times <= MOST_TIMES:
+        try:
+            alone = single.place(with_batch(problem, times))
+        except InfeasibleError:
             break
-        found, times = Larger(times, seconds), 2 * times
-    return found
+        if not alone.fits or alone.verdict.step_time > latency:
+            break
+        found, times = (times, alone), 2 * times
+    return None if found is None else Larger(found[0], _on_every_device(found[1]))
+
+
+def _on_every_device(alone: Candidate) -> Candidate:
+    """A whole model on each device, placed there as one is on its own."""
+    placed, at = alone.problem, alone.assignment
+    lanes = [
+        judged(placed, replace(at, devices=np.full_like(at.devices, device)))
+        for device in range(placed.cluster.n_devices)
+    ]
+    found = dealt(placed, lanes)
+    return replace(found, verdict=streamed(found.problem, found.assignment))
+
+
+def with_batch(problem: Problem, times: int) -> Problem:
+    """The problem with a batch that is so many times as large.
+
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
+    >>> larger = with_batch(plan.problem, 4)
+    >>> 1 < larger.op_time.sum() / plan.problem.op_time.sum() < 4
+    True
+    """
+    graph = scaled_batch(problem.model, Fraction(times))
+    kinds = range(len(problem.costs.types))
+    time = np.stack([_seconds(problem, kind, times) for kind in kinds], axis=1)
+    made = Problem.make(
+        graph,
+        problem.cluster,
+        replace(problem.costs, time=time),
+        seed=problem.seed,
+        best_effort=problem.best_effort,
+        expert_imbalance=problem.expert_imbalance,
+    )
+    return replace(made, objective=problem.objective)
 
 
 def _seconds(problem: Problem, kind: int, times: int) -> NDArray[np.float64]:
     """Seconds of each op of the user's graph with so many times the batch."""
     graph, costs, device_type = problem.model, problem.costs, problem.cluster.types[kind]
     roles, factor = graph.roles, np.uint64(times)
+    many = roles.many & ~graph.placeholder
+    known = np.where(many, costs.time[:, kind] * times, costs.time[:, kind])
+    if not device_type.has_roofline:
+        return known
     whole, _ = whole_bytes(graph, roles, own_weights(graph))
     whole = np.minimum(whole, graph.bytes_accessed)
     accessed = whole + (graph.bytes_accessed - whole) * factor
-    many = roles.many & ~graph.placeholder
     roofline = busy_seconds(
         np.where(many, graph.flops * factor, graph.flops),
         np.where(many, accessed, graph.bytes_accessed),
@@ -82,5 +134,4 @@ def _seconds(problem: Problem, kind: int, times: int) -> NDArray[np.float64]:
         device_type,
         graph.view | graph.placeholder,
     )
-    known = np.where(many, costs.time[:, kind] * times, costs.time[:, kind])
     return np.where(costs.provenance == PROVENANCES.index("roofline"), roofline, known)

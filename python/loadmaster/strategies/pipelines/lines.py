@@ -4,10 +4,16 @@ The forward pass is brought into an order. Ops of the backward pass and of the o
 what they belong to stands: gradients of weights and updates with the op that reads the parameter,
 other ops of the backward pass with the last op of the forward pass that they read from. So a cut
 divides both passes, and samples go forward and gradients back.
+
+A weight can be tied: a language model's first op looks rows up in the table that its last product
+reads. The look-up reads nothing that the pass makes, so it can be on any stage. In a *gathered*
+line it stands where the last reader of the table does, with the table's gradients and update. Then
+rows cross, and the table does not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +21,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.graph import PARAMETER
 from loadmaster.model.orders import frugal_order, program_order
 
 
@@ -29,10 +36,14 @@ class Line:
         own, from 0, and all other ops that of one of these.
     is_open : bool [n_places + 1]
         Whether the line may be cut before each place: no set of colocated ops is on both sides.
+    gathered : int64 [n_ops], or None
+        Where each op stands if look-ups in tied weights stand with the last readers of these; None:
+        there are none.
     """
 
     place: NDArray[np.int64]
     is_open: NDArray[np.bool_]
+    gathered: NDArray[np.int64] | None = None
 
 
 def lines(problem: Problem) -> list[Line]:
@@ -149,9 +160,15 @@ class _Passes:
         self._place_backward(at, of_set)
         alone = np.flatnonzero(self.is_backward & (of_set[sets] < 0))
         np.maximum.at(of_set, sets[alone], at[alone])
+        moved = self._gathered(at, of_set)
+        gathered = None if moved is None else self._placed(*moved)
+        return Line(self._placed(at, of_set), _unspanned(first, last, n), gathered)
+
+    def _placed(self, at: NDArray[np.int64], of_set: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each op of the model stands, from where ops and sets of them do."""
         self._place_others(of_set)
-        place = np.where(self.is_forward, at, of_set[sets])
-        return Line(place[self.problem.reduced.map], _unspanned(first, last, n))
+        place = np.where(self.is_forward, at, of_set[self.problem.graph.colocation])
+        return np.asarray(place[self.problem.reduced.map])
 
     def _first_readers(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the forward pass first reads what each set of colocated ops has from the start,
@@ -172,7 +189,7 @@ class _Passes:
         np.maximum.at(at, dst[reads], at[src[reads]])
         reads = is_home & self.is_backward[dst]
         np.maximum.at(at, dst[reads], of_set[sets[src[reads]]])
-        late = np.flatnonzero(self.gradient >= 0)
+        late = np.flatnonzero((self.gradient >= 0) & ~self._sums())
         at[late] = np.maximum(at[late], self._updates(of_set)[self.gradient[late]])
         is_reader, moves = at >= 0, self.is_backward.tolist()
         for op in reversed(self.topological):
@@ -183,6 +200,19 @@ class _Passes:
             if moves[op] and not is_reader[op]:
                 made = [int(at[m]) for m in self.makers[op] if moves[m]]
                 at[op] = min(made, default=int(at[op]))
+
+    def _sums(self) -> NDArray[np.bool_]:
+        """Ops of the backward pass that add parts of one parameter's gradient, such as those of
+        time steps: bool [n_reduced].
+
+        They stand with the first of what they add, so that parts of one stage cross as one.
+        """
+        makers, of = self.makers, self.gradient.tolist()
+        adds = (
+            len(makers[op]) > 1 and all(of[m] == one for m in makers[op])
+            for op, one in enumerate(of)
+        )
+        return np.fromiter(adds, bool, len(of)) & (self.gradient >= 0)
 
     def _updates(self, of_set: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where what each op of the backward pass makes updates a parameter; -1: nowhere known."""
@@ -198,6 +228,38 @@ class _Passes:
         np.minimum.at(first, src[known], place[dst[known]])
         return np.where(first < np.iinfo(np.int64).max, first, -1)
 
+    def _gathered(
+        self, at: NDArray[np.int64], of_set: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """The same with look-ups in tied weights, and what updates these, where the last readers
+        stand; None: there are none.
+        """
+        sets, updates = self.problem.graph.colocation, self._updates(of_set)
+        found = at.copy(), of_set.copy()
+        for op, home, last in self._look_ups(at):
+            makes = (self.gradient >= 0) & (updates[self.gradient] == at[op])
+            found[0][op] = found[1][sets[makes]] = found[1][sets[[home, op]]] = last
+        return None if np.array_equal(found[0], at) else found
+
+    def _look_ups(self, at: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+        """Ops that read a weight which others read later, and nothing that the forward pass makes;
+        each with the op that has the weight, and the place of the last reader.
+        """
+        sets = self.problem.graph.colocation
+        alone = np.bincount(sets[self.forward], minlength=int(sets.max()) + 1) == 1
+        src, dst, tensor, _, is_home = self.edges
+        weight = _weights(self.problem)[tensor]
+        reads = np.flatnonzero(is_home & self.is_forward[dst] & (weight >= 0))
+        for one in np.unique(weight[reads]).tolist():
+            edges = reads[weight[reads] == one]
+            home, readers = int(src[edges[0]]), dst[edges].tolist()
+            readers += [home] * bool(self.is_forward[home])
+            others = [op for op in readers if self.makers[op]]
+            last = max((int(at[op]) for op in others), default=-1)
+            for op in readers:
+                if not self.makers[op] and alone[sets[op]] and at[op] < last:
+                    yield op, home, last
+
     def _place_others(self, of_set: NDArray[np.int64]) -> None:
         """Places sets that stand nowhere yet with what they read, else with what reads them, else
         first.
@@ -209,6 +271,19 @@ class _Passes:
                 if of_set[sets[op]] < 0 and others[op]:
                     of_set[sets[op]] = max(int(of_set[sets[o]]) for o in others[op])
         of_set[of_set < 0] = 0
+
+
+def _weights(problem: Problem) -> NDArray[np.int64]:
+    """The parameter, an op of the model, that each tensor is or shows; -1: none. The last entry is
+    that of control.
+    """
+    model = problem.model
+    ids = (model.src if model.tensor is None else model.tensor).astype(np.int64)
+    shown = problem.reduced.shows[model.src]
+    known = (model.stands_for[shown] == PARAMETER) & (ids >= 0)
+    found = np.full(max(int(ids.max(initial=-1)) + 1, problem.graph.n_tensor_ids) + 1, -1)
+    found[ids[known]] = shown[known]
+    return found
 
 
 def _unspanned(first: NDArray[np.int64], last: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Contiguous stages with a short period: where to cut a linear order of the ops.
+"""Contiguous stages with a short period: where to cut a line.
 
 A stage computes no longer than a period, and what crosses a cut is sent within it. Whether a period
 can be had is asked of all places where a stage could end, device after device; the shortest that
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies.pipelines.lines import Line
 from loadmaster.transforms.copies import is_state
 
 #: Halvings of the period that is looked for.
@@ -36,34 +37,35 @@ def state_tensors(problem: Problem) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """An order of the ops, as sums up to each place between them.
+class _Sums:
+    """What lies before each place of a line. Colocated ops count where the first of them stands.
 
     Attributes
     ----------
-    order : int32 [n_ops]
-    seconds : float64 [n_types, n_ops + 1]
-        What all ops before a place take; infinitely long from an op on that a type may not run.
-    resident : float64 [n_ops + 1]
+    at : int64 [n_reduced]
+        Where each op counts.
+    seconds : float64 [n_types, n_places + 1]
+        What all ops before a place take, those aside that a type may not run.
+    refused : int64 [n_types, n_places + 1]
+        How many of them it may not run.
+    resident : float64 [n_places + 1]
         Bytes of all ops before a place that stay.
-    crossing : float64 [n_ops + 1]
+    crossing : float64 [n_places + 1]
         Seconds between an average pair of devices of all tensors that cross a place.
     """
 
-    order: NDArray[np.int32]
+    at: NDArray[np.int64]
     seconds: NDArray[np.float64]
     refused: NDArray[np.int64]
     resident: NDArray[np.float64]
     crossing: NDArray[np.float64]
 
     @classmethod
-    def of(cls, problem: Problem, order: NDArray[np.int32]) -> Line:
-        """O(V + E). Ops of a colocated set count where the first of them stands."""
-        graph, n = problem.graph, problem.graph.n_ops
-        place = np.empty(n, dtype=np.int64)
-        place[order] = np.arange(n)
+    def of(cls, problem: Problem, line: Line) -> _Sums:
+        """O(V + E)."""
+        graph, n = problem.graph, len(line.is_open) - 1
         first = np.full(int(graph.colocation.max()) + 1, n)
-        np.minimum.at(first, graph.colocation, place)
+        np.minimum.at(first, graph.colocation, line.place[problem.reduced.op_of])
         at = first[graph.colocation]
 
         def until(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -72,21 +74,12 @@ class Line:
         allowed = problem.allowed_types
         seconds = np.where(allowed, problem.compute_time, 0.0)
         return cls(
-            order,
+            at,
             np.stack([until(column) for column in seconds.T]),
             np.stack([until((~column).astype(float)) for column in allowed.T]).astype(np.int64),
             until(graph.resident.astype(np.float64)),
             _crossing(problem, at, n),
         )
-
-    def stage_of(self, problem: Problem, ends: list[int]) -> NDArray[np.int64]:
-        """The stage of each op, from the place where each stage ends."""
-        n, colocation = len(self.order), problem.graph.colocation
-        place = np.empty(n, dtype=np.int64)
-        place[self.order] = np.arange(n)
-        first = np.full(int(colocation.max()) + 1, n)
-        np.minimum.at(first, colocation, place)
-        return np.searchsorted(np.array(ends), first[colocation], side="right").astype(np.int64)
 
 
 def sent(
@@ -137,8 +130,9 @@ def period_cuts(
 
     O((V log(1 / precision)) devices).
     """
-    finder = _Finder(problem, line, devices, share)
-    high = float(line.seconds.max()) + float(line.crossing.max(initial=0.0))
+    sums = _Sums.of(problem, line)
+    finder = _Finder(problem, sums, devices, share)
+    high = float(sums.seconds.max()) + float(sums.crossing.max(initial=0.0))
     if finder.reached(high) is None:
         return None
     low = 0.0
@@ -150,26 +144,26 @@ def period_cuts(
             high = middle
         if high - low <= 1e-4 * high:
             break
-    stage = line.stage_of(problem, finder.ends(high * _SLACK))
+    stage = np.searchsorted(finder.ends(high * _SLACK), sums.at, side="right")
     return np.array(devices, dtype=np.int32)[stage]
 
 
 class _Finder:
     """Whether stages of a line have a period."""
 
-    def __init__(self, problem: Problem, line: Line, devices: list[int], share: float) -> None:
-        self.line, self.n = line, len(line.order)
+    def __init__(self, problem: Problem, sums: _Sums, devices: list[int], share: float) -> None:
+        self.sums, self.n = sums, len(sums.resident) - 1
         self.types = [problem.cluster.device_types[d] for d in devices]
         self.memory = [share * problem.memory[d] for d in devices]
 
     def _earliest(self, stage: int, period: float) -> NDArray[np.int64]:
         """Where a stage that ends at each place may begin at the earliest."""
-        line, kind = self.line, self.types[stage]
+        before, kind = self.sums, self.types[stage]
         found = np.zeros(self.n + 1, dtype=np.int64)
         for sums, most in (
-            (line.seconds[kind], period),
-            (line.resident, self.memory[stage]),
-            (line.refused[kind], 0),
+            (before.seconds[kind], period),
+            (before.resident, self.memory[stage]),
+            (before.refused[kind], 0),
         ):
             found = np.maximum(found, np.searchsorted(sums, sums - most * (1 + 1e-12), side="left"))
         return found
@@ -179,7 +173,7 @@ class _Finder:
         place = np.arange(self.n + 1)
         now = place == 0
         rows = [now]
-        may_cut = self.line.crossing <= period
+        may_cut = self.sums.crossing <= period
         may_cut[-1] = True
         for stage in range(len(self.types)):
             before = np.concatenate([[0], np.cumsum(now)])
@@ -195,6 +189,6 @@ class _Finder:
         for stage in reversed(range(1, len(self.types))):
             first = int(self._earliest(stage, period)[at])
             some = first + np.flatnonzero(rows[stage][first : at + 1])
-            at = int(some[self.line.crossing[some].argmin()])
+            at = int(some[self.sums.crossing[some].argmin()])
             found.append(at)
         return found[::-1]

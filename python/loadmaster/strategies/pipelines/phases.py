@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import loadmaster.fast as fast
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 from loadmaster.transforms.base import ranks
@@ -65,6 +66,32 @@ def passes_of_places(part: NDArray[np.int8], place: NDArray[Any]) -> NDArray[np.
     """
     has_backward = np.isin(place, place[part == BACKWARD])
     return np.where((part == WEIGHT) & ~has_backward, BACKWARD, part).astype(np.int8)
+
+
+def aside(
+    graph: fast.Graph, part: NDArray[np.int8], micro: NDArray[Any], stage: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Ops of micro-batches that are on the side of their stage's passes, which go on without them:
+    bool [n_reduced].
+
+    In the forward pass an op that reads nothing of it, such as a look-up in a tied weight, and that
+    an earlier stage reads; in the backward pass the gradient of that weight, which reads an earlier
+    stage. Columns are of reduced ops: what :func:`passes` says of each, micro-batch, stage. O(V +
+    E) for each op on the way of such a gradient.
+    """
+    src, dst, tensors, _ = graph.flows()
+    inner = (micro[src] >= 0) & (micro[src] == micro[dst]) & (tensors > 0)
+    src, dst = src[inner], dst[inner]
+    found = np.zeros(len(part), dtype=bool)
+    forward = (part[src] == FORWARD) & (part[dst] == FORWARD)
+    found[src[forward & (stage[dst] < stage[src])]] = True
+    found[dst[forward]] = False
+    late = (part[dst] == WEIGHT) & (part[src] > FORWARD)
+    found[dst[late & (stage[src] < stage[dst])]] = True
+    follows = late & (part[src] == WEIGHT) & (stage[src] == stage[dst])
+    while (more := follows & found[src] & ~found[dst]).any():
+        found[dst[more]] = True
+    return found
 
 
 def _after(

@@ -15,6 +15,7 @@ from loadmaster.model.micro import NAMED, WINDOWS, Micro
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.in_turn import in_turn
 from loadmaster.strategies.pipelines.schedules import Named, Windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.staged import Staged
@@ -69,7 +70,8 @@ def piped(
     problem : Problem
     stage : int [n_user_ops]
     devices : int [n_stages] or [n_stages, n_ranks]
-        Of each stage; with a layout, of each place of its mesh.
+        Of each stage; with a layout, of each place of its mesh; all of them where they take
+        micro-batches in turn.
     micro : Micro
     modules : sequence of str
         Patterns of modules that are recomputed.
@@ -96,6 +98,8 @@ def run_in_stages(
     """A program of micro-batches, or of the whole batch, with each op in the stage of its origin,
     by a schedule, judged. The other arguments are those of :func:`piped`.
     """
+    if micro.in_turn:
+        return in_turn(placed, np.asarray(stage), devices, micro.in_turn)
     if micro.n > 1:
         return scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
     program, op_of = placed.program, placed.reduced.op_of

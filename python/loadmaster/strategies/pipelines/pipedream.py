@@ -14,17 +14,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.units import format_seconds
-from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.problem import Problem, ranks
-from loadmaster.model.orders import program_order
-from loadmaster.strategies.candidate import Candidate, judged
-from loadmaster.strategies.pipelines.baselines import advised, equal_layers
-from loadmaster.strategies.pipelines.phases import BACKWARD, ONCE, WEIGHT, passes
-from loadmaster.strategies.pipelines.piped import micro_batched
+from loadmaster.judge.problem import Problem
+from loadmaster.model.micro import Micro
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.baselines import advised, equal_layers, told
+from loadmaster.strategies.pipelines.piped import piped, with_recipe
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.registry import strategy
@@ -62,23 +59,8 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
         f"would end one every {format_seconds(period)} by its own objective"
     )
     stage = np.searchsorted(at[ends[:-1]], line.place, "right")
-    return _in_turn(problem, m, stage, replicas).noted(note)
-
-
-def _in_turn(problem: Problem, m: int, stage: NDArray[np.int64], replicas: list[int]) -> Candidate:
-    """Stages whose replicas take micro-batches in turn, judged."""
-    first = np.concatenate([[0], np.cumsum(replicas)[:-1]])
-    placed = micro_batched(problem, m)
-    program, op_of = placed.program, placed.reduced.op_of
-    of_op = stage[program.serves[op_of]]
-    micro = np.maximum(program.micro[op_of], 0)
-    # Gradients are summed, in place, where the first micro-batch's are made.
-    devices = (first[of_op] + micro % np.array(replicas)[of_op])[placed.graph.lead]
-    kind = passes(program)[op_of]
-    # Backward passes before forward passes, the first micro-batch first, updates last.
-    later = np.where(kind == ONCE, 2, np.isin(kind, (BACKWARD, WEIGHT), invert=True))
-    order = np.lexsort((ranks(program_order(placed.graph)), micro, later))
-    return judged(placed, Assignment(devices.astype(np.int32), ranks(order.astype(np.int32))))
+    made_of = stage, list(range(sum(replicas))), Micro(m, in_turn=tuple(replicas))
+    return told(space, with_recipe(piped(problem, *made_of), *made_of)).noted(note)
 
 
 def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[int]] | None:

@@ -24,7 +24,7 @@ from loadmaster.strategies.pipelines.floors import floors
 from loadmaster.strategies.pipelines.insides import Inside
 from loadmaster.strategies.pipelines.schedules import NAMED, Named
 from loadmaster.strategies.pipelines.searching import searched
-from loadmaster.strategies.pipelines.shapes import Shape, moved, near, ranked
+from loadmaster.strategies.pipelines.shapes import Shape, holds, moved, near, ranked
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.registry import strategy
 
@@ -262,19 +262,26 @@ def _searched(
 
 
 def _judged(shape: Shape, share: float, asked: Asked) -> Iterator[tuple[Candidate, Shape]]:
-    """A shape with its cuts moved, by its schedule and by the one that is searched for, where
-    stages do not tell of a much longer step than there is already.
+    """A shape with its cuts moved, with look-ups where tied weights are if that is better, by its
+    schedule and by the one that is searched for, where stages do not tell of a much longer step
+    than there is already.
     """
-    some = [moved(shape, share)]
+    limit, objective = asked.least * (1 + NEAR), shape.space.problem.objective
+    shape = moved(shape, share)
+    some = [shape]
+    if (other := shape.gathered) is not None and holds(other, share):
+        some.append(moved(other, share))
+    found = [(one.judged(), one) for one in some if one.seconds < limit]
+    yield from found
+    if found:
+        _, shape = min(found, key=lambda one: objective.rank(one[0].verdict))
     if asked.is_free:
-        shape = some[0]
         alive = shape.most_alive(share)
         given = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
         if (free := replace(shape, schedule=given)).seconds < shape.seconds:
-            some.append(moved(free, share))
-    for shape in some:
-        if shape.seconds < asked.least * (1 + NEAR):
-            yield shape.judged(), shape
+            free = moved(free, share)
+            if free.seconds < limit:
+                yield free.judged(), free
 
 
 def _moved_by_judge(

@@ -1,10 +1,13 @@
-"""Stages with replicas, tensor parallelism and recomputation: Piper, under its own cost model.
+"""Stages with replicas, tensor parallelism and recomputation: Piper, by its own cost model.
 
 Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional Planner for DNN Parallelization"
 (NeurIPS 2021), section 3. The period is the largest time per sample of any stage. A stage takes,
 with d replicas, 1 / d of what its layers take and exchange with other stages per sample, and the
 exchange of gradients between replicas once per batch: 4 (d - 1) / d of its parameters. In a stage
 as many samples are in flight as it and all later stages have replicas, dealt out to its own ones.
+
+As a method it plans a model's own costs (:mod:`.piper_inputs`), with equal stages: a recipe has one
+mesh for the inside of all of them.
 """
 
 from __future__ import annotations
@@ -16,9 +19,101 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.units import format_bytes
+from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.problem import Problem
+from loadmaster.model.micro import Micro
 from loadmaster.model.orders import program_order
 from loadmaster.readers.piper import Piper
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.baselines import advised, equal_layers, told
+from loadmaster.strategies.pipelines.piped import piped, with_recipe
+from loadmaster.strategies.pipelines.piper_inputs import Width, widths
+from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.registry import strategy
+
+#: How often stages are found for less of the memory, where the judge finds the last ones over it,
+#: and the share of it that is left free then.
+_ATTEMPTS, _SPARE = 4, 0.97
+
+
+@strategy("piper", "stages of replicas and tensor parallelism, by Piper's own cost model")
+def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
+    """The stages of :func:`stages` on a model's own costs, by 1F1B.
+
+    Replicas and the degree of tensor parallelism are the same in every stage; of all that there are
+    devices for, those are taken that end a batch soonest by Piper's own objective.
+
+    Parameters
+    ----------
+    problem : Problem
+    micro_batches : int, optional
+        Parts of the batch, each of which is shared by the replicas of a stage. Absent: as many as
+        the batch has samples for, up to four per stage.
+
+    Raises
+    ------
+    InputError
+        One device, or one sample.
+    """
+    space, share = Space.of(problem), 1.0
+    known = list(widths(space, micro_batches))
+    for _ in range(_ATTEMPTS):
+        best: tuple[float, Width, Piper, PiperStages] | None = None
+        for width in known:
+            if found := _planned(width, share):
+                seconds = width.m * found[1].period
+                if best is None or seconds < best[0]:
+                    best = (seconds, width, *found)
+        if best is None:
+            break
+        candidate = _judged(*best[1:])
+        if candidate.fits:
+            return candidate
+        share *= _SPARE / candidate.overfull
+    return equal_layers(space, advised(space, micro_batches, problem.cluster.n_devices))
+
+
+def _planned(width: Width, share: float) -> tuple[Piper, PiperStages] | None:
+    """The stages of a width, and the input that they were found for; None: none fit in a share of
+    the memory.
+
+    Nothing that is made anew is quicker, so it counts only where memory is short.
+    """
+    given = width.given(again=False, share=share)
+    roomy = stages(replace(given, memory=float("inf")))
+    if (roomy.held <= given.memory).all():
+        return given, roomy
+    given = width.given(again=True, share=share)
+    try:
+        return given, stages(given)
+    except InfeasibleError:
+        return None
+
+
+def _judged(width: Width, given: Piper, found: PiperStages) -> Candidate:
+    """Stages of the user's ops, judged."""
+    space, n = width.space, len(found.seconds)
+    again = np.array([name == "made anew" for name in given.names])[found.choice]
+    modules = space.recomputed(width.part, again)
+    made_of = (
+        found.stage[width.part],
+        width.on[:n],
+        Micro(width.m, "1f1b"),
+        modules,
+        width.layout,
+    )
+    candidate = with_recipe(piped(space.problem, *made_of), *made_of)
+    if width.layout is None:
+        candidate = told(space, candidate)
+    inside = [
+        counted(width.replicas, "replica"),
+        f"tensor parallelism of {width.tensor}",
+        f"{counted(len(modules), 'layer')} recomputed",
+    ]
+    return candidate.noted(
+        f"{counted(n, 'stage')} of {', '.join(inside)}, {width.m} micro-batches; by its own "
+        f"objective one ends every {format_seconds(found.period)}"
+    )
 
 
 @dataclass(frozen=True)

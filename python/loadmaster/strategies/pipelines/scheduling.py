@@ -189,7 +189,9 @@ def _sent_last(staged: Staged) -> NDArray[np.int64]:
     """Ops of micro-batches that others read once, on another device, and nobody else does."""
     src, dst, _, _ = staged.problem.graph.flows()
     many = staged.passes != ONCE
-    leaves = many[src] & ~many[dst] & (staged.placed[src] != staged.placed[dst])
+    leaves = (
+        many[src] & ~many[dst] & ~staged.aside[dst] & (staged.placed[src] != staged.placed[dst])
+    )
     found = np.zeros(len(many), dtype=bool)
     found[src[leaves]] = True
     found[src[many[src] & many[dst]]] = False

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from loadmaster.base.units import counted
 from loadmaster.model.micro import WINDOWS, Micro
-from loadmaster.model.patterns import escaped_pattern
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.chains import (
     Chain,
@@ -26,7 +25,7 @@ from loadmaster.strategies.pipelines.insides import Inside
 from loadmaster.strategies.pipelines.piped import micro_of, schedule_of, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named, Windows, windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import Gathered, Space
 from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.transforms.layout import Layout
 
@@ -112,14 +111,21 @@ class Shape:
         makes activations anew.
         """
         again = np.array(self.chain.ways) >= len(self.pools)
-        if not again.any():
-            return ()
-        layer_of, phases = self.space.layer_of, self.space.problem.model.phases
-        last: dict[str, int] = {}
-        for layer, phase, stage in zip(layer_of, phases, self.stage.tolist(), strict=True):
-            if layer and phase == "f":
-                last[layer] = max(last.get(layer, 0), stage)
-        return tuple(escaped_pattern(layer) for layer, stage in last.items() if again[stage])
+        return self.space.recomputed(self.stage, again) if again.any() else ()
+
+    @property
+    def gathered(self) -> Shape | None:
+        """The same stages with look-ups in tied weights where the last readers of these are; None:
+        there are none.
+        """
+        space, n = self.space.gathered(self.line), len(self.pools)
+        if space is None:
+            return None
+        ways = [
+            replace(way, costs=space.costs(self.m, again=at >= n, inside=self.inside)[0])
+            for at, way in enumerate(self.ways)
+        ]
+        return replace(self, space=space, line=0, ways=ways)
 
     @property
     def words(self) -> str:
@@ -130,7 +136,9 @@ class Shape:
         inside = f" x {self.inside.words}" if self.inside is not None else ""
         name = self.schedule if isinstance(self.schedule, str) else "searched schedule"
         micro = counted(self.m, "micro-batch", "micro-batches")
-        return f"{counted(len(self.chain), 'stage')}{inside}{per_device}, {micro}, {name}{again}"
+        rows = ", looked up where a tied weight is" if isinstance(self.space, Gathered) else ""
+        said = f"{counted(len(self.chain), 'stage')}{inside}{per_device}, {micro}, {name}"
+        return f"{said}{again}{rows}"
 
     @property
     def made_of(

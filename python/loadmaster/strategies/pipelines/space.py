@@ -13,6 +13,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.model.module_paths import module_path
+from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.program import Program
 from loadmaster.strategies.pipelines.chains import Pool, pools
 from loadmaster.strategies.pipelines.cuts import cuts
@@ -50,6 +51,7 @@ class Space:
     _costs: dict[tuple[int, bool, Inside | None], list[StageCosts]] = field(default_factory=dict)
     _shared: dict[tuple[bool, Inside], Program] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[str, ...]], Problem] = field(default_factory=dict)
+    _gathered: dict[int, Gathered | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem) -> Space:
@@ -68,6 +70,24 @@ class Space:
     def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
         """Orders of the model, each with its cut candidates."""
         return [(line, cuts(self.problem, line)) for line in lines(self.problem)]
+
+    def gathered(self, line: int) -> Space | None:
+        """The space of one line alone, with look-ups in tied weights where the last readers of
+        these are; None: there are none.
+        """
+        if line not in self._gathered:
+            of, at = self.lines[line]
+            made = None
+            if of.gathered is not None:
+                made = Gathered(
+                    self.problem,
+                    self.batch,
+                    _shared=self._shared,
+                    _placed=self._placed,
+                    line=(Line(of.gathered, of.is_open), at),
+                )
+            self._gathered[line] = made
+        return self._gathered[line]
 
     @cached_property
     def pools(self) -> list[Pool]:
@@ -106,14 +126,22 @@ class Space:
         """What is known of sharding the problem; None: it is not known how ops can be cut."""
         return Labelled.of(self.problem) if can_be_sharded(self.problem) else None
 
-    def probe(self, m: int, *, again: bool = False, inside: Inside | None = None) -> Problem:
+    def probe(
+        self,
+        m: int,
+        *,
+        again: bool = False,
+        inside: Inside | None = None,
+        layout: Layout | None = None,
+    ) -> Problem:
         """The problem with two micro-batches, of which the second is of the size that each of m
-        has: it also adds its gradients, and so costs what each costs.
+        has: it also adds its gradients, and so costs what each costs. A layout shares its ops
+        inside of stages.
         """
         each = self.batch // m
         modules, rows = self.layers if again else (), (self.batch - each, each)
         if inside is None:
-            return micro_batched(self.problem, 2, modules, rows)
+            return micro_batched(self.problem, 2, modules, rows, layout)
         if (again, inside) not in self._shared:
             self._shared[again, inside] = shard(self.problem.model, inside.layout, modules)
         return self.problem.transformed(micro_batches(self._shared[again, inside], 2, rows))
@@ -129,6 +157,22 @@ class Space:
             self._placed.clear()
             self._placed[key] = micro_batched(self.problem, m, modules)
         return self._placed[key]
+
+    def recomputed(self, part: NDArray[np.integer], again: NDArray[np.bool_]) -> tuple[str, ...]:
+        """Patterns of the layers whose forward pass ends in a part that makes activations anew.
+
+        Parameters
+        ----------
+        part : int [n_ops]
+            Of each of the user's ops; parts are numbered along a line.
+        again : bool [n_parts]
+        """
+        last: dict[str, int] = {}
+        phases = self.problem.model.phases
+        for layer, phase, at in zip(self.layer_of, phases, part.tolist(), strict=True):
+            if layer and phase == "f":
+                last[layer] = max(last.get(layer, 0), at)
+        return tuple(escaped_pattern(layer) for layer, at in last.items() if again[at])
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:
@@ -191,6 +235,18 @@ class Space:
         if width is not None:
             return [checks.integer("devices_per_stage", width, 1, n // (stages or 2))]
         return [w for w in range(1, n // (stages or 2) + 1) if n % w == 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered(Space):
+    """Pipelines along one gathered line."""
+
+    line: tuple[Line, NDArray[np.int64]] = field(kw_only=True)
+
+    @cached_property
+    def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
+        """The one line, with its cut candidates."""
+        return [self.line]
 
 
 def lacks(problem: Problem) -> str:

@@ -21,6 +21,7 @@ from loadmaster.strategies.pipelines.phases import (
     FORWARD,
     ONCE,
     WEIGHT,
+    aside,
     passes,
     passes_of_places,
 )
@@ -130,9 +131,19 @@ class Staged:
         return self.problem.program.micro[self.problem.reduced.op_of]
 
     @cached_property
+    def _parts(self) -> NDArray[np.int8]:
+        """What each reduced op is a part of, whatever its stage."""
+        return passes(self.problem.program)[self.problem.reduced.op_of]
+
+    @cached_property
+    def aside(self) -> NDArray[np.bool_]:
+        """Ops of micro-batches that no pass of their stage waits for: bool [n_reduced]."""
+        return aside(self.problem.graph, self._parts, self.micro, self.of_op)
+
+    @cached_property
     def passes(self) -> NDArray[np.int8]:
-        """What each reduced op is a part of."""
-        part = passes(self.problem.program)[self.problem.reduced.op_of]
+        """What each reduced op is a part of; ONCE, if it is on the side."""
+        part = np.where(self.aside, np.int8(ONCE), self._parts)
         return passes_of_places(part, self.of_op)
 
     @cached_property

@@ -18,12 +18,13 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.model.orders import frugal_order, program_order
+from loadmaster.model.orders import program_order
 from loadmaster.readers.max_load import MaxLoad
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.balance import Balance
+from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.max_load import split
-from loadmaster.strategies.pipelines.period_cuts import Line, period_cuts, sent
+from loadmaster.strategies.pipelines.period_cuts import period_cuts, sent
 from loadmaster.transforms.dealt import deal
 
 #: How near the bound a period is near enough.
@@ -33,21 +34,26 @@ _ENOUGH = 1.001
 _MOST_BATCHES = 32
 
 
-def staged(
-    problem: Problem, devices: list[int] | None = None, *, share: float = 1.0
-) -> list[Candidate]:
-    """Contiguous stages of several orders on these devices, or on all of them; the best first.
+def staged(problem: Problem, *, share: float = 1.0) -> list[Candidate]:
+    """Contiguous stages of several orders on all devices; the best first.
 
     What stays in memory takes at most a share of it: the rest is for batches under way.
     """
+    return _staged(problem, lines(problem), list(_paths(problem)), share)
+
+
+def _staged(
+    problem: Problem, along: list[Line], paths: list[list[int]], share: float = 1.0
+) -> list[Candidate]:
+    """The same along some lines, on each of several lists of devices."""
     found: dict[bytes, Candidate] = {}
-    paths = [devices] if devices is not None else list(_paths(problem))
-    for line in _lines(problem):
+    for line in along:
+        left = len(line.is_open) - line.place[problem.reduced.op_of]
+        order = fast.priority_order(problem.graph, left.astype(np.float64))
         for path in paths:
             at = period_cuts(problem, line, path, share)
             if at is not None and at.tobytes() not in found:
-                made = judged(problem, Assignment(at, ranks(line.order)))
-                found[at.tobytes()] = made
+                found[at.tobytes()] = judged(problem, Assignment(at, ranks(order)))
     return sorted(found.values(), key=lambda one: problem.objective.rank(one.verdict))
 
 
@@ -87,16 +93,6 @@ def of_downsets(problem: Problem) -> Candidate | None:
 
 def _types(problem: Problem) -> NDArray[np.int64]:
     return np.array(problem.cluster.device_types)
-
-
-def _lines(problem: Problem) -> Iterator[Line]:
-    """Lines of several orders, no two alike."""
-    seen: set[bytes] = set()
-    for order_of in (program_order, fast.m_topo, fast.dfs_topo, frugal_order):
-        order = order_of(problem.graph)
-        if order.tobytes() not in seen:
-            seen.add(order.tobytes())
-            yield Line.of(problem, order)
 
 
 def _paths(problem: Problem) -> Iterator[list[int]]:
@@ -143,24 +139,20 @@ def dealt_out(problem: Problem) -> Iterator[Candidate]:
     """Whole models on groups of devices, which take batches of a round in turn: as many models as
     devices first, then fewer, each as stages of several devices.
     """
-    path = next(_paths(problem))
+    path, along = next(_paths(problem)), lines(problem)
     n = len(path)
     for size in (size for size in range(1, n // 2 + 1) if n % size == 0):
         groups = [path[i : i + size] for i in range(0, n, size)]
-        lanes = [_lane(problem, group) for group in groups]
-        kept = [lane for lane in lanes if lane is not None]
+        lanes = [_staged(problem, along, [group]) for group in groups]
+        kept = [lane[0] for lane in lanes if lane]
         if len(kept) > 1:
-            yield _dealt(problem, kept)
+            yield dealt(problem, kept)
 
 
-def _lane(problem: Problem, group: list[int]) -> Candidate | None:
-    """The best placement of the model on a group; None: what stays does not fit there."""
-    found = staged(problem, group)
-    return found[0] if found else None
-
-
-def _dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
-    """Batches dealt out to lanes by their speed."""
+def dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
+    """Whole models beside each other that take batches of a round in turn, judged: as many batches
+    for each lane, a placement of the model, as its speed allows.
+    """
     periods = np.array([lane.verdict.period for lane in lanes])
     counts = counts_by_speed(periods)
     lanes = [lane for lane, count in zip(lanes, counts, strict=True) if count]
@@ -174,9 +166,9 @@ def _dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
     order = np.stack([lane.assignment.priority for lane in lanes])[lane_of, source]
     priority = batch * problem.graph.n_ops + order
     words = f"{len(lanes)} whole models take batches in turn"
-    dealt = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
+    unequal = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
     made = Assignment(at.astype(np.int32), priority.astype(np.int32))
-    return judged(placed, made, (words + dealt,))
+    return judged(placed, made, (words + unequal,))
 
 
 def counts_by_speed(periods: NDArray[np.float64]) -> list[int]:

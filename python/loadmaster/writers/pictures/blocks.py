@@ -19,6 +19,7 @@ from loadmaster.strategies.pipelines.phases import (
     ONCE,
     PASSES,
     WEIGHT,
+    aside,
     passes,
     passes_of_places,
 )
@@ -71,7 +72,9 @@ class Blocks:
         op_of = plan.problem.reduced.op_of
         ran = of_ops(plan)
         works = ran.finish > ran.start
-        part = passes_of_places(passes(plan.program)[op_of], ran.row)[works].astype(np.int64)
+        parts = passes(plan.program)[op_of]
+        is_aside = _aside(plan, parts)[works]
+        part = passes_of_places(parts, ran.row)[works].astype(np.int64)
         part[part == ONCE] = len(PASSES)
         micro = plan.program.micro[op_of][works].astype(np.int64)
         chunk = _chunks(plan, ran.row)[works]
@@ -79,6 +82,7 @@ class Blocks:
         order = np.lexsort((start, device))
         part, micro, chunk, device = part[order], micro[order], chunk[order], device[order]
         start, finish = start[order], finish[order]
+        keeps = np.where(is_aside[order], -1, micro)
 
         alike = (np.diff(device) == 0) & (np.diff(micro) == 0) & (np.diff(chunk) == 0)
         part = _whole_backward(part, alike)
@@ -96,8 +100,17 @@ class Blocks:
             micro[first],
             chunk[first],
             1 - busy / span,
-            _alive(start, finish, device, micro, n),
+            _alive(start, finish, device, keeps, n),
         )
+
+
+def _aside(plan: Plan, part: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which reduced ops keep no micro-batch alive: those on the side of their stage's passes."""
+    stage, program, reduced = stage_of(plan), plan.program, plan.problem.reduced
+    if stage is None:
+        return np.zeros(len(part), dtype=bool)
+    op_of = reduced.op_of
+    return aside(reduced.graph, part, program.micro[op_of], stage[program.serves[op_of]])
 
 
 def _chunks(plan: Plan, device: Ints) -> Ints:

@@ -312,6 +312,10 @@ def _staged(plan: Plan, root: str, reasons: list[Reason]) -> _Staged | None:
         below = f" below {root!r}" if root else ""
         reasons.append(f"no op of {graph.name!r} is in a module{below}")
         return None
+    if recipe is not None and recipe.micro is not None and recipe.micro.in_turn:
+        counts = [str(n) for n in recipe.micro.in_turn]
+        reasons.append(("devices of a stage take micro-batches in turn; stages have", counts))
+        return None
     if recipe is not None and recipe.micro is not None and not recipe.labels:
         on = tuple(recipe.mesh.on(plan.cluster).tolist())
         n = len(on) * recipe.micro.chunks
