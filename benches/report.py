@@ -2,6 +2,7 @@
 
     python benches/report.py [--ops 50000]      # CPU seconds, megabytes, milliseconds in a browser
     python benches/report.py --pictures docs    # report-step.png and report-graph.png
+    python benches/report.py --pages docs/reports  # whole pages of four plans, wide and on a phone
 
 Needs the extra ``report``, and for what a browser sees selenium, chromium and
 chromedriver; for pictures matplotlib.
@@ -25,10 +26,23 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import chromium
 from pictured import layered
 from PIL import Image
+from quality import pcie
 
 import loadmaster as lm
 from loadmaster.writers.pictures.trace import write_trace
 from loadmaster.writers.report import write_report
+
+#: Plans whose pages are looked at: an example, a cluster, a method.
+PLANS: dict[str, tuple[str, Callable[[], lm.Cluster], str]] = {
+    "bert": ("bert-large", lambda: lm.Cluster.preset("8xH100-NVLink"), "auto"),
+    "inception": ("inception-v3", lambda: lm.Cluster.preset("4xV100-PCIe"), "auto"),
+    "mixtral": ("mixtral", lambda: lm.Cluster.preset("8xA100-NVLink"), "auto"),
+    "pipeline": ("bert-large", lambda: pcie(8), "pipeline"),
+}
+
+#: Colours of a saved picture, and pixels from the top of a page that it has at most.
+COLOURS = 96
+TALLEST = {"wide": 3600, "phone": 7000}
 
 MARKS = """
 const paint = performance.getEntriesByName('first-contentful-paint')[0];
@@ -86,7 +100,7 @@ def figures(n_ops: int) -> None:
 
 
 def pictures(folder: Path) -> None:
-    """The step with a link of the chain chosen, and the graph."""
+    """The step with an op found and explained, and the graph with a module open."""
     graph, cluster = lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe")
     # The README's plan on a machine that is busy too: as much work as fits within its second.
     plan = lm.place(graph, cluster, effort="fast", time_limit=60)
@@ -94,26 +108,66 @@ def pictures(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary, chromium() as browser:
         page = Path(temporary, "plan.html")
         write_report(plan, page)
-        browser.set_window_size(1100, 1110)
+        browser.set_window_size(1400, 1000)
         opened(browser, page)
-        for button in ("#long", "[data-step=last]", *["[data-step=back]"] * 3):
-            browser.find_element("css selector", button).click()
+        browser.execute_script("document.getElementById('long').click()")
+        for step in ("last", "back", "back", "back"):
+            browser.execute_script(f"document.querySelector('[data-step={step}]').click()")
             time.sleep(0.5)
-        for picture, inside in (("step", "#timeline"), ("graph", "#graph")):
-            show = "document.querySelector(arguments[0]).parentElement.scrollIntoView()"
-            browser.execute_script(show, inside)
-            time.sleep(0.5)
-            shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
-            small = shot.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-            small.save(folder / f"report-{picture}.png", optimize=True)
+        saved(browser, folder / "report-step.png")
+        show = """
+        const rows = [...document.querySelectorAll('.module > button')];
+        rows.find((row) => row.textContent === 'Mixed_6a').click();
+        document.getElementById('graph').parentElement.scrollIntoView();
+        """
+        browser.execute_script(show)
+        time.sleep(0.5)
+        saved(browser, folder / "report-graph.png")
+
+
+def saved(browser: Any, path: Path) -> None:
+    """What the browser shows, as a small PNG."""
+    shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+    way = Image.Quantize.MAXCOVERAGE
+    small = shot.quantize(COLOURS, way, kmeans=3, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1e3:.0f} KB")
+
+
+def pages(folder: Path) -> None:
+    """The whole page of each of :data:`PLANS`, on a wide window and on a phone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary, chromium() as browser:
+        page = Path(temporary, "plan.html")
+        for name, (graph, cluster, method) in PLANS.items():
+            plan = lm.place(lm.read(f"example:{graph}"), cluster(), method)
+            print(plan.summary())
+            write_report(plan, page)
+            for screen, width in (("wide", 1440), ("phone", 390)):
+                resize(browser, width, 1000)
+                opened(browser, page)
+                height = browser.execute_script("return document.documentElement.scrollHeight")
+                resize(browser, width, min(height, TALLEST[screen]))
+                time.sleep(1)
+                saved(browser, folder / f"{name}-{screen}.png")
+
+
+def resize(browser: Any, width: int, height: int) -> None:
+    """Makes the page so many pixels large; a narrow one is that of a phone."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ops", type=int, default=50_000)
     parser.add_argument("--pictures", type=Path, metavar="FOLDER")
+    parser.add_argument("--pages", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
     if arguments.pictures:
         pictures(arguments.pictures)
+    elif arguments.pages:
+        pages(arguments.pages)
     else:
         figures(arguments.ops)

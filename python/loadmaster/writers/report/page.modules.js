@@ -93,8 +93,8 @@ function showGraph(focused) {
     const element = make("div", { className: "module" }, opens, timeBar(node, most),
                          make("span", {}, seconds(total(node))), make("span"), node.told && toldOf(i, r, lines));
     element.dataset.node = i;
-    element.onmouseenter = element.onfocusin = () => pickOut(r);
-    element.onmouseleave = element.onfocusout = () => pickOut(-1);
+    for (const event of ["mouseenter", "focusin"]) element.addEventListener(event, () => pickOut(r));
+    for (const event of ["mouseleave", "focusout"]) element.addEventListener(event, () => pickOut(-1));
     return element;
   });
   $("graph").replaceChildren(...elements, svg);

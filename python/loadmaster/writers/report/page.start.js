@@ -23,9 +23,16 @@ $("timeline").on("plotly_click", ({ points: [point] }) => {
 });
 showPosition();
 document.body.dataset.drawn = "timeline";
+// On a phone, rows have only the first line of their names, and bars have no words.
+function fitted(layout) {
+  const { yaxis } = layout, ticktext = yaxis.ticktext.map((text) => (isNarrow() ? text.split("<br>")[0] : text));
+  const font = { size: isNarrow() ? 10 : 12, color: INK };
+  return { ...layout, font, dragmode: hasFinger ? false : "zoom", yaxis: { ...yaxis, ticktext } };
+}
 for (const [id, figure] of Object.entries(data.figures)) {
   await new Promise(requestAnimationFrame);
-  await Plotly.newPlot(id, figure.data, figure.layout, CONFIG);
+  const traces = isNarrow() ? figure.data.map((trace) => ({ ...trace, textposition: "none" })) : figure.data;
+  await Plotly.newPlot(id, traces, fitted(figure.layout), CONFIG);
 }
 showGraph();
 let drawnAt = innerWidth;
