@@ -20,7 +20,7 @@ from loadmaster.writers.pictures.bars import of_ops
 Ints = NDArray[np.int64]
 
 #: Modules that one module opens into; of more, neighbours in time are taken together first.
-MAX_CHILDREN = 30
+MAX_CHILDREN = 40
 
 #: Words of a path that open one after another; the rest of a longer one is one word.
 DEEPEST = 24

@@ -29,7 +29,7 @@ function shownNodes() {
 }
 
 // At first the longest modules are open, until there is something to see.
-const FEW = 8, ENOUGH = 40;
+const FEW = 8, ENOUGH = 50;
 for (let shown = shownNodes()[0]; shown.length < FEW; shown = shownNodes()[0]) {
   const closed = shown.map(({ i }) => nodes[i])
     .filter((node) => !node.open && node.children.length && shown.length + node.children.length <= ENOUGH);
@@ -126,8 +126,8 @@ function drawFlows(elements, lines) {
 }
 
 function pickOut(r) {
-  $("graph").classList.toggle("picks", r >= 0);
   for (const path of $("graph").querySelectorAll("path")) {
     path.classList.toggle("near", path.dataset.ends.split(" ").includes(`${r}`));
   }
+  $("graph").classList.toggle("picks", $("graph").querySelector("path.near") !== null);
 }
