@@ -49,7 +49,10 @@ def test_nobody_watches_nothing_is_said(capsys, monkeypatch):
     ("words", "kept"),
     [
         (["place", "example:lenet", "--method", "heft"], "the plan is not saved: -o PLAN.json"),
-        (["compare", "example:lenet", "--methods", "heft"], "-o PLAN.json saves one"),
+        (
+            ["compare", "example:lenet", "--methods", "heft"],
+            "-o PLAN.json, or --target TARGET, saves one",
+        ),
         (["sweep", "example:lenet", "--methods", "heft", "--workers", "1"], "-o TABLE.csv saves"),
         (["fit", "example:lenet"], ""),
     ],

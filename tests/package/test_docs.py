@@ -182,6 +182,16 @@ ADDRESSES = {
     "https://www.apple.com/pt/newsroom/2023/06/apple-introduces-m2-ultra",
     "https://liliputing.com/amd-ryzen-mobile-7040u-chips-are-coming-to-thin-and-light-laptops-zen-4-and-rdna-3/",
     "https://www.macrumors.com/2020/11/10/apple-announces-m1-chip-for-the-mac/",
+    # Where recipes were published: read in snapshots of these repositories.
+    "https://github.com/NVIDIA/Megatron-LM/blob",
+    "https://github.com/NVIDIA/Megatron-LM/blob/090e141cc47ddf3317464bf9af7561b932c131c1/examples/pretrain_gpt_distributed.sh",
+    "https://github.com/NVIDIA/Megatron-LM/blob/090e141cc47ddf3317464bf9af7561b932c131c1/examples/pretrain_gpt_distributed_with_mp.sh",
+    "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/llama/train_llama3_8b_h100_fp8.sh",
+    "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/mixtral/README.md",
+    "https://github.com/pytorch/torchtitan/blob/main",
+    "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md",
+    "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/",
+    "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/latency-tests.json",
 }
 
 #: The name of an XML namespace, which looks like an address and is opened by no one.

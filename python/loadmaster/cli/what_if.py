@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         "what-if",
         run,
         "plan again on other hardware, and say what it gains",
-        examples=("plan.json --add-device gpu4 --scale-link 2",),
+        examples=("plan.json --add-device gpu3 --scale-link 2",),
     )
     options.add_plan(command)
     for flag, metavar, text in CHANGES:

@@ -379,8 +379,8 @@ def _methods(
     methods: MethodLike | Iterable[MethodLike], targets: MethodLike | Iterable[MethodLike]
 ) -> list[Any]:
     """Methods, then targets with the word before their name."""
-    found = [] if methods == () else _several("methods", methods, str, tuple)
-    for one in [] if targets == () else _several("targets", targets, str, tuple):
+    found = _several("methods", methods, str, tuple) if methods else []
+    for one in _several("targets", targets, str, tuple) if targets else ():
         found.append(f"{TARGET}{one}" if isinstance(one, str) else (f"{TARGET}{one[0]}", *one[1:]))
     if not found:
         raise InputError("no methods and no targets are given")

@@ -99,7 +99,7 @@ def with_batch(problem: Problem, times: int) -> Problem:
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "single")
     >>> larger = with_batch(plan.problem, 4)
-    >>> 1 < larger.op_time.sum() / plan.problem.op_time.sum() < 4
+    >>> bool(1 < larger.op_time.sum() / plan.problem.op_time.sum() < 4)
     True
     """
     graph = scaled_batch(problem.model, Fraction(times))
