@@ -122,7 +122,7 @@ def test_the_recipe_comes_back_and_is_told(plan: lm.Plan, tmp_path: Path, capsys
     assert loaded.recipe == recipe
     assert loaded.layout.labels.tolist() == plan.layout.labels.tolist()
     words = recipe_in_words(loaded)
-    assert words.startswith("pp 2 x dp 2; pp: stage")
+    assert words.startswith("pp 2 x dp 2; pp: stage 0 ")
     assert "dp: " in words
     assert "4 micro-batches" in loaded.summary()
     head, rows = module_rows(loaded)

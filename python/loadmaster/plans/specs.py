@@ -17,7 +17,7 @@ from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import layerless
 from loadmaster.model.recipe import REPLICATE, WHOLE, Mesh
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.told import told_words
+from loadmaster.plans.told import stage_of, told_words
 
 #: How module paths of what belongs to an optimizer begin.
 _OPTIM = "optim."
@@ -219,6 +219,11 @@ class _Row:
         )
 
 
+def _stage(word: str) -> float:
+    """The number of a stage, by its word."""
+    return int(word.removeprefix("stage "))
+
+
 def recipe_in_words(plan: Plan) -> str:
     """The mesh of a plan with a recipe, and how the work is shared on each axis, in a line.
 
@@ -226,14 +231,15 @@ def recipe_in_words(plan: Plan) -> str:
     """
     assert plan.recipe is not None
     seconds, runs = _seconds(plan), np.flatnonzero(plan.graph.reduced.runs)
-    said = []
+    said, is_pipeline = [], stage_of(plan) is not None
     for axis, column in told_words(plan).items():
         by_word: dict[str, float] = defaultdict(float)
         for op in runs.tolist():
             by_word[column[op]] += float(seconds[op])
         total = sum(by_word.values())
-        ranked = sorted(by_word.items(), key=lambda row: -row[1])
-        shares = {word: of / total for word, of in ranked} if total else {}
+        in_order = is_pipeline and axis == plan.recipe.mesh.names[0]
+        ranked = sorted(by_word, key=_stage if in_order else lambda word: -by_word[word])
+        shares = {word: by_word[word] / total for word in ranked} if total else {}
         said.append(f"{axis}: {shares_in_words(shares) or counted(len(runs), 'op')}")
     if (micro := plan.recipe.micro) is not None:
         said.append(f"{counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}")
