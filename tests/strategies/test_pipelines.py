@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.trained import linears
+from trained import linears
 
 import loadmaster as lm
 import loadmaster.fast as fast

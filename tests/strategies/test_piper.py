@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.trained import linears
+from trained import linears
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError

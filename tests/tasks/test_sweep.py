@@ -170,7 +170,7 @@ def test_a_case_starts_from_the_plan_for_its_ops():
         ({"methods": [("heft", {"rounds": {1, 2}})]}, "options of 'heft' cannot be written"),
         ({"methods": [3]}, "methods has 3"),
         ({"methods": [("heft",)]}, r"a method is \('heft',\)"),
-        ({"methods": []}, "no methods are given"),
+        ({"methods": []}, "no methods and no targets are given"),
         ({"graphs": 7}, "graphs is 7"),
         ({"clusters": [None]}, "clusters has None"),
         ({"seeds": "01"}, "seeds has '0'"),

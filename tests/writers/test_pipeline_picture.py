@@ -8,6 +8,7 @@ from browser import chromium
 from pictured import measured
 from pipelined import plan_of, uniform
 from strategies import in_ms
+from trained import linears
 
 import loadmaster as lm
 from loadmaster.cli import main
@@ -72,9 +73,9 @@ def test_many_ops_of_a_stage_are_one_box():
 
 
 def test_boxes_say_which_of_its_stages_a_device_does():
-    graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("2xV100-NVLink")
+    graph, cluster = linears([512] * 17, 64), lm.Cluster.preset("2xV100-NVLink")
     options = {"stages": 2, "micro_batches": 4, "schedule": "interleaved-1f1b"}
-    plan = lm.place(graph, cluster, "pipeline", **options)
+    plan = lm.place(graph, cluster, "pipeline", devices_per_stage=1, **options)
     blocks = Blocks.of(plan)
     for device in range(2):
         order = []

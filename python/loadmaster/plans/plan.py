@@ -425,7 +425,7 @@ class Plan(Printed):
         write_report(self, path, comparison=comparison)
 
     def summary(self) -> str:
-        """What a person wants to know, in ten lines or fewer."""
+        """What a person wants to know, in a dozen lines or fewer."""
         from loadmaster.plans.summary import summary
 
         return summary(self)

@@ -219,9 +219,9 @@ class _Row:
         )
 
 
-def _stage(word: str) -> float:
+def _stage(row: tuple[str, float]) -> float:
     """The number of a stage, by its word."""
-    return int(word.removeprefix("stage "))
+    return int(row[0].removeprefix("stage "))
 
 
 def recipe_in_words(plan: Plan) -> str:
@@ -238,8 +238,9 @@ def recipe_in_words(plan: Plan) -> str:
             by_word[column[op]] += float(seconds[op])
         total = sum(by_word.values())
         in_order = is_pipeline and axis == plan.recipe.mesh.names[0]
-        ranked = sorted(by_word, key=_stage if in_order else lambda word: -by_word[word])
-        shares = {word: by_word[word] / total for word in ranked} if total else {}
+        order = _stage if in_order else lambda row: -row[1]
+        ranked = sorted(by_word.items(), key=order)
+        shares = {word: of / total for word, of in ranked} if total else {}
         said.append(f"{axis}: {shares_in_words(shares) or counted(len(runs), 'op')}")
     if (micro := plan.recipe.micro) is not None:
         said.append(f"{counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}")

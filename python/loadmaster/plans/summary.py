@@ -1,4 +1,4 @@
-"""The summary of a plan: at most ten lines of text, or plain data for JSON."""
+"""The summary of a plan: at most a dozen lines of text, or plain data for JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verdict(plan: Plan) -> str | None:
 
 
 def summary(plan: Plan) -> str:
-    """Makespan, against one device and the bound, devices, bytes moved; ten lines or fewer."""
+    """Makespan, against one device and the bound, devices, bytes moved; a dozen lines or fewer."""
     if plan.objective.goal == "throughput":
         return in_lines([*stream_lines(plan), *_said(plan)])
     under = "" if plan.constraints.is_empty else "under the constraints "

@@ -41,7 +41,8 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     """The stages of :func:`stages` on a model's own costs, by 1F1B.
 
     Replicas and the degree of tensor parallelism are the same in every stage; of all that there are
-    devices for, those are taken that end a batch soonest by Piper's own objective.
+    devices for, those are taken that end a batch soonest by Piper's own objective. Where none fit,
+    or only some devices may run some ops, stages have equal numbers of layers.
 
     Parameters
     ----------
@@ -56,7 +57,8 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
         One device, or one sample.
     """
     space, share = Space.of(problem), 1.0
-    known = list(widths(space, micro_batches))
+    # Its model has no ops that only some devices may run.
+    known = list(widths(space, micro_batches)) if problem.allowed_types.all() else []
     for _ in range(_ATTEMPTS):
         best: tuple[float, Width, Piper, PiperStages] | None = None
         for width in known:

@@ -118,6 +118,8 @@ class Shape:
         """The same stages with look-ups in tied weights where the last readers of these are; None:
         there are none.
         """
+        if self.inside is not None:
+            return None
         space, n = self.space.gathered(self.line), len(self.pools)
         if space is None:
             return None

@@ -12,6 +12,7 @@ experts so, and tokens between them; layers are alike.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
@@ -25,7 +26,7 @@ from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.uniform import Mask, roles_only, tensor_parallel
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only, tensor_parallel
 
 
 @strategy("megatron", "columns, then rows, in every layer, inside of replicas", is_final=True)
@@ -77,14 +78,18 @@ def _shapes(problem: Problem) -> Iterator[Mesh]:
 
 
 def _labelled(space: Space, shapes: list[Mesh], sequence: bool) -> Iterator[Ranked]:
+    """The labels of each mesh: by turns, or, where those do not go with each other, as between
+    convolutions and what follows them, any by features, heads and experts.
+    """
     structure = space.structure
     replicas = roles_only(structure, ("batch",), ("whole",))
+    loose = roles_only(structure, TENSOR, ("whole", *TENSOR))
     for mesh in shapes:
-        inner = tensor_parallel(structure, mesh.shape[-1], sequence=sequence)
-        masks: list[Mask] = [replicas] * (len(mesh.axes) - 1) + [inner]
-        solver = Solver(space.setting(mesh), masks)
-        try:
-            labels = solver.solve(1.0)
-        except InfeasibleError:
-            continue
-        yield Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+        turns = tensor_parallel(structure, mesh.shape[-1], sequence=sequence)
+        for inner in (turns, loose):
+            masks: list[Mask] = [replicas] * (len(mesh.axes) - 1) + [inner]
+            solver = Solver(space.setting(mesh), masks)
+            with suppress(InfeasibleError):
+                labels = solver.solve(1.0)
+                yield Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+                break
