@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes, write_json
 from loadmaster.base.units import counted
-from loadmaster.dimensions.form import FLAT, REPLICATE
+from loadmaster.dimensions.form import FLAT, PARTIAL, REPLICATE
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
@@ -148,6 +148,13 @@ def _cut(layout: Layout) -> NDArray[np.bool_]:
     return found
 
 
+def _passes_sums_on(layout: Layout, axis: int, op: int) -> bool:
+    """Whether an op makes sums of partial sums on an axis: what has no batch left does."""
+    first = layout.dimensions.first
+    reads = layout.wanted[axis, first[op] : first[op + 1]] == PARTIAL
+    return bool(reads.any()) and layout.made[axis, layout.first_output[op]] == PARTIAL
+
+
 class _Said:
     """What is written of a plan, read off its labels."""
 
@@ -214,8 +221,9 @@ class _Said:
     def _data_reasons(self, axis: int) -> Iterator[Reason]:
         """What is otherwise than by the batch, with state as parameters lie."""
         layout, names = self.layout, self.graph.names
-        others = np.flatnonzero(_cut(layout)[axis] & ~layout.is_batch[axis])
-        if others.size:
+        cut = np.flatnonzero(_cut(layout)[axis] & ~layout.is_batch[axis]).tolist()
+        others = [op for op in cut if not _passes_sums_on(layout, axis, op)]
+        if others:
             yield (
                 "on the axis of the batch ops are cut otherwise",
                 [repr(names[op]) for op in others],
