@@ -3,8 +3,9 @@ was predicted; ``truth.py targets`` runs it.
 
 A transformer and a network of wide layers are trained on two cores over gloo: on one process, and
 on two with buckets of two sizes, the optimizer replicated or sharded. Processes run in turn, round
-by round, and a row says the least of the steps. What is predicted comes from times of the ops on
-one process, with the whole batch, and from times of sums and gathers of gloo between two processes.
+by round, and a row says the least of the steps. What is predicted comes from times of the ops with
+the whole batch (on one process; for two, while both cores are busy: `lm.measure_ops`), and from
+times of sums and gathers of gloo between two processes.
 """
 
 from __future__ import annotations
@@ -165,8 +166,15 @@ def planned(model: str, cluster: lm.Cluster) -> dict[str, lm.Plan]:
     with ready(single, tape) as session:
         for _ in range(2):
             learn_times(costs, session(FIRST))
+    busy = lm.measure_ops(tape, cpus(2), steps=FIRST)
     return {
-        way: lm.place(tape.graph, cluster, costs=costs, target="ddp", **options)
+        way: lm.place(
+            tape.graph,
+            cluster,
+            costs=busy if options["replicas"] > 1 else costs,
+            target="ddp",
+            **options,
+        )
         for way, options in WAYS.items()
     }
 
