@@ -68,6 +68,19 @@ def test_an_unknown_target_is_refused_before_any_work():
 
 def test_a_plan_of_whole_ops_says_what_was_not_tried():
     plan = lm.place("example:lenet", "2xV100-NVLink", "heft")
-    assert "not tried    replicas, split ops, pipelines, which the method auto has" in str(plan)
+    assert "not tried    other methods: auto also has replicas" in str(plan)
     assert "not tried" not in str(lm.place("example:lenet", "2xV100-NVLink"))
     assert "times        of ops: 100% roofline; `loadmaster calibrate`" in str(plan)
+    whole = lm.place("example:lenet", "2xV100-NVLink", split="none")
+    assert "not tried    replicas, split ops, pipelines: every op was to be whole" in str(whole)
+    alone = lm.place("example:lenet", "2xV100-NVLink", target="ddp", replicas=1)
+    assert "not tried    what the target ddp cannot run; it may split" in str(alone)
+
+
+def test_plans_side_by_side_are_held_against_one_device():
+    """At the prices of a method: those of a target that launches nothing are its own."""
+    found = lm.compare("example:lenet", "2xV100-NVLink", ["single"], targets=["graph"])
+    rows = {line.split("  ")[0]: line for line in str(found).splitlines()}
+    single = found.plans["single"].makespan
+    assert "1.00 x" in rows["single"]
+    assert f"{single / found.plans['target graph'].makespan:.2f} x" in rows["target graph"]

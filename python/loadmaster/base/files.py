@@ -59,15 +59,13 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
     """A file to read; the error of one that is missing names the one that is called most alike."""
-    failed = f"cannot read {os.fspath(path)}"
     try:
-        with system_errors(failed), open(path, "rb") as file:
+        with system_errors(f"cannot read {os.fspath(path)}"), open(path, "rb") as file:
             yield file
     except InputError as error:
-        missing = isinstance(error.__cause__, FileNotFoundError)
-        raise InputError(
-            f"{error}{_close_to(path)}" if missing else str(error)
-        ) from error.__cause__
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise InputError(f"{error}{_close_to(path)}") from error.__cause__
+        raise
 
 
 def _close_to(path: str | os.PathLike[str], most: int = 1000) -> str:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 #: A function of a file that builds a model of PyTorch. The file is executed.
 _BUILT = re.compile(r".+\.py:\w+")
 
+#: Arguments that say how a file is read.
+_READING = (
+    "batch", "shape", "profile", "device_type", "step", "size", "fetch",
+    "time_unit", "size_unit", "cost_unit",
+)  # fmt: skip
+
 
 def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
     """The one graph of a command, or one of several."""
@@ -31,6 +37,9 @@ def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
     if _BUILT.fullmatch(source):
         from loadmaster.running.models import captured_model
 
+        if given := [flag for flag in _READING if getattr(arguments, flag, None)]:
+            flags = ", ".join("--" + flag.replace("_", "-") for flag in given)
+            raise InputError(f"{source}: leave out {flags}: the function says all of its model")
         return captured_model(source)
     profiles = arguments.profile or []
     sizes = values.halves("--size", arguments.size or [])

@@ -11,8 +11,10 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import mesh_in_words
-from loadmaster.plans.summary import document, estimated, no_placement, title
+from loadmaster.plans.summary import document, estimated, no_placement, one_device, title
 from loadmaster.transforms.shares import batch_size
+
+_SPLITTING = "replicas, split ops, pipelines"
 
 #: Characters of a reason why a target has no plan.
 _REASON = 100
@@ -95,7 +97,8 @@ class Advice(Printed):
         best = self.best
         step = "a training step" if best.problem.waits_for_updates else "an inference"
         batch = batch_size(best.graph)
-        rows = [self._row(choice) for choice in self.choices]
+        single = one_device(choice.plan for choice in self.choices)
+        rows = [self._row(choice, single) for choice in self.choices]
         return in_lines(
             [
                 f"{title(best)}: {step}{f', batch {batch}' if batch else ''}",
@@ -108,9 +111,8 @@ class Advice(Printed):
             ]
         )
 
-    def _row(self, choice: Choice) -> tuple[str, ...]:
+    def _row(self, choice: Choice, single: float | None) -> tuple[str, ...]:
         plan = choice.plan
-        single = plan.single
         ratio = f"{single / plan.makespan:.1f} x one device" if single else "one device cannot"
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
@@ -128,6 +130,8 @@ class Advice(Printed):
 
     def _left_out(self) -> list[str]:
         lines = [f"{name}: {shortened(why, _REASON)}" for name, why in self.refused.items()]
-        if not any(one.plan.space != WHOLE_OPS for one in self.choices):
-            lines.append("Not considered: splitting ops, replicas, pipelines.")
+        streams = any(one.name == "device-map" for one in self.choices)
+        spaces = [] if any(one.plan.space != WHOLE_OPS for one in self.choices) else [_SPLITTING]
+        left = [*spaces, *([] if streams else ["weights kept on the CPU"]), "lower precision"]
+        lines.append(f"Not considered: {', '.join(left)}.")
         return lines

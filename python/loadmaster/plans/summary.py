@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import stream_cells, stream_document, stream_lines
 from loadmaster.strategies.registry import DEFAULT
+from loadmaster.strategies.targets.base import TARGETS
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -88,15 +90,17 @@ def _said(plan: Plan) -> list[str]:
 
 
 def not_tried(plan: Plan) -> str:
-    """What might be better and was not searched; empty where that is nothing."""
-    if plan.cluster.n_devices == 1 or plan.space != WHOLE_OPS:
+    """What might be better and was not searched; empty where nothing of the kind can be said."""
+    if plan.cluster.n_devices == 1:
         return ""
-    what = "replicas, split ops, pipelines"
     if plan.target is not None:
-        return f"{what}: this target has none of them"
-    if plan.method == DEFAULT and plan.options.get("split", "auto") == "auto":
-        return f"{what}: the graph says neither a batch of several samples nor what ops were given"
-    return f"{what}, which the method {DEFAULT} has"
+        splits = TARGETS[plan.target].semantics.splits
+        return f"what the target {plan.target} cannot run; it may split {splits}"
+    if plan.method != DEFAULT and plan.space == WHOLE_OPS:
+        return f"other methods: {DEFAULT} also has replicas, split ops and pipelines where it can"
+    if plan.method == DEFAULT and plan.options.get("split") == "none":
+        return "replicas, split ops, pipelines: every op was to be whole"
+    return ""
 
 
 def estimated(plan: Plan) -> str:
@@ -306,9 +310,19 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _step_cells(plan: Plan) -> tuple[str, str]:
+def one_device(plans: Iterable[Plan]) -> float | None:
+    """Seconds of the graph on one device, which plans side by side are held against.
+
+    None: no device holds it. Targets have prices of their own: a plan of a method says it, if there
+    is one.
+    """
+    first = min(plans, key=lambda plan: plan.target is not None, default=None)
+    return None if first is None else first.single
+
+
+def _step_cells(plan: Plan, single: float | None) -> tuple[str, str]:
     """The step time, and how many times as fast that is as the graph on one device."""
-    ratio = f"{plan.single / plan.makespan:.2f} x" if plan.single and plan.makespan else "none fits"
+    ratio = f"{single / plan.makespan:.2f} x" if single and plan.makespan else "none fits"
     return format_seconds(plan.makespan), ratio
 
 
@@ -320,6 +334,7 @@ def comparison_table(comparison: Comparison) -> str:
     """
     is_stream = any(plan.verdict.steady is not None for plan in comparison.plans.values())
     seen = ("period", "latency", "in flight") if is_stream else ("step time", "over one device")
+    single = None if is_stream else one_device(comparison.plans.values())
     rows = [("method", *seen, "gap", "to", "moved", "largest peak", "planned in")]
     for method, plan in comparison.best_first:
         fullest = max(
@@ -329,7 +344,7 @@ def comparison_table(comparison: Comparison) -> str:
         rows.append(
             (
                 method,
-                *(stream_cells(plan) if is_stream else _step_cells(plan)),
+                *(stream_cells(plan) if is_stream else _step_cells(plan, single)),
                 f"{plan.gap:.1%}",
                 f"bound of {plan.space}",
                 format_bytes(plan.schedule.bytes_moved),

@@ -19,25 +19,21 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.recipe import Mesh
-from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
-from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.structure import GRADIENT, Structure
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
 from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.judged_meshes import best_judged
 from loadmaster.strategies.targets.module_styles import SEQUENCE, Forward, Styled, alike
-from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, uniform_meshes
-
-#: How many plans are judged.
-_JUDGED = 3
+from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, tensor_parts, uniform_meshes
 
 
 @target(
@@ -87,44 +83,14 @@ def place(
         checks.integer("tp", tp, 1)
     space = Space.of(problem)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    shapes = [m for m in uniform_meshes(problem) if tp is None or _tp(m) == tp]
+    shapes = [m for m in uniform_meshes(problem) if tp is None or tensor_parts(m) == tp]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
     tries = (False, True) if sequence is None else (sequence,)
     found = best_of(_styled(space, shapes, budget, tries), len(shapes))
     if not found:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
-    best, labels = None, found[0]
-    for one in found[:_JUDGED]:
-        candidate = expanded(space, one)
-        if best is None or problem.objective.better(best, candidate) is candidate:
-            best, labels = candidate, one
-            if progress is not None:
-                progress(f"sharded on {one.words}", Incumbent(candidate.verdict.step_time))
-    assert best is not None, "there is one"
-    best = with_recipe(space, labels, best).noted(
-        *notes(labels, best), *beside(space, best, budget)
-    )
-    return accepted(best.problem, Outcome(best, 1.0))
-
-
-def beside(space: Space, best: Candidate, budget: Budget) -> tuple[str, ...]:
-    """What the labels that no style can say would gain."""
-    rows = best_of(ranked(space, budget), 1)
-    if not rows:
-        return ()
-    free = expanded(space, rows[0]).verdict.step_time
-    ours = best.verdict.step_time
-    if free >= ours:
-        return ("any labels at all, styles or not: none found that are faster",)
-    return (
-        f"any labels at all would take {free * 1e3:.4g} ms, what styles of modules can say "
-        f"{ours * 1e3:.4g} ms ({ours / free - 1:.1%} more)",
-    )
-
-
-def _tp(mesh: Mesh) -> int:
-    return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
+    return best_judged(space, found, "styles of modules", budget, progress)
 
 
 def _styled(
@@ -172,7 +138,7 @@ def _ways(space: Space, mesh: Mesh, tries: tuple[bool, ...]) -> Iterator[Way]:
     or as ``tries`` has it, where that can be said.
     """
     states = ("whole", "flat") if DATA in mesh.names else ("whole",)
-    forward = Forward(space.structure, _tp(mesh))
+    forward = Forward(space.structure, tensor_parts(mesh))
     for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
         for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
             for state in states:
@@ -180,7 +146,7 @@ def _ways(space: Space, mesh: Mesh, tries: tuple[bool, ...]) -> Iterator[Way]:
 
 
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
-    structure, size = space.structure, _tp(mesh)
+    structure, size = space.structure, tensor_parts(mesh)
     forward, one = Forward(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
     tried = [forward.columns_then_rows()]
     mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
@@ -200,7 +166,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     if DATA in mesh.names:
         masks.append(by_batch(structure, way.state))
     if MODEL in mesh.names:
-        forward = Forward(structure, _tp(mesh))
+        forward = Forward(structure, tensor_parts(mesh))
         styled = forward.styled(way.lays, sequence=way.sequence)
         roles = (*TENSOR, *["token"] * way.sequence)
         inner = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
@@ -229,7 +195,7 @@ def by_batch(structure: Structure, state: str) -> Mask:
 
 def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
     """The same with modules of one kind after another whole, as long as that gains."""
-    forward = Forward(space.structure, _tp(found.mesh))
+    forward = Forward(space.structure, tensor_parts(found.mesh))
     groups = dict.fromkeys(_group(forward.module[node]) for node in way.lays)
     for group in groups:
         kept = {n: lay for n, lay in way.lays.items() if _group(forward.module[n]) != group}

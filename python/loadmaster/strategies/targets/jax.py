@@ -16,29 +16,24 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.progress import Progress
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
 from loadmaster.model.recipe import Mesh
-from loadmaster.model.shapes import parse_output
-from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
-from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
 from loadmaster.strategies.sharding.space import Space, has_shapes
-from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, matrices, roles_only
 from loadmaster.strategies.targets.base import Semantics, refused, target
 from loadmaster.strategies.targets.dtensor import by_batch
 from loadmaster.strategies.targets.eager import no_launches
+from loadmaster.strategies.targets.judged_meshes import best_judged
 from loadmaster.strategies.targets.partition_specs import sayable
-from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, uniform_meshes
+from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, tensor_parts, uniform_meshes
 
 NAME = "jax"
-
-#: How many plans are judged.
-_JUDGED = 3
 
 SEMANTICS = Semantics(
     system="jax.jit with NamedSharding, partitioned by XLA",
@@ -89,7 +84,7 @@ def place(
     every = list(uniform_meshes(problem))
     if not every:
         raise InputError(f"target {NAME!r}: there is one device of its kind, and nothing to share")
-    shapes = [mesh for mesh in every if tp in (None, _tp(mesh))]
+    shapes = [mesh for mesh in every if tp in (None, tensor_parts(mesh))]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the {every[0].size} devices of a mesh")
     found = best_of(_labelled(space, shapes, budget), len(shapes))
@@ -97,17 +92,7 @@ def place(
         raise refused(
             NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
         )
-    best, labels = None, found[0]
-    for one in found[:_JUDGED]:
-        candidate = expanded(space, one)
-        if best is None or problem.objective.better(best, candidate) is candidate:
-            best, labels = candidate, one
-            if progress is not None:
-                progress(f"specs on {one.words}", Incumbent(candidate.verdict.step_time))
-    assert best is not None, "there is one"
-    best = with_recipe(space, labels, best)
-    best = best.noted(*notes(labels, best), *_beside(space, best, budget))
-    return accepted(best.problem, Outcome(best, 1.0))
+    return best_judged(space, found, "specs", budget, progress)
 
 
 def _check_rules(graph: OpGraph) -> None:
@@ -120,10 +105,6 @@ def _check_rules(graph: OpGraph) -> None:
             f"no rule says how most ops of {graph.name!r} can be cut ({kinds} ...). Of a program "
             "of JAX, read StableHLO: jax.jit(step).lower(...).as_text(debug_info=True)",
         )
-
-
-def _tp(mesh: Mesh) -> int:
-    return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
 
 
 def _labelled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Ranked]:
@@ -165,12 +146,7 @@ def _masks(
     that need not be.
     """
     structure, masks = space.structure, []
-    outputs, op = structure.graph.outputs, structure.op
-    matrices = [
-        node
-        for node in np.flatnonzero(structure.stands_for == PARAMETER).tolist()
-        if len(parse_output(outputs[op[node]])[0][1] or ()) > 1
-    ]
+    is_matrix = matrices(structure)
     for axis in mesh.axes:
         if axis.name == DATA:
             mask = by_batch(structure, state)
@@ -178,7 +154,7 @@ def _masks(
             mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter")).copy()
         mask &= sayable(structure, axis.size, mesh.size)
         if axis.name == MODEL and is_cut:
-            mask[matrices, 0] = False
+            mask[is_matrix, 0] = False
         mask[~mask.any(axis=1), 0] = True
         masks.append(mask)
     return masks
@@ -189,17 +165,3 @@ def _shares(space: Space, columns: NDArray[np.int64]) -> bool:
     told = np.isin(space.structure.stands_for, (INPUT, PARAMETER))
     label = space.structure.ways.label[space.structure.way, columns]
     return bool((label[:, told] != 0).any(axis=1).all())
-
-
-def _beside(space: Space, best: Candidate, budget: Budget) -> tuple[str, ...]:
-    """What it costs that specs do not say all labels, nor uneven shares."""
-    rows = best_of(ranked(space, budget), 1)
-    if not rows:
-        return ()
-    free, ours = expanded(space, rows[0]).verdict.step_time, best.verdict.step_time
-    if free >= ours:
-        return ("any labels on any mesh, whether a spec says them or not: none found are faster",)
-    return (
-        f"any labels on any mesh would take {free * 1e3:.4g} ms, what specs say on this one "
-        f"{ours * 1e3:.4g} ms ({ours / free - 1:.1%} more)",
-    )

@@ -14,6 +14,15 @@ from loadmaster.strategies.simple.data_parallel import usable
 DATA, MODEL = "dp", "tp"
 
 
+def tensor_parts(mesh: Mesh) -> int:
+    """How many parts the inner axis of a mesh cuts tensors into.
+
+    >>> tensor_parts(Mesh.of({"dp": 2, "tp": 4})), tensor_parts(Mesh.of({"dp": 2}))
+    (4, 1)
+    """
+    return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
+
+
 def uniform_meshes(problem: Problem) -> Iterator[Mesh]:
     """Every size of the inner axis that divides the number of usable devices, one device first.
 

@@ -1,0 +1,64 @@
+"""Labels that a target can say on meshes of equal parts: the best by the judge, and what any others
+would gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadmaster.base.effort import Budget
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.units import format_seconds
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
+from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
+from loadmaster.strategies.sharding.space import Space
+
+#: How many of the best by the symmetric simulation are judged.
+_JUDGED = 3
+
+
+def best_judged(
+    space: Space, rows: Sequence[Ranked], what: str, budget: Budget, progress: Progress | None
+) -> Candidate:
+    """The best of ranked labels by the judge, with its recipe, and noted what others would gain.
+
+    Parameters
+    ----------
+    space : Space
+    rows : sequence of Ranked
+        The best first; one or more.
+    what : str
+        What says such labels, in the plural: ``"styles of modules"``.
+    budget : Budget
+        For labels that nothing need say.
+    progress : callable or None
+        Called with the mesh and the best step time whenever there is a better plan.
+    """
+    objective = space.problem.objective
+    best, labels = None, rows[0]
+    for one in rows[:_JUDGED]:
+        candidate = expanded(space, one)
+        if best is None or objective.better(best, candidate) is candidate:
+            best, labels = candidate, one
+            if progress is not None:
+                progress(f"sharded on {one.words}", Incumbent(candidate.verdict.step_time))
+    assert best is not None, "there is one"
+    best = with_recipe(space, labels, best).noted(*notes(labels, best))
+    best = best.noted(*_beside(space, best, what, budget))
+    return accepted(best.problem, Outcome(best, 1.0))
+
+
+def _beside(space: Space, best: Candidate, what: str, budget: Budget) -> tuple[str, ...]:
+    """What labels would gain that need not be said, on any mesh."""
+    rows = best_of(ranked(space, budget), 1)
+    if not rows:
+        return ()
+    free, ours = expanded(space, rows[0]).verdict.step_time, best.verdict.step_time
+    if free >= ours:
+        return (f"any labels on any mesh, whether {what} say them or not: none found are faster",)
+    return (
+        f"any labels on any mesh would take {format_seconds(free)}, what {what} can say "
+        f"{format_seconds(ours)} ({ours / free - 1:.1%} more)",
+    )
