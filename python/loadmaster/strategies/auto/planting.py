@@ -88,12 +88,15 @@ class Planting:
 
     def mend(self) -> None:
         """Searches for the least overflow from what each seed makes with best effort, that which
-        is over by the fewest bytes first, until a plan fits. So do the methods by themselves.
+        is over by the fewest bytes first, until a plan fits. So do the methods by themselves. A seed
+        that takes as long as the plan that there is, though it holds too much, is left.
         """
         problem, closest = self.run.problem, []
         for name, seed in SEEDS.items():
             with suppress(InfeasibleError):
                 found = seed.place(replace(problem, best_effort=True))
+                if not problem.objective.reaches(found.verdict, self.to_beat):
+                    continue
                 closest.append((found.verdict.excess, name, found))
         for _, name, found in sorted(closest, key=lambda row: row[0]):
             start = replace(found, problem=problem)
