@@ -50,7 +50,7 @@ class Choice:
         words = mesh_in_words(plan.recipe.mesh)
         micro = plan.recipe.micro
         if micro is None:
-            return f"sharded on {words}"
+            return f"a mesh of {words}"
         return f"{words}, {counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}"
 
 
