@@ -88,8 +88,8 @@ class Planting:
 
     def mend(self) -> None:
         """Searches for the least overflow from what each seed makes with best effort, that which
-        is over by the fewest bytes first, until a plan fits. So do the methods by themselves. A seed
-        that takes as long as the plan that there is, though it holds too much, is left.
+        is over by the fewest bytes first, until a plan fits. So do the methods by themselves.
+        A seed that takes as long as the plan that there is, though it holds too much, is left.
         """
         problem, closest = self.run.problem, []
         for name, seed in SEEDS.items():
