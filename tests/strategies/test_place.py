@@ -85,7 +85,7 @@ ON_ANY_GRAPH = [method for method in METHODS if method not in (*CUTTING, *PIPELI
 # -- every method on every example -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_devices", [2, 4, 8])
+@pytest.mark.parametrize("n_devices", [2, 8])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_on_every_example(any_example, method, n_devices):
     cluster = cluster_for(any_example, n_devices)
@@ -453,17 +453,16 @@ def test_the_same_devices_every_time(any_example, method):
     cluster = cluster_for(any_example, 4)
     if method in (*CUTTING, *PIPELINES) and not any(any_example.outputs):
         return
-    # Only these draw.
+    # Only these draw: the others are the same with any seed.
     draw = ("metis", "random", "auto", "mcmc", "cross-entropy", "policy-gradient")
-    seeds = (0, 0) if method in draw else (0, 0, 9)
-    plans = [
-        lm.place(any_example, cluster, method, **brief(method), on_oom="best_effort", seed=s)
-        for s in seeds
-    ]
-    for other in plans[1:]:
-        assert other.devices.tolist() == plans[0].devices.tolist()
-        assert other.priority.tolist() == plans[0].priority.tolist()
-        assert other.makespan == plans[0].makespan
+    plan, again = (
+        lm.place(any_example, cluster, method, **brief(method), on_oom="best_effort", seed=seed)
+        for seed in (0, 0 if method in draw else 9)
+    )
+    check_plan(any_example, cluster, plan)
+    assert again.devices.tolist() == plan.devices.tolist()
+    assert again.priority.tolist() == plan.priority.tolist()
+    assert again.makespan == plan.makespan
 
 
 # -- what one can ask of a plan --------------------------------------------------------------
