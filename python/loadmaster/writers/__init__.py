@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.targets.onnx_annotations import onnx_annotated
     from loadmaster.writers.targets.onnx_segments import onnx
     from loadmaster.writers.targets.openvino_affinity import openvino
+    from loadmaster.writers.targets.saga_schedule import saga, saga_schedule
     from loadmaster.writers.targets.tensorflow_devices import tensorflow, tensorflow_graph
     from loadmaster.writers.targets.torch_fx import fx, fx_split
     from loadmaster.writers.targets.torch_pipelining import pipelining
@@ -57,6 +58,8 @@ __all__ = [
     "openvino",
     "perfetto",
     "pipelining",
+    "saga",
+    "saga_schedule",
     "tensorflow",
     "tensorflow_graph",
     "torchtitan",
@@ -88,6 +91,8 @@ _HOMES = {
     "openvino": "targets.openvino_affinity",
     "perfetto": "pictures.trace:write_trace",
     "pipelining": "targets.torch_pipelining",
+    "saga": "targets.saga_schedule",
+    "saga_schedule": "targets.saga_schedule",
     "tensorflow": "targets.tensorflow_devices",
     "tensorflow_graph": "targets.tensorflow_devices",
     "torchtitan": "targets.torchtitan_config",
