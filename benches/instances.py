@@ -25,7 +25,7 @@ from quality import DATA
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.readers.instances import scheduling
+from loadmaster.readers.instances import models, scheduling
 
 HERE = Path(lm.instances.__file__).parent
 
@@ -73,7 +73,7 @@ def write(packed: dict[str, Any]) -> None:
 def best(pattern: str) -> None:
     """Writes ``best.toml`` anew where a shorter step is found."""
     file = HERE / "best.toml"
-    known = lm.readers.instances.models._known() if file.exists() else {}
+    known = models._known() if file.exists() else {}
     for name in [*lm.instances.names("measured/*"), *lm.instances.names("models/*")]:
         if not lm.instances.names(pattern).count(name):
             continue

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loadmaster.running.onnx_segments import OnnxSegments
     from loadmaster.writers.pictures.drawings import dot, graphml
     from loadmaster.writers.pictures.trace import write_trace as perfetto
+    from loadmaster.writers.targets.chakra_traces import chakra
     from loadmaster.writers.targets.ddp import ddp
     from loadmaster.writers.targets.deepspeed import deepspeed
     from loadmaster.writers.targets.dtensor_plan import dtensor
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OnnxProcesses",
     "OnnxSegments",
+    "chakra",
     "check_onnx",
     "ddp",
     "deepspeed",
@@ -70,6 +72,7 @@ __all__ = [
 _HOMES = {
     "OnnxProcesses": ".running.onnx_processes",
     "OnnxSegments": ".running.onnx_segments",
+    "chakra": "targets.chakra_traces",
     "check_onnx": ".running.onnx_check",
     "ddp": "targets.ddp",
     "deepspeed": "targets.deepspeed",
