@@ -64,9 +64,6 @@ STOPPED = "time"
 #: Seconds of the clock that a run may take for them.
 CLOCK = 900.0
 
-#: A byte of an instance's memory, so large that what a tensor takes is nothing beside it.
-BYTE = 2**36
-
 Formulate = Callable[[Instance, Timed], Formulation]
 
 PROGRAMS: dict[str, tuple[Callable[[Instance], Instance], Formulate]] = {
@@ -121,32 +118,8 @@ def best_known() -> dict[str, Any]:
 
 def scheduling_problem(name: str) -> Problem:
     """An instance as the package takes it."""
-    coarse = Coarse.read(name)
-    raw, seconds = coarse.raw, coarse.time
-    same = bool((seconds == seconds[:, :1]).all())
-    types = ["t0"] * raw["K"] if same else [f"t{d}" for d in range(raw["K"])]
-    edges = [
-        (t["src"], d, i, int(coarse.graph.tensor_bytes[i]))
-        for i, t in enumerate(raw["tensors"])
-        for d in t["dsts"]
-    ]
-    src, dst, tensor, size = zip(*edges, strict=True)
-    ops = {
-        "name": [f"o{i}" for i in range(raw["n"])],
-        "param_bytes": [bytes_ * BYTE for bytes_ in raw["mem"]],
-        "time": {name: seconds[:, types.index(name)].tolist() for name in dict.fromkeys(types)},
-    }
-    graph = lm.OpGraph(ops, {"src": src, "dst": dst, "tensor": tensor, "bytes": size})
-    devices = [
-        lm.Device(f"d{d}", types[d], int(raw["cap"][d]) * BYTE + BYTE // 2) for d in range(raw["K"])
-    ]
-    links = []
-    for a in range(raw["K"]):
-        for b in (b for b in range(raw["K"]) if b != a):
-            latency, width, _, _ = coarse.cluster.route(a, b)
-            links.append(lm.Link(f"d{a}", f"d{b}", width, latency))
-    cluster = lm.Cluster(devices, links)
-    return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    found = lm.instances.load(f"scheduling/{name}")
+    return Problem.make(found.graph, found.cluster, found.costs)
 
 
 def problem_of(name: str) -> Problem:

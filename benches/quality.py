@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from known_optimum import Instance, instance
 
 import loadmaster as lm
 from loadmaster import fast
@@ -42,6 +41,7 @@ from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem
+from loadmaster.readers.instances import Instance
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate, judged
@@ -240,7 +240,7 @@ def tight_problem(graph: str, cluster: str) -> Problem:
 def planted_instance(graph: str) -> Instance:
     """The instance of a name: ops, devices, CCR and seed."""
     n_ops, devices, ccr, seed = graph.split("-")[1:]
-    return instance(int(n_ops), int(devices), float(ccr), int(seed))
+    return lm.instances.load(f"planted/{n_ops}x{devices}-ccr{ccr}-{seed}")
 
 
 def planted_problem(graph: str, cluster: str) -> Problem:
@@ -468,7 +468,7 @@ def package_digest() -> str:
     digest = hashlib.sha256()
     root = Path(lm.__file__).parent
     files = [*root.rglob("*.py"), *root.rglob("*.so"), *root.rglob("*.pyd"), *root.rglob("*.toml")]
-    for file in [*sorted(files), HERE / "known_optimum.py", HERE / "quality.py"]:
+    for file in [*sorted(files), HERE / "quality.py"]:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

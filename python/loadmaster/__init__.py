@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from loadmaster.plans.advice import Advice, Choice
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
-    from loadmaster.readers import read, reader
+    from loadmaster.readers import instances, read, reader
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.torch_capture import capture
     from loadmaster.rules.constraints import Constraints
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from loadmaster.tasks.check import Check, check
     from loadmaster.tasks.detect import detect
     from loadmaster.tasks.fit import Fit, fit
+    from loadmaster.tasks.leaderboard import Leaderboard, leaderboard
     from loadmaster.tasks.measuring_plan import measuring_plan
     from loadmaster.tasks.order import optimise_order
     from loadmaster.tasks.place import compare, place
@@ -95,6 +96,7 @@ __all__ = [
     "Incumbent",
     "InfeasibleError",
     "InputError",
+    "Leaderboard",
     "Link",
     "LoadmasterError",
     "Measured",
@@ -125,6 +127,8 @@ __all__ = [
     "errors",
     "fast",
     "fit",
+    "instances",
+    "leaderboard",
     "lower_bound",
     "measure_device",
     "measure_links",
@@ -201,6 +205,7 @@ _HOMES = {
     "tasks.check": ("Check", "check"),
     "tasks.detect": ("detect",),
     "tasks.fit": ("Fit", "fit"),
+    "tasks.leaderboard": ("Leaderboard", "leaderboard"),
     "tasks.measuring_plan": ("measuring_plan",),
     "tasks.order": ("optimise_order",),
     "tasks.place": ("compare", "place"),
@@ -208,6 +213,9 @@ _HOMES = {
     "tasks.what_if": ("WhatIf", "what_if"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+#: Modules of the face that stand elsewhere.
+_MODULES = {"errors": "base.errors", "instances": "readers.instances"}
 
 if not TYPE_CHECKING:
     import sys
@@ -232,8 +240,8 @@ if not TYPE_CHECKING:
             value = metadata.version("loadmaster")
         elif name in _HOME:
             value = getattr(import_module(f"loadmaster.{_HOME[name]}"), name)
-        elif name == "errors":
-            value = import_module("loadmaster.base.errors")
+        elif name in _MODULES:
+            value = import_module(f"loadmaster.{_MODULES[name]}")
         elif name in __all__ or name in import_module("loadmaster.base.renamed").MODULES:
             return import_module(f"loadmaster.{name}")
         else:

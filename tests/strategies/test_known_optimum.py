@@ -12,11 +12,11 @@ import pytest
 from folders import BENCHES
 
 import loadmaster as lm
+from loadmaster.readers.instances.planted import LATENCY, planted
 from loadmaster.strategies.lists import heft
 
 sys.path.insert(0, str(BENCHES))
 
-from known_optimum import LATENCY, instance
 from quality import DESIGN, design_problem
 
 CASES = [
@@ -29,7 +29,7 @@ CASES = [
 
 @pytest.mark.parametrize(("n_ops", "devices", "ccr", "seed"), CASES)
 def test_the_planted_schedule_is_optimal(n_ops, devices, ccr, seed):
-    found = instance(n_ops, devices, ccr, seed)
+    found = planted(n_ops, devices, ccr, seed)
     assert (found.graph.n_ops, found.cluster.n_devices) == (n_ops, devices)
     seen = lm.simulate(found.graph, found.cluster, found.devices, found.priority)
     assert round(seen.makespan * 1e9) == round(found.optimum * 1e9)
@@ -46,7 +46,7 @@ def test_the_planted_schedule_is_optimal(n_ops, devices, ccr, seed):
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_heft_is_within_a_percent_of_the_optimum_with_contention(devices, seed):
-    found = instance(1000, devices, 1.0, seed)
+    found = planted(1000, devices, 1.0, seed)
     assert lm.place(found.graph, found.cluster, "heft").makespan <= 1.01 * found.optimum
 
 
@@ -60,11 +60,11 @@ def test_heft_keeps_to_its_column_of_the_designs_table(graph, shared_data):
 
 
 def test_the_same_seed_gives_the_same_instance():
-    a, b, c = (instance(100, 4, 1.0, seed) for seed in (3, 3, 4))
+    a, b, c = (planted(100, 4, 1.0, seed) for seed in (3, 3, 4))
     assert a.graph.digest == b.graph.digest != c.graph.digest
     assert np.array_equal(a.devices, b.devices)
 
 
 def test_a_ccr_below_latency_is_refused():
     with pytest.raises(ValueError, match="latency alone"):
-        instance(100, 4, 0.001, 0)
+        planted(100, 4, 0.001, 0)

@@ -31,9 +31,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Places by each method; fails only if none found a plan."""
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.summary import document
+    from loadmaster.strategies.user_method import method_of
     from loadmaster.tasks.place import compare
 
-    methods, targets = inputs.methods(arguments), inputs.targets(arguments)
+    methods = [method_of(text) for text in inputs.methods(arguments)]
+    targets = inputs.targets(arguments)
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine() as progress:
         progress("reading the graph")

@@ -75,9 +75,11 @@ def _presets() -> Iterable[str]:
 
 
 def _examples() -> Iterable[str]:
+    from loadmaster.readers import instances
     from loadmaster.readers.examples import EXAMPLES
 
-    return [f"example:{name}" for name in EXAMPLES]
+    listed = [f"{instances.PREFIX}{name}" for name in instances.names()]
+    return [*(f"example:{name}" for name in EXAMPLES), *listed]
 
 
 def _targets() -> Iterable[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.user_file import is_spec
 from loadmaster.cli import values
 from loadmaster.cli.printing import note
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
     from loadmaster.rules.constraints import Constraints
     from loadmaster.running.measured import Measured
-
-#: A function of a file that builds a model of PyTorch. The file is executed.
-_BUILT = re.compile(r".+\.py:\w+")
 
 #: Arguments that say how a file is read.
 _READING = (
@@ -34,7 +31,7 @@ def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
     from loadmaster.readers import read
 
     source = source or arguments.graph
-    if _BUILT.fullmatch(source):
+    if is_spec(source):
         from loadmaster.running.models import captured_model
 
         if given := [flag for flag in _READING if getattr(arguments, flag, None)]:
@@ -108,10 +105,10 @@ def wanted_graph(arguments: argparse.Namespace) -> OpGraph | None:
 
 
 def cluster(text: str) -> Cluster:
-    """A preset or a TOML file."""
-    from loadmaster.model.cluster import Cluster
+    """A preset, a TOML file, or the cluster of an instance."""
+    from loadmaster.tasks.given import as_cluster
 
-    return Cluster.named(text)
+    return as_cluster(text)
 
 
 def limited_cluster(arguments: argparse.Namespace) -> Cluster:

@@ -11,10 +11,14 @@ from loadmaster.base.units import format_bytes
 
 _GRAPH = (
     "opgraph JSON, ONNX, a program of torch.export (.pt2), a trace of PyTorch, a TensorFlow "
-    "GraphDef, text of JAX (StableHLO, HLO), msr-fiddle JSON, any of them gzipped; example:NAME; "
+    "GraphDef, text of JAX (StableHLO, HLO), msr-fiddle or SAGA JSON, Chakra, any of them gzipped; "
+    "example:NAME; instance:NAME; "
     "or FILE.py:FUNCTION, which returns a dictionary of the arguments of loadmaster.capture: "
     "the file is executed, the model is not run"
 )
+
+#: The cluster where none is named.
+_OTHERWISE = "4xV100-PCIe"
 
 #: Arguments of readers besides --batch and --shape.
 _READING = (
@@ -131,9 +135,17 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     """One cluster: ``inputs.cluster``."""
     command.add_argument(
         "--cluster",
-        default="4xV100-PCIe",
-        help="preset, part of one (4xA100-NVLink) or TOML file; default: 4xV100-PCIe",
+        default=_OTHERWISE,
+        help="preset, part of one (4xA100-NVLink), TOML file, or instance:NAME; default: that of "
+        "the graph if it is an instance, else 4xV100-PCIe",
     )
+
+
+def settle(arguments: argparse.Namespace) -> None:
+    """Puts an instance on its own cluster where no other is named."""
+    graph = getattr(arguments, "graph", None) or ""
+    if getattr(arguments, "cluster", None) is _OTHERWISE and graph.startswith("instance:"):
+        arguments.cluster = graph
 
 
 def add_costs(command: argparse.ArgumentParser) -> None:

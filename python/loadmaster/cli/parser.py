@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
+from loadmaster.cli import options
 from loadmaster.cli.completion import complete
 from loadmaster.cli.printing import put
 
@@ -37,6 +38,8 @@ _COMMANDS = (
     "cluster",
     "presets",
     "examples",
+    "instances",
+    "leaderboard",
     "completion",
 )
 
@@ -89,6 +92,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         near = meant(unknown[0].partition("=")[0], flags).partition("? ")
         hint = f"{near[0]}?" if near[1] else ""
         arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    options.settle(arguments)
     return arguments
 
 

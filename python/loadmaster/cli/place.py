@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Places, writes what was asked for, and sums the plan up."""
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.summary import document
+    from loadmaster.strategies.user_method import method_of
     from loadmaster.tasks.place import place
 
     targets = arguments.output, arguments.save_recipe, arguments.trace
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
         plan = place(
             graph,
             cluster,
-            arguments.method,
+            method_of(arguments.method),
             inputs.costs(arguments, graph, cluster),
             seed=arguments.seed,
             time_limit=time_limit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.tasks.sweep import sweep
 
     methods, targets = inputs.methods(arguments), inputs.targets(arguments)
-    chosen = _options([*methods, *(f"{TARGET}{name}" for name in targets)], arguments.option)
-    given = [(name, values.options(texts)) for name, texts in chosen.items()]
+    named = [*methods, *(f"{TARGET}{name}" for name in targets)]
+    given = [*values.options_by_method(named, arguments.option).items()]
     seeds = _seeds(arguments.seeds)
     with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
@@ -107,19 +107,6 @@ def run(arguments: argparse.Namespace) -> None:
         say_where([], "the table is not saved: -o TABLE.csv saves it")
     if seen.unfinished:
         raise KeyboardInterrupt
-
-
-def _options(methods: Sequence[str], texts: Sequence[str]) -> dict[str, list[str]]:
-    """Options by method, from METHOD.KEY=VALUE."""
-    options: dict[str, list[str]] = {name: [] for name in methods}
-    for text in texts:
-        method, dot, option = text.partition(".")
-        if not dot or method not in options:
-            raise InputError(
-                f"--option {text!r}: wants METHOD.KEY=VALUE, with a method of {', '.join(methods)}"
-            )
-        options[method].append(option)
-    return options
 
 
 def _seeds(text: str) -> list[int]:

@@ -67,3 +67,16 @@ def options(texts: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             found[key.replace("-", "_")] = value
     return found
+
+
+def options_by_method(methods: Sequence[str], texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options of each method from METHOD.KEY=VALUE."""
+    found: dict[str, list[str]] = {name: [] for name in methods}
+    for text in texts:
+        method, dot, option = text.partition(".")
+        if not dot or method not in found:
+            raise InputError(
+                f"--option {text!r}: wants METHOD.KEY=VALUE, with a method of {', '.join(methods)}"
+            )
+        found[method].append(option)
+    return {name: options(texts) for name, texts in found.items()}

@@ -10,7 +10,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import limited_input
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers import examples, registry
+from loadmaster.readers import examples, instances, registry
 from loadmaster.readers.registry import File, profile_reader, reader
 
 __all__ = ["File", "profile_reader", "read", "reader"]
@@ -29,7 +29,8 @@ _NO_GRAPHS = {
 
 
 def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> OpGraph:
-    """The graph in a file, an example (``"example:inception-v3"``), or a program in memory.
+    """The graph in a file, an example (``"example:inception-v3"``), an instance
+    (``"instance:planted/100x4-ccr1-0"``), or a program in memory.
 
     The kind of a file, plain or gzipped, is told by content, and ``options`` go to its reader:
 
@@ -74,6 +75,9 @@ def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> 
 
 def _read(source: Any, options: Mapping[str, Any]) -> OpGraph:
     given = {option: value for option, value in options.items() if value is not None}
+    if isinstance(source, str) and source.startswith(instances.PREFIX):
+        registry.refuse(source, given, [])
+        return instances.load(source.removeprefix(instances.PREFIX)).graph
     if isinstance(source, str) and source.casefold().startswith(_EXAMPLE):
         registry.refuse(source, given, [])
         return examples.load(source[len(_EXAMPLE) :].casefold())

@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from loadmaster.base.errors import InputError, importing, refusing
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import read_bytes
+from loadmaster.readers.messages import check_messages, message_classes
 
 #: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
 _MESSAGES = {
@@ -59,8 +60,6 @@ _REFERENCE = 100
 _TEXT = re.compile(
     rb"(?:\s|#[^\n]*\n)*(?:(?P<meta>meta_info_def|graph_def)|node|versions|library)\s*:?\s*\{"
 )
-_PACKAGE = "loadmaster.tensorflow"
-_FIELD = re.compile(r"(\w+) (\d+) (\*|\{\})?(\w+)")
 #: What the name of an op looks like; bytes read as the wrong message do not.
 _OP = re.compile(r"[A-Za-z_][\w.>/-]*")
 
@@ -152,8 +151,6 @@ def _parsed(data: bytes, message: str) -> Any:
     parsed = _classes()[message]()
     from google.protobuf.message import DecodeError
 
-    from loadmaster.readers.messages import check_messages
-
     check_messages(data, f"a {message} in the file")
     try:
         parsed.ParseFromString(data)
@@ -165,54 +162,16 @@ def _parsed(data: bytes, message: str) -> Any:
 @functools.cache
 def _classes() -> dict[str, Any]:
     """A class per message, in a pool of their own: TensorFlow may be imported beside them."""
-    with importing("protobuf", "protobuf", "reading TensorFlow graphs"):
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    file = descriptor_pb2.FileDescriptorProto(
-        name="loadmaster/tensorflow.proto", package=_PACKAGE, syntax="proto3"
+    names = _DATA_TYPES.split()
+    types = {f"DT_{name}": number for number, name in enumerate(names)}
+    types |= {f"DT_{name}_REF": number for number, name in enumerate(names[1:], _REFERENCE + 1)}
+    return message_classes(
+        "loadmaster.tensorflow",
+        _MESSAGES,
+        "reading TensorFlow graphs",
+        one_of=_ONE_OF,
+        enums={"DataType": types},
     )
-    types = file.enum_type.add(name="DataType")
-    for number, name in enumerate(_DATA_TYPES.split()):
-        types.value.add(name=f"DT_{name}", number=number)
-    for number, name in enumerate(_DATA_TYPES.split()[1:], _REFERENCE + 1):
-        types.value.add(name=f"DT_{name}_REF", number=number)
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        if name in _ONE_OF:
-            message.oneof_decl.add(name=_ONE_OF[name])
-        for field, number, mark, kind in _FIELD.findall(fields):
-            if mark == "{}":
-                _add_map(message, field, kind)
-                kind = f"{name}.{_entry(field)}"
-            added = _add_field(message, field, int(number), kind, repeated=bool(mark))
-            if name in _ONE_OF:
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    names = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
-    return {name: message_factory.GetMessageClass(found) for name, found in names.items()}
-
-
-def _entry(field: str) -> str:
-    return f"{field.title()}Entry"
-
-
-def _add_map(message: Any, field: str, kind: str) -> None:
-    entry = message.nested_type.add(name=_entry(field))
-    entry.options.map_entry = True
-    _add_field(entry, "key", 1, "string")
-    _add_field(entry, "value", 2, kind)
-
-
-def _add_field(message: Any, name: str, number: int, kind: str, repeated: bool = False) -> Any:
-    field = message.field.add(name=name, number=number)
-    field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-    scalar = getattr(field, f"TYPE_{kind.upper()}", None)
-    if scalar is None:
-        field.type = field.TYPE_ENUM if kind == "DataType" else field.TYPE_MESSAGE
-        field.type_name = f".{_PACKAGE}.{kind}"
-    else:
-        field.type = scalar
-    return field
 
 
 def data_type(number: int) -> str:

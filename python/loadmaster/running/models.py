@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.base.errors import InputError
 from loadmaster.base.text import shown
+from loadmaster.base.user_file import of_user, user_function
 
 if TYPE_CHECKING:
     from loadmaster.model.graph import OpGraph
     from loadmaster.running.tape import Tape
-
-#: The name that the file's module has in ``sys.modules``.
-_MODULE = "loadmaster_model"
 
 
 def recorded_model(spec: str) -> Tape:
@@ -76,30 +70,12 @@ def built(spec: str) -> Mapping[str, Any]:
     """What the function of ``FILE.py:FUNCTION`` returns; errors are those of
     :func:`recorded_model`.
     """
-    path, colon, name = spec.rpartition(":")
-    if not colon or not path or not name:
-        raise InputError(f"{spec!r}: wants FILE.py:FUNCTION, such as my.py:build")
-    if not Path(path).is_file():
-        raise InputError(f"{spec}: there is no file {path}")
-    found = spec_from_file_location(_MODULE, path)
-    if found is None or found.loader is None:
-        raise InputError(f"{spec}: {path} is no file of Python; its name must end in .py")
-    module = sys.modules[_MODULE] = module_from_spec(found)
-    # As Python has it of a script: what stands beside the file can be imported, later too.
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-    try:
-        found.loader.exec_module(module)
-        function = getattr(module, name, None)
-        if not callable(function):
-            raise InputError(f"{spec}: {path} has no function {name!r}")
+    function = user_function(spec)
+    with of_user(spec):
         arguments = function()
-    except LoadmasterError:
-        raise
-    except Exception as error:
-        raise InputError(f"{spec}: {type(error).__name__}: {error}") from error
     if not isinstance(arguments, Mapping):
         raise InputError(
-            f"{spec}: {name} returned a {type(arguments).__name__}, wants a dictionary of "
+            f"{spec} returned a {type(arguments).__name__}, wants a dictionary of "
             "arguments by name, such as {'model': model, 'example_inputs': x}"
         )
     return arguments

@@ -1,10 +1,11 @@
-"""The papers that methods are from, as people and as BibTeX cite them."""
+"""The papers that methods and instances are from, as people and as BibTeX cite them."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 
@@ -17,20 +18,23 @@ class Paper:
     ----------
     key : str
         Of its BibTeX entry.
-    methods : tuple of str
-        What is built after it.
     authors : tuple of str
     title, venue : str
         A venue that begins with ``arXiv:`` is no journal.
     year : int
+    methods : tuple of str
+        What is built after it.
+    instances : tuple of str
+        Globs of the instances whose model or times are from it.
     """
 
     key: str
-    methods: tuple[str, ...]
     authors: tuple[str, ...]
     title: str
     venue: str
     year: int
+    methods: tuple[str, ...] = ()
+    instances: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -58,7 +62,7 @@ def papers() -> tuple[Paper, ...]:
     """All of them, as ``papers.toml`` has them."""
     text = (resources.files(__package__) / "papers.toml").read_text(encoding="utf-8")
     return tuple(
-        Paper(**{**row, "methods": tuple(row["methods"]), "authors": tuple(row["authors"])})
+        Paper(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
         for row in tomllib.loads(text)["paper"]
     )
 
@@ -80,3 +84,18 @@ def bibtex(methods: Iterable[str]) -> str:
     """
     found = {paper.key: paper.bibtex for method in methods for paper in papers_of(method)}
     return "\n\n".join(found.values()) or "% no paper is known of these methods"
+
+
+def bibtex_of_instances(names: Iterable[str]) -> str:
+    """The entries of the papers whose models or times some instances have, each once.
+
+    >>> print(bibtex_of_instances(["models/lenet@4xV100-PCIe"]).partition(",")[0])
+    @article{lenet
+    """
+    asked = list(names)
+    found = [
+        paper.bibtex
+        for paper in papers()
+        if any(fnmatchcase(name, glob) for name in asked for glob in paper.instances)
+    ]
+    return "\n\n".join(found) or "% no paper is known of these instances: they are generated"

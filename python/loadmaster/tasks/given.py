@@ -1,4 +1,4 @@
-"""Graphs and clusters as users give them: the objects themselves, files, examples and presets."""
+"""Graphs and clusters as users give them: themselves, files, examples, presets, instances."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers import read
+from loadmaster.readers import instances, read
 
-#: What a graph may be given as: itself, a path, or ``example:NAME``.
+#: What a graph may be given as: itself, a path, ``example:NAME`` or ``instance:NAME``.
 GraphLike = OpGraph | str | os.PathLike[str]
 
-#: What a cluster may be given as: itself, a path of a TOML file, or the name of a preset.
+#: What a cluster may be given as: itself, a path of a TOML file, the name of a preset, or
+#: ``instance:NAME``.
 ClusterLike = Cluster | str | os.PathLike[str]
 
 
@@ -44,12 +45,12 @@ def as_graph(given: Any) -> OpGraph:
 
 
 def as_cluster(given: Any) -> Cluster:
-    """The cluster, or that of a TOML file or a preset.
+    """The cluster, or that of a TOML file, a preset or an instance.
 
     Raises
     ------
     InputError
-        No cluster, file or preset.
+        No cluster, file, preset or instance.
 
     Examples
     --------
@@ -58,6 +59,8 @@ def as_cluster(given: Any) -> Cluster:
     """
     if isinstance(given, Cluster):
         return given
+    if isinstance(given, str) and given.startswith(instances.PREFIX):
+        return instances.load(given.removeprefix(instances.PREFIX)).cluster
     if isinstance(given, str | os.PathLike):
         return Cluster.named(os.fspath(given))
     raise InputError(

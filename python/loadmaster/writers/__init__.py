@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loadmaster.running.onnx_segments import OnnxSegments
     from loadmaster.writers.pictures.drawings import dot, graphml
     from loadmaster.writers.pictures.trace import write_trace as perfetto
+    from loadmaster.writers.targets.chakra_traces import chakra
     from loadmaster.writers.targets.ddp import ddp
     from loadmaster.writers.targets.deepspeed import deepspeed
     from loadmaster.writers.targets.dtensor_plan import dtensor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from loadmaster.writers.targets.onnx_annotations import onnx_annotated
     from loadmaster.writers.targets.onnx_segments import onnx
     from loadmaster.writers.targets.openvino_affinity import openvino
+    from loadmaster.writers.targets.saga_schedule import saga, saga_schedule
     from loadmaster.writers.targets.tensorflow_devices import tensorflow, tensorflow_graph
     from loadmaster.writers.targets.torch_fx import fx, fx_split
     from loadmaster.writers.targets.torch_pipelining import pipelining
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OnnxProcesses",
     "OnnxSegments",
+    "chakra",
     "check_onnx",
     "ddp",
     "deepspeed",
@@ -57,6 +60,8 @@ __all__ = [
     "openvino",
     "perfetto",
     "pipelining",
+    "saga",
+    "saga_schedule",
     "tensorflow",
     "tensorflow_graph",
     "torchtitan",
@@ -67,6 +72,7 @@ __all__ = [
 _HOMES = {
     "OnnxProcesses": ".running.onnx_processes",
     "OnnxSegments": ".running.onnx_segments",
+    "chakra": "targets.chakra_traces",
     "check_onnx": ".running.onnx_check",
     "ddp": "targets.ddp",
     "deepspeed": "targets.deepspeed",
@@ -88,6 +94,8 @@ _HOMES = {
     "openvino": "targets.openvino_affinity",
     "perfetto": "pictures.trace:write_trace",
     "pipelining": "targets.torch_pipelining",
+    "saga": "targets.saga_schedule",
+    "saga_schedule": "targets.saga_schedule",
     "tensorflow": "targets.tensorflow_devices",
     "tensorflow_graph": "targets.tensorflow_devices",
     "torchtitan": "targets.torchtitan_config",

@@ -81,6 +81,11 @@ TARGETS: dict[str, Target] = {
     "megatron": Target(writers.megatron, "Megatron-LM flags (shell script)"),
     "torchtitan": Target(writers.torchtitan, "torchtitan 0.3 configuration (Python file)"),
     "llama-cpp": Target(writers.llama_cpp, "llama.cpp tensor split (JSON)"),
+    "chakra": Target(
+        writers.chakra, "MLCommons Chakra: execution traces per rank (.et files)", is_file=True
+    ),
+    "saga": Target(writers.saga, "SAGA: task graph and network (JSON)"),
+    "saga-schedule": Target(writers.saga_schedule, "SAGA: the schedule, too (JSON)"),
     "perfetto": Target(writers.perfetto, "Perfetto/Chrome trace (JSON)", is_file=True),
     "graphml": Target(writers.graphml, "GraphML for Gephi, yEd, networkx"),
     "dot": Target(writers.dot, "DOT for Graphviz"),
