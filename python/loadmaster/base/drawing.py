@@ -64,6 +64,19 @@ def style(purpose: str) -> Iterator[None]:
         yield
 
 
+def time_ticks(span: float, most: int) -> tuple[list[float], list[str]]:
+    """Round times from 0 to ``span`` seconds, at most ``most`` + 1, and their words in one unit."""
+    from matplotlib.ticker import MaxNLocator
+
+    scale, unit = next(
+        (s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns")) if span >= s
+    )
+    scale = scale or 1e-9
+    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(0, span / scale)
+    ticks = [t * scale for t in places if 0 <= t * scale <= span]
+    return ticks, [f"{t / scale:g} {unit}" for t in ticks]
+
+
 def write(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes a figure; a PNG has twice as many pixels, for sharp screens."""
     suffix = check_suffix(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,17 @@ def text(words: str) -> str:
     return html.escape(words)
 
 
+def breakable(words: str) -> str:
+    """Words with HTML escaped; long ones may be broken behind a dot, a slash or an underscore.
+
+    >>> breakable("encoder.layer.*.attention.self")
+    'encoder.<wbr>layer.<wbr>*.<wbr>attention.<wbr>self'
+    """
+    if not _breaking(words):
+        return text(words)
+    return re.sub(r"(?<=\w|\*)([./_]+)(?=[\w*])", r"\1<wbr>", text(words))
+
+
 def definitions(rows: Iterable[tuple[str, str]]) -> str:
     """Names and what they are."""
     pairs = (f"<dt>{text(name)}</dt><dd>{text(words)}</dd>" for name, words in rows)
@@ -40,7 +52,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
             rest = len(head) - i if i == len(row) - 1 else 1
             span = f' colspan="{rest}"' if rest > 1 else ""
             cells.append(
-                f'<td data-head="{text(head[i])}"{_breaking(words)}{span}>{text(words)}</td>'
+                f'<td data-head="{text(head[i])}"{_breaking(words)}{span}>{breakable(words)}</td>'
             )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     top = "".join(f"<th>{text(name)}</th>" for name in head)
@@ -92,7 +104,7 @@ def bars(rows: Sequence[Bar], whole: float | None = None) -> str:
         line = "" if row.mark is None else f'<u style="left:{_percent(row.mark / most)}"></u>'
         bar = f'<i style="width:{_percent(row.length / most)};background:{row.colour}"></i>{line}'
         lines.append(
-            f'<tr><th scope="row"{_breaking(row.name)}>{text(row.name)}</th>'
+            f'<tr><th scope="row"{_breaking(row.name)}>{breakable(row.name)}</th>'
             f'<td class="bar"><div>{bar}</div></td><td>{text(row.words)}</td></tr>'
         )
     return f'<table class="bars"><tbody>{"".join(lines)}</tbody></table>'
@@ -111,6 +123,22 @@ def section(title: str, *parts: str) -> str:
     """A part of the page under a heading; empty where its parts are."""
     inner = "".join(parts)
     return f"<section><h2>{text(title)}</h2>{inner}</section>" if inner else ""
+
+
+#: Buttons below a figure, by what ``page.start.js`` does at a click.
+_VIEWS = {"in": "zoom in", "out": "out", "all": "all", "back": "earlier", "on": "later"}
+
+
+def figure(name: str, what: str) -> str:
+    """The place of one of the page's figures, which script draws, and buttons that zoom it."""
+    buttons = "".join(
+        f'<button type="button" data-view="{view}">{words}</button>'
+        for view, words in _VIEWS.items()
+    )
+    return (
+        f'<div class="tools views" role="group" aria-label="zoom of {text(what)}" '
+        f'data-figure="{name}">{buttons}</div><div id="{name}"></div>'
+    )
 
 
 def paragraph(words: str) -> str:

@@ -118,7 +118,8 @@ function drawFlows(elements, lines) {
     path.setAttribute("d", `M2 ${middle[from]}C${reach} ${middle[from]} ${reach} ${middle[to]} 2 ${middle[to]}`);
     path.setAttribute("stroke-width", 0.8 + 2.4 * Math.sqrt(bytes / lines[0][2]));
     // Lines to far away are paler: there are many, and the near ones show the order of the model.
-    path.setAttribute("stroke-opacity", Math.max(0.15, 1 / (0.6 + 0.4 * far)));
+    // The palest has a contrast of 3 with the page.
+    path.setAttribute("stroke-opacity", Math.max(moved > 0 ? 0.8 : 0.7, 1 / (0.6 + 0.4 * far)));
     if (moved > 0) path.classList.add("moves");
     path.dataset.ends = `${from} ${to}`;
     svg.append(path);

@@ -53,7 +53,14 @@ def pipeline(plan: Plan) -> Figure:
             "showgrid": False,
             "fixedrange": True,
         },
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1,
+            "yanchor": "bottom",
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
     }
     return {"data": traces, "layout": layout}
 
