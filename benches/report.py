@@ -32,8 +32,8 @@ import loadmaster as lm
 from loadmaster.writers.pictures.trace import write_trace
 from loadmaster.writers.report import write_report
 
-#: Plans whose pages are looked at: an example, a cluster, a method. Replicas of a CNN, a transformer
-#: in shards on a mesh of two axes, a pipeline with micro-batches, whole ops on unequal devices.
+#: Plans whose pages are looked at, as an example, a cluster and a method: replicas of a CNN, a
+#: transformer in shards on a mesh of two axes, a pipeline, whole ops on unequal devices.
 PLANS: dict[str, tuple[str, Callable[[], lm.Cluster], str]] = {
     "replicas": ("inception-v3", lambda: lm.Cluster.preset("4xV100-PCIe"), "auto"),
     "shards": ("mixtral", lambda: lm.Cluster.preset("8xA100-NVLink"), "auto"),

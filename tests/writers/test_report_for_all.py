@@ -8,7 +8,7 @@ from browser import chromium
 from pictured import layered, measured, planned
 
 import loadmaster as lm
-from loadmaster.writers.report import contents
+from loadmaster.writers.report.contents import COLOURS
 
 WIDE, PHONE = (1300, 1000), (360, 740)
 
@@ -215,5 +215,5 @@ def test_colours_of_devices_can_be_seen_as_lines_on_white():
         linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    assert all(1.05 / (light(colour) + 0.05) >= 3 for colour in contents.COLOURS)
-    assert len(set(contents.COLOURS)) == len(contents.COLOURS)
+    assert all(1.05 / (light(colour) + 0.05) >= 3 for colour in COLOURS)
+    assert len(set(COLOURS)) == len(COLOURS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, style, time_ticks, write
+from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, ink_on, style, time_ticks, write
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.plans.plan import Plan
@@ -205,7 +205,6 @@ def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:
     digits = np.char.str_len((blocks.micro + 1).astype(str))
     for i in np.flatnonzero((blocks.micro >= 0) & (wide >= _DIGIT * digits + 2)).tolist():
         top, bottom = _box(int(blocks.device[i]))
-        r, g, b = tint(int(blocks.what[i]), int(blocks.micro[i]))
         axes.text(
             (blocks.start[i] + blocks.finish[i]) / 2,
             (top + bottom) / 2,
@@ -213,7 +212,7 @@ def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:
             ha="center",
             va="center_baseline",
             fontsize=8.5,
-            color="white" if 0.3 * r + 0.59 * g + 0.11 * b < 0.6 else INK,
+            color=ink_on(tint(int(blocks.what[i]), int(blocks.micro[i]))),
         )
 
 

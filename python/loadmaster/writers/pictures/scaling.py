@@ -38,9 +38,9 @@ def draw(
     """Draws steps a second against devices, as PNG or SVG by the path's suffix.
 
     A line per graph and method through its clusters by size; clusters of the same size are points
-    above each other. The dotted line of each colour goes on from the smallest cluster as if every
-    device added as much as those. What does not fit or failed is not drawn, and is counted. The
-    same rows give the same bytes.
+    above each other. The dotted line of each colour goes on from the smallest cluster that has a
+    plan, as if every device added as much as those. What does not fit or failed is not drawn, and
+    is counted. The same rows give the same bytes.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def draw(
         drawn = sum(map(len, lines.values()))
         said = [f"{counted(drawn, 'plan')} of {counted(len(rows), 'case')}"]
         said += [f"{len(lines) - _MOST} more lines not drawn"] * (len(lines) > _MOST)
-        said.append("dotted: if every device added as much as the first")
+        said.append("dotted: if every device added as much as those of the smallest cluster")
         figure.text(
             place[0], 1 - 36 / height, "  ·  ".join(said), va="top", fontsize=9.5, color=MUTED
         )

@@ -188,5 +188,5 @@ def _recipe(plan: Plan) -> str:
         "What is split how",
         markup.long_table(*module_rows(plan)),
         "<h3>Where the bytes go, at each device's peak as simulated</h3>",
-        markup.long_table(BYTES, byte_rows(plan)),
+        markup.long_table(BYTES, markup.joined(byte_rows(plan))),
     )

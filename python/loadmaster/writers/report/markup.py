@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 #: A figure as Plotly has it, ``data`` and ``layout``. Building one needs no plotly.
@@ -66,6 +67,20 @@ def long_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return table(head, rows)
     more = f"<summary>{len(rows) - _SEEN} more rows</summary>{table(head, rows[_SEEN:])}"
     return f"{table(head, rows[:_SEEN])}<details>{more}</details>"
+
+
+def joined(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Rows one after another that differ in their first cell alone, as one row.
+
+    >>> joined([("gpu0", "1 GiB"), ("gpu1", "1 GiB"), ("gpu2", "1 GiB"), ("cpu", "0 B")])
+    [('gpu0 to gpu2', '1 GiB'), ('cpu', '0 B')]
+    """
+    found: list[Sequence[str]] = []
+    for _, alike in groupby(rows, key=lambda row: tuple(row[1:])):
+        first, *others = alike
+        name = f"{first[0]} to {others[-1][0]}" if others else first[0]
+        found.append((name, *first[1:]))
+    return found
 
 
 def _breaking(words: str) -> str:
@@ -151,18 +166,6 @@ def folded(summary: str, words: str) -> str:
     if not words:
         return ""
     return f"<details><summary>{text(summary)}</summary>{paragraph(words)}</details>"
-
-
-def ink_on(colour: Sequence[float]) -> str:
-    """Black or white, whichever is easier to read on a colour, RGB from 0 to 1 each.
-
-    Their contrast by WCAG 2 is 4.5 or more.
-
-    >>> ink_on((1.0, 1.0, 0.0)), ink_on((0.2, 0.2, 0.5))
-    ('#000', '#fff')
-    """
-    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in colour)
-    return "#000" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 else "#fff"
 
 
 def _percent(share: float) -> str:
