@@ -249,7 +249,7 @@ def test_the_verdict_comes_before_the_picture(plans, tmp_path):
     plan.report(tmp_path / "plan.html")
     text = (tmp_path / "plan.html").read_text()
     before, _, after = text.partition('<div id="timeline"')
-    for words in ("per step", plan.bound_source, "not tried", "replicas, split ops, pipelines"):
+    for words in ("per step", plan.bound_source, "not tried", "replicas, split ops and pipelines"):
         assert words in before, words
     assert "loadmaster calibrate" in before
     assert 'id="chain"' in after
