@@ -32,13 +32,17 @@ import loadmaster as lm
 from loadmaster.writers.pictures.trace import write_trace
 from loadmaster.writers.report import write_report
 
-#: Plans whose pages are looked at: an example, a cluster, a method.
+#: Plans whose pages are looked at, as an example, a cluster and a method: replicas of a CNN, a
+#: transformer in shards on a mesh of two axes, a pipeline, whole ops on unequal devices.
 PLANS: dict[str, tuple[str, Callable[[], lm.Cluster], str]] = {
-    "bert": ("bert-large", lambda: lm.Cluster.preset("8xH100-NVLink"), "auto"),
-    "inception": ("inception-v3", lambda: lm.Cluster.preset("4xV100-PCIe"), "auto"),
-    "mixtral": ("mixtral", lambda: lm.Cluster.preset("8xA100-NVLink"), "auto"),
+    "replicas": ("inception-v3", lambda: lm.Cluster.preset("4xV100-PCIe"), "auto"),
+    "shards": ("mixtral", lambda: lm.Cluster.preset("8xA100-NVLink"), "auto"),
     "pipeline": ("bert-large", lambda: pcie(8), "pipeline"),
+    "unequal": ("inception-v3", lambda: lm.Cluster.new("1xA100,1xL4", "pcie4"), "heft"),
 }
+
+#: Pixels of a window and of a phone.
+WIDTHS = {"wide": 1440, "phone": 360}
 
 #: Colours of a saved picture, and pixels from the top of a page that it has at most.
 COLOURS = 96
@@ -143,7 +147,7 @@ def pages(folder: Path) -> None:
             plan = lm.place(lm.read(f"example:{graph}"), cluster(), method)
             print(plan.summary())
             write_report(plan, page)
-            for screen, width in (("wide", 1440), ("phone", 390)):
+            for screen, width in WIDTHS.items():
                 resize(browser, width, 1000)
                 opened(browser, page)
                 height = browser.execute_script("return document.documentElement.scrollHeight")

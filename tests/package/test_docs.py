@@ -214,3 +214,15 @@ def test_addresses_are_those_that_were_opened_in_one_spelling():
 def test_every_method_is_described():
     text = (ROOT / "docs" / "methods.md").read_text()
     assert [name for name in METHODS if f"`{name}`" not in text] == []
+
+
+def test_pictures_of_the_gallery_are_made_by_its_commands():
+    """Each by a block of the page; few enough bytes for a repository."""
+    page = ROOT / "docs" / "gallery.md"
+    commands = " ".join(text for language, text in blocks(page) if language == "sh")
+    shown = re.findall(r"\]\(gallery/([\w-]+\.png)\)", page.read_text())
+    kept = {path.name: path.stat().st_size for path in (ROOT / "docs" / "gallery").iterdir()}
+    assert shown
+    assert sorted(shown) == sorted(kept)
+    assert [name for name in shown if f" {name}" not in commands] == []
+    assert sum(kept.values()) < 1e6

@@ -300,7 +300,7 @@ def test_the_picture_shows_what_ran(plans, tmp_path):
     draw(plans["by hand"], path)
     picture = pixels(path)
     assert picture.shape[1] == 2000
-    forward, backward, sent = (share_of(picture, c) for c in ("#2f6db3", "#e8973a", "#76838f"))
+    forward, backward, sent = (share_of(picture, c) for c in ("#2f6db3", "#d17d1c", "#76838f"))
     # 3 ms each, the forward ones on two devices; 2.25 of 8.25 ms of transfers on a lower lane.
     assert forward == pytest.approx(backward, rel=0.1)
     assert forward > 2 * sent > 0.005

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,31 @@ def style(purpose: str) -> Iterator[None]:
     }
     with context("default"), matplotlib.rc_context(settings):
         yield
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Black or white, whichever is easier to read on a colour, RGB from 0 to 1 each.
+
+    Their contrast by WCAG 2 is 4.5 or more.
+
+    >>> ink_on((1.0, 1.0, 0.0)), ink_on((0.2, 0.2, 0.5))
+    ('#000', '#fff')
+    """
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in colour)
+    return "#000" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 else "#fff"
+
+
+def time_ticks(span: float, most: int) -> tuple[list[float], list[str]]:
+    """Round times from 0 to ``span`` seconds, at most ``most`` + 1, and their words in one unit."""
+    from matplotlib.ticker import MaxNLocator
+
+    scale, unit = next(
+        (s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns")) if span >= s
+    )
+    scale = scale or 1e-9
+    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(0, span / scale)
+    ticks = [t * scale for t in places if 0 <= t * scale <= span]
+    return ticks, [f"{t / scale:g} {unit}" for t in ticks]
 
 
 def write(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import put, say_where, show_json
+from loadmaster.cli.printing import check_targets, put, say_where, show_json
+
+if TYPE_CHECKING:
+    from loadmaster.plans.comparison import Comparison
 
 
 def add(commands: Any) -> None:
@@ -20,11 +23,13 @@ def add(commands: Any) -> None:
         examples=(
             "example:lenet --cluster 2xV100-NVLink --methods auto,heft,single",
             "example:lenet --cluster 2xV100-NVLink --methods auto --targets ddp,fsdp",
+            "example:lenet --cluster 2xV100-NVLink --methods heft,single --chart methods.png",
         ),
     )
     options.add_placing(command)
     options.add_methods(command)
     options.add_search(command)
+    options.add_chart(command, "step times beside their bounds")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -36,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     methods = [method_of(text) for text in inputs.methods(arguments)]
     targets = inputs.targets(arguments)
+    check_targets(pictures=(arguments.chart,))
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine() as progress:
         progress("reading the graph")
@@ -60,9 +66,19 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         put(comparison)
     say_where(
-        [],
+        _drawn(comparison, arguments.chart),
         "the plans are not saved: place --method METHOD -o PLAN.json, or --target "
         "TARGET, saves one",
     )
     if not comparison.plans:
         raise InfeasibleError("no method made a plan that fits: the reason of each stands above")
+
+
+def _drawn(comparison: Comparison, path: str | None) -> list[tuple[str, str]]:
+    """Draws the plans that there are; what was written, and where."""
+    if path is None or not comparison.plans:
+        return []
+    from loadmaster.writers.pictures.comparison import draw
+
+    draw(comparison, path)
+    return [("chart", path)]

@@ -131,6 +131,11 @@ def add_pictures(command: argparse.ArgumentParser, of: str) -> None:
     )
 
 
+def add_chart(command: argparse.ArgumentParser, of: str) -> None:
+    """A file that results side by side are drawn into."""
+    command.add_argument("--chart", metavar="FILE.png", help=f"draw {of} (.png or .svg)")
+
+
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """One cluster: ``inputs.cluster``."""
     command.add_argument(

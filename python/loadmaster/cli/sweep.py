@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.cli import inputs, options, values
-from loadmaster.cli.printing import put, say_where, show_json
+from loadmaster.cli.printing import check_targets, put, say_where, show_json
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -59,12 +59,14 @@ def add(commands: Any) -> None:
     )
     options.add_objective(command)
     options.add_constraints(command)
+    options.add_chart(command, "steps a second over the number of devices")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table lacks; exits as interrupted if some are left."""
     from loadmaster.base.units import format_seconds
     from loadmaster.cli.progress import ProgressLine
+    from loadmaster.tasks.given import as_cluster
     from loadmaster.tasks.place import TARGET
     from loadmaster.tasks.sweep import sweep
 
@@ -72,6 +74,8 @@ def run(arguments: argparse.Namespace) -> None:
     named = [*methods, *(f"{TARGET}{name}" for name in targets)]
     given = [*values.options_by_method(named, arguments.option).items()]
     seeds = _seeds(arguments.seeds)
+    check_targets(pictures=(arguments.chart,))
+    clusters = [as_cluster(name) for name in arguments.cluster.split(",")]
     with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
         def tell(done: int, total: int, row: Row) -> None:
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         progress("the first case")
         seen = sweep(
             graphs,
-            arguments.cluster.split(","),
+            clusters,
             given[: len(methods)],
             targets=[(name.removeprefix(TARGET), said) for name, said in given[len(methods) :]],
             seeds=seeds,
@@ -101,10 +105,13 @@ def run(arguments: argparse.Namespace) -> None:
         show_json({"rows": rows, "resumed": seen.resumed, "unfinished": seen.unfinished})
     else:
         put(seen)
-    if arguments.output:
-        say_where([("table", arguments.output)])
-    else:
-        say_where([], "the table is not saved: -o TABLE.csv saves it")
+    written = [("table", arguments.output)] if arguments.output else []
+    if arguments.chart:
+        from loadmaster.writers.pictures.scaling import draw
+
+        draw(seen.rows, {c.digest: c.n_devices for c in clusters}, arguments.chart)
+        written.append(("chart", arguments.chart))
+    say_where(written, "" if arguments.output else "the table is not saved: -o TABLE.csv saves it")
     if seen.unfinished:
         raise KeyboardInterrupt
 

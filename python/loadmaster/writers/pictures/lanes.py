@@ -21,8 +21,8 @@ from loadmaster.writers.pictures.messages import Messages
 MAX_MODULES = 8
 
 SENT, TOGETHER = "#76838f", "#9c4274"
-PHASES = {"f": ("forward", "#2f6db3"), "b": ("backward", "#e8973a"), "o": ("optimizer", "#2a9d8f")}
-OTHER = ("other", "#a78bba")
+PHASES = {"f": ("forward", "#2f6db3"), "b": ("backward", "#d17d1c"), "o": ("optimizer", "#2a9d8f")}
+OTHER = ("other", "#a283b6")
 # From dark to light, as the sequence of a model's layers; even steps of lightness.
 SEQUENCE = (
     "#24366f", "#2f5496", "#3a74b8", "#3f93b5", "#57b3a3", "#8cc981", "#c5d65e", "#f2d74e",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, style, write
+from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, ink_on, style, time_ticks, write
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.plans.plan import Plan
@@ -33,7 +33,7 @@ IDLE = "#d9dde1"
 TINTS, _PALEST = 4, 0.45
 
 #: Boxes narrower than this are merged by pixel; digits are drawn where they have room.
-_DIGIT, _LETTER = 7.0, 6.3
+_DIGIT, _LETTER = 7.0, 7.6
 
 _ROW, _THIN, _GAP = 34, 4, 6
 _MARK = 2.5
@@ -205,7 +205,6 @@ def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:
     digits = np.char.str_len((blocks.micro + 1).astype(str))
     for i in np.flatnonzero((blocks.micro >= 0) & (wide >= _DIGIT * digits + 2)).tolist():
         top, bottom = _box(int(blocks.device[i]))
-        r, g, b = tint(int(blocks.what[i]), int(blocks.micro[i]))
         axes.text(
             (blocks.start[i] + blocks.finish[i]) / 2,
             (top + bottom) / 2,
@@ -213,7 +212,7 @@ def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:
             ha="center",
             va="center_baseline",
             fontsize=8.5,
-            color="white" if 0.3 * r + 0.59 * g + 0.11 * b < 0.6 else INK,
+            color=ink_on(tint(int(blocks.what[i]), int(blocks.micro[i]))),
         )
 
 
@@ -280,10 +279,7 @@ def _draw_names(axes: Axes, blocks: Blocks, names: list[str]) -> None:
 
 
 def _draw_time(axes: Axes, frame: _Frame) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    ticks = [t for t in MaxNLocator(6).tick_values(0, frame.rows.span) if t <= frame.rows.span]
-    axes.set_xticks(ticks, [format_seconds(t) if t else "0" for t in ticks])
+    axes.set_xticks(*time_ticks(frame.rows.span, 6))
     axes.tick_params(axis="x", length=2, labelsize=8)
 
 

@@ -20,6 +20,7 @@ from loadmaster.base.drawing import (
     TRACK,
     check_suffix,
     style,
+    time_ticks,
     write,
 )
 from loadmaster.base.errors import InputError
@@ -107,9 +108,9 @@ class _Frame:
 
 
 def _frame(plan: Plan, view: View, width: int) -> _Frame:
-    letters = [6.3 * len(_short(lane.name)) for lane in view.devices]
-    letters += [5.3 * len(_short(lane.name)) for lane in view.channels]
-    left = max(60, int(max(letters)) + 24)
+    letters = [7.6 * len(_short(lane.name)) for lane in view.devices]
+    letters += [6.6 * len(_short(lane.name)) for lane in view.channels]
+    left = max(60, int(max(letters)) + 16)
     tall = 30 if len(view.devices) <= 8 else 20
     lanes = Pixels(width - left - _RIGHT, plan.makespan or 1e-9)
     return _Frame(width, left, lanes, tall)
@@ -321,20 +322,14 @@ def _of(peak: int, capacity: int) -> str:
 
 
 def _draw_time(lanes: Axes, memory: Axes, span: float) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    scale, unit = next(
-        (s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns")) if span >= s
-    )
-    scale = scale or 1e-9
-    ticks = [t * scale for t in MaxNLocator(8).tick_values(0, span / scale) if t * scale <= span]
+    ticks, words = time_ticks(span, 8)
     for axes in (lanes, memory):
         axes.set_xticks(ticks)
         axes.tick_params(axis="x", length=0, labelsize=8)
         for tick in ticks[1:]:
             axes.axvline(tick, color=RULE, linewidth=0.5, zorder=1)
     lanes.set_xticklabels([])
-    memory.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / scale:g} {unit}"))
+    memory.set_xticklabels(words)
 
 
 def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _Frame) -> None:
@@ -347,22 +342,15 @@ def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _Frame) 
 def _facts(plan: Plan) -> str:
     facts = [f"{format_seconds(plan.makespan)} per step ({plan.made_by})"]
     if plan.single is None:
-        facts.append("no single device holds it")
+        facts.append("no single device was found to hold it")
     elif plan.makespan:
-        facts.append(_compared(plan.single / plan.makespan))
+        facts.append(f"{plan.single / plan.makespan:.2f} x as fast as one device")
     facts.append(f"lower bound {format_seconds(plan.lower_bound)}")
     overflow = plan.memory.overflow
     if overflow is not None:
         device = plan.cluster.devices[overflow.device].name
         facts.append(f"{device} overflows at {format_seconds(overflow.time)}")
     return "  ·  ".join(facts)
-
-
-def _compared(ratio: float) -> str:
-    if 0.995 < ratio < 1.005:
-        return "as fast as one device"
-    word = "faster" if ratio > 1 else "slower"
-    return f"{max(ratio, 1 / max(ratio, 1e-9)):.3g}× {word} than one device"
 
 
 def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
@@ -425,9 +413,6 @@ def _chain_label(plan: Plan) -> str:
             continue
         sums[word] = sums.get(word, 0.0) + blame.finish - blame.start
     shares = {word: round(100 * s / (plan.makespan or 1.0)) for word, s in sums.items()}
-    if not len(plan.schedule.collectives):
-        del shares["collectives"]
-    if not shares["between"]:
-        del shares["between"]
-    said = [f"{100 - sum(shares.values())} % compute", *(f"{s} % {w}" for w, s in shares.items())]
+    said = [f"{100 - sum(shares.values())} % compute"]
+    said += [f"{share} % {word}" for word, share in shares.items() if share]
     return f"critical chain: {', '.join(said)}"

@@ -162,7 +162,8 @@ def _beside(measured: Measured | None) -> str:
         ("The largest of these", CAUSES, rows),
     )
     body = "".join(f"<h3>{name}</h3>{markup.long_table(top, some)}" for name, top, some in tables)
-    return markup.section("Predicted and measured", headline, '<div id="beside"></div>', body)
+    picture = markup.figure("beside", "the predicted and the measured step")
+    return markup.section("Predicted and measured", headline, picture, body)
 
 
 def _pipeline(plan: Plan) -> str:
@@ -175,7 +176,7 @@ def _pipeline(plan: Plan) -> str:
             "What each device does to which micro-batch, by number. Grey is where it waits. Drag "
             "over a part of the time to see it larger, double-click to see all."
         ),
-        '<div id="pipeline"></div>',
+        markup.figure("pipeline", "the pipeline"),
     )
 
 
@@ -187,5 +188,5 @@ def _recipe(plan: Plan) -> str:
         "What is split how",
         markup.long_table(*module_rows(plan)),
         "<h3>Where the bytes go, at each device's peak as simulated</h3>",
-        markup.long_table(BYTES, byte_rows(plan)),
+        markup.long_table(BYTES, markup.joined(byte_rows(plan))),
     )

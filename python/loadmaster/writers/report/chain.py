@@ -11,7 +11,7 @@ from loadmaster.judge.simulation import Blame
 from loadmaster.model.patterns import layerless
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.messages import WORDS, Messages
-from loadmaster.writers.report.markup import text
+from loadmaster.writers.report.markup import breakable, text
 
 #: Parts of a smaller share of the step are summed up, and those after so many longer ones.
 LITTLE, MOST = 0.01, 12
@@ -119,10 +119,10 @@ def parts_table(found: list[Part], span: float) -> str:
     most = max((part.seconds for part in found), default=0.0) or 1.0
     lines = []
     for i, part in enumerate(found):
-        module = f'<span class="quiet">{text(part.module)}</span>' if part.module else ""
+        module = f'<span class="quiet">{breakable(part.module)}</span>' if part.module else ""
         lines.append(
             f'<tr><td><button type="button" class="opens" aria-expanded="false" data-part="{i}">'
-            f'{text(part.kind)}</button> {module}</td><td class="bar"><div>'
+            f'{breakable(part.kind)}</button> {module}</td><td class="bar"><div>'
             f'<i style="width:{100 * part.seconds / most:.2f}%"></i></div></td>'
             f"<td>{_share(part.seconds, span)}</td><td>{counted(len(part.links), 'link')}</td>"
             f"<td>{text(part.where)}</td></tr>"

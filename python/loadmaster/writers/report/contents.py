@@ -14,7 +14,6 @@ from loadmaster.base.units import format_bytes
 from loadmaster.plans.plan import Plan
 from loadmaster.running.measured import Measured
 from loadmaster.writers.pictures.bars import shades
-from loadmaster.writers.pictures.graph_files import COLOURS
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.pictures.pipeline import is_pipeline
@@ -25,6 +24,10 @@ from loadmaster.writers.report.pipeline import pipeline
 
 #: Devices, and channels, that are shown: the busiest.
 MAX_LANES = 64
+
+#: A colour per device: as told apart as those of Okabe and Ito, and each dark enough to be seen as
+#: a line on white (a contrast of 3 or more); more devices go round again.
+COLOURS = ("#3591c4", "#c07f00", "#009e73", "#8a8400", "#0b4f8a", "#d55e00", "#c46a9d", "#858585")
 
 #: The reasons for which an op can have waited; the page knows them by index.
 WAITS = ("nothing", "op", "device", "message", "copy", "launch")

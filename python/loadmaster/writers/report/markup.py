@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 #: A figure as Plotly has it, ``data`` and ``layout``. Building one needs no plotly.
@@ -25,6 +27,17 @@ def text(words: str) -> str:
     return html.escape(words)
 
 
+def breakable(words: str) -> str:
+    """Words with HTML escaped; long ones may be broken behind a dot, a slash or an underscore.
+
+    >>> breakable("encoder.layer.*.attention.self")
+    'encoder.<wbr>layer.<wbr>*.<wbr>attention.<wbr>self'
+    """
+    if not _breaking(words):
+        return text(words)
+    return re.sub(r"(?<=\w|\*)([./_]+)(?=[\w*])", r"\1<wbr>", text(words))
+
+
 def definitions(rows: Iterable[tuple[str, str]]) -> str:
     """Names and what they are."""
     pairs = (f"<dt>{text(name)}</dt><dd>{text(words)}</dd>" for name, words in rows)
@@ -40,7 +53,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
             rest = len(head) - i if i == len(row) - 1 else 1
             span = f' colspan="{rest}"' if rest > 1 else ""
             cells.append(
-                f'<td data-head="{text(head[i])}"{_breaking(words)}{span}>{text(words)}</td>'
+                f'<td data-head="{text(head[i])}"{_breaking(words)}{span}>{breakable(words)}</td>'
             )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     top = "".join(f"<th>{text(name)}</th>" for name in head)
@@ -54,6 +67,20 @@ def long_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return table(head, rows)
     more = f"<summary>{len(rows) - _SEEN} more rows</summary>{table(head, rows[_SEEN:])}"
     return f"{table(head, rows[:_SEEN])}<details>{more}</details>"
+
+
+def joined(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Rows one after another that differ in their first cell alone, as one row.
+
+    >>> joined([("gpu0", "1 GiB"), ("gpu1", "1 GiB"), ("gpu2", "1 GiB"), ("cpu", "0 B")])
+    [('gpu0 to gpu2', '1 GiB'), ('cpu', '0 B')]
+    """
+    found: list[Sequence[str]] = []
+    for _, alike in groupby(rows, key=lambda row: tuple(row[1:])):
+        first, *others = alike
+        name = f"{first[0]} to {others[-1][0]}" if others else first[0]
+        found.append((name, *first[1:]))
+    return found
 
 
 def _breaking(words: str) -> str:
@@ -92,7 +119,7 @@ def bars(rows: Sequence[Bar], whole: float | None = None) -> str:
         line = "" if row.mark is None else f'<u style="left:{_percent(row.mark / most)}"></u>'
         bar = f'<i style="width:{_percent(row.length / most)};background:{row.colour}"></i>{line}'
         lines.append(
-            f'<tr><th scope="row"{_breaking(row.name)}>{text(row.name)}</th>'
+            f'<tr><th scope="row"{_breaking(row.name)}>{breakable(row.name)}</th>'
             f'<td class="bar"><div>{bar}</div></td><td>{text(row.words)}</td></tr>'
         )
     return f'<table class="bars"><tbody>{"".join(lines)}</tbody></table>'
@@ -113,6 +140,22 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{text(title)}</h2>{inner}</section>" if inner else ""
 
 
+#: Buttons below a figure, by what ``page.start.js`` does at a click.
+_VIEWS = {"in": "zoom in", "out": "out", "all": "all", "back": "earlier", "on": "later"}
+
+
+def figure(name: str, what: str) -> str:
+    """The place of one of the page's figures, which script draws, and buttons that zoom it."""
+    buttons = "".join(
+        f'<button type="button" data-view="{view}">{words}</button>'
+        for view, words in _VIEWS.items()
+    )
+    return (
+        f'<div class="tools views" role="group" aria-label="zoom of {text(what)}" '
+        f'data-figure="{name}">{buttons}</div><div id="{name}"></div>'
+    )
+
+
 def paragraph(words: str) -> str:
     """Words in lines; empty for none."""
     return f"<p>{text(words)}</p>" if words else ""
@@ -123,18 +166,6 @@ def folded(summary: str, words: str) -> str:
     if not words:
         return ""
     return f"<details><summary>{text(summary)}</summary>{paragraph(words)}</details>"
-
-
-def ink_on(colour: Sequence[float]) -> str:
-    """Black or white, whichever is easier to read on a colour, RGB from 0 to 1 each.
-
-    Their contrast by WCAG 2 is 4.5 or more.
-
-    >>> ink_on((1.0, 1.0, 0.0)), ink_on((0.2, 0.2, 0.5))
-    ('#000', '#fff')
-    """
-    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in colour)
-    return "#000" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 else "#fff"
 
 
 def _percent(share: float) -> str:

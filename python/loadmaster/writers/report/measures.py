@@ -11,7 +11,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.lanes import SENT
 from loadmaster.writers.report.markup import Bar
 
-OURS, OTHERS = "#2f6db3", "#9db8d6"
+OURS, OTHERS = "#2f6db3", "#6b93c1"
 
 #: Channels that utilisation lists: the busiest.
 MAX_CHANNELS = 12

@@ -6,8 +6,9 @@ let here = chain.op.length - 1;
 async function choose(item, { k = linkOf.get(key(item)), home = $("stage") } = {}) {
   chosen = item;
   if (k !== undefined) here = k;
+  // An element that moves loses the focus.
+  if ($("details").parentElement !== home) home.append($("details"));
   explain(item, k);
-  home.append($("details"));
   showPosition();
   const length = end(item) - begin(item), [from, to] = sight;
   const seen = begin(item) >= from && end(item) <= to && length >= (WIDE * (to - from)) / COLUMNS;
@@ -53,13 +54,20 @@ function explain(item, k) {
   const list = make("dl");
   for (const [name, value] of rows) if (value) list.append(make("dt", {}, name), make("dd", {}, value));
   const close = make("button", { type: "button", className: "close", textContent: "close", onclick: closeDetails });
+  // A person who came by keyboard stays in the panel.
+  const inside = $("details").contains(document.activeElement);
   $("details").replaceChildren(close, list);
   $("details").hidden = false;
+  if (inside) ($("details").querySelector(".link") ?? close).focus({ preventScroll: true });
 }
 
+// The keyboard goes back to where the explanation was opened from.
 function closeDetails() {
+  const inside = $("details").contains(document.activeElement), row = document.querySelector("tr.explained");
+  const opener = row ? row.previousElementSibling.querySelector("button") : $("timeline");
   $("details").hidden = true;
   $("stage").append($("details"));
-  document.querySelector("tr.explained")?.remove();
+  row?.remove();
+  if (inside) opener.focus({ preventScroll: true });
 }
 document.addEventListener("keydown", (event) => event.key === "Escape" && closeDetails());

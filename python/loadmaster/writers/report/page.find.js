@@ -26,7 +26,7 @@ function showMatches() {
     row.onmousedown = (event) => { event.preventDefault(); pick(i); };
     return row;
   }));
-  if (text && !matches.length) $("found").append(make("li", { className: "quiet" }, "no op has this in its name or module"));
+  if (text && !matches.length) $("found").append(make("li", { className: "quiet", role: "option", ariaDisabled: "true" }, "no op has this in its name or module"));
   listMatches(Boolean(text));
 }
 

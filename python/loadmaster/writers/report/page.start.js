@@ -34,6 +34,18 @@ for (const [id, figure] of Object.entries(data.figures)) {
   const traces = isNarrow() ? figure.data.map((trace) => ({ ...trace, textposition: "none" })) : figure.data;
   await Plotly.newPlot(id, traces, fitted(figure.layout), CONFIG);
 }
+const VIEWS = { in: [0.25, 0.75], out: [-0.5, 1.5], back: [-0.5, 0.5], on: [0.5, 1.5] };
+for (const views of document.querySelectorAll("[data-figure]")) {
+  const plot = $(views.dataset.figure), whole = [...plot.layout.xaxis.range];
+  views.addEventListener("click", ({ target }) => {
+    const view = target.dataset.view, [from, to] = plot.layout.xaxis.range;
+    if (!view) return;
+    const [first, last] = VIEWS[view] ?? [0, 0];
+    const length = Math.min((to - from) * (last - first), whole[1] - whole[0]);
+    const start = Math.min(Math.max(from + (to - from) * first, whole[0]), whole[1] - length);
+    Plotly.relayout(plot, { "xaxis.range": view === "all" ? whole : [start, start + length] });
+  });
+}
 showGraph();
 let drawnAt = innerWidth;
 addEventListener("resize", () => {

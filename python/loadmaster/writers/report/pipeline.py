@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loadmaster.base.drawing import ink_on
 from loadmaster.base.units import format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.blocks import WHAT, Blocks
 from loadmaster.writers.pictures.pipeline import IDLE, tint
-from loadmaster.writers.report.markup import Figure, ink_on
+from loadmaster.writers.report.markup import Figure
 
 #: Pixels of a row, and of what is around all of them.
 _ROW, _AROUND = 34, 90
@@ -53,7 +54,14 @@ def pipeline(plan: Plan) -> Figure:
             "showgrid": False,
             "fixedrange": True,
         },
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1,
+            "yanchor": "bottom",
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
     }
     return {"data": traces, "layout": layout}
 

@@ -45,9 +45,9 @@ def _sentence(plan: Plan) -> str:
     elif plan.single is not None and plan.makespan:
         said += f", <b>{plan.single / plan.makespan:.2f} x</b> as fast as one device"
     elif plan.single is None:
-        said += ", where no one device was found to hold everything"
+        said += ". No one device was found to hold everything"
     fits = (plan.predicted if plan.memory.is_predicted else plan).fits
-    return said + (", fits." if fits else ", <strong>does not fit</strong>.")
+    return said + (". It fits." if fits else ". It <strong>does not fit</strong>.")
 
 
 def _banner(plan: Plan) -> str:
