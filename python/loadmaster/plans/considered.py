@@ -159,7 +159,8 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     fits = "fits" if row.fits else "DOES NOT FIT"
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
-    words = [" ".join(filter(None, ["this plan:" if row.is_plan else row.arguments, row.what]))]
+    what = "" if row.kind == "one device" else row.what
+    words = [": ".join(filter(None, ["this plan" if row.is_plan else row.arguments, what]))]
     if row.left is not None and not (row.is_plan and plan.space == WHOLE_OPS):
         words.append(f"at most {row.left:.1%} better is possible with ops whole")
     return row.kind, format_seconds(row.seconds), ratio, fits, "; ".join(words)
