@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.cli import inputs, options
+from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import say_where, show
 
 
@@ -17,12 +17,17 @@ def add(commands: Any) -> None:
         "fit",
         run,
         "say whether a graph fits, on how few devices, and what would help",
-        examples=("example:inception-v3 --cluster 4xV100-PCIe",),
+        examples=(
+            "example:inception-v3 --cluster 4xV100-PCIe",
+            "example:inception-v3 --cluster 4xV100-PCIe --target fsdp",
+        ),
     )
     options.add_graph(command)
     options.add_cluster(command)
     options.add_costs(command)
     options.add_objective(command)
+    options.add_target(command)
+    options.add_repeated(command, "--option", "KEY=VALUE", "an option of the target (repeatable)")
     options.add_constraints(command)
 
 
@@ -39,7 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
             inputs.costs(arguments, graph, cluster),
             constraints=inputs.constraints(arguments),
             objective=arguments.objective,
+            target=arguments.target,
             progress=progress,
+            **values.options(arguments.option),
         )
     show(arguments, found)
     say_where([])

@@ -217,6 +217,15 @@ def add_methods(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_target(command: argparse.ArgumentParser) -> None:
+    """The system that will run the plan."""
+    command.add_argument(
+        "--target",
+        metavar="TARGET",
+        help="plan for what this system can run, as it runs it; see `loadmaster targets`",
+    )
+
+
 def add_objective(command: argparse.ArgumentParser) -> None:
     """What plans are made for."""
     command.add_argument(

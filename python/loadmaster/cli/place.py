@@ -36,11 +36,7 @@ def add(commands: Any) -> None:
     command.add_argument("--method", default="auto", help="name of a method; default: auto")
     options.add_search(command)
     options.add_split(command)
-    command.add_argument(
-        "--target",
-        metavar="TARGET",
-        help="plan for what this system can run, as it runs it; see `loadmaster targets`",
-    )
+    options.add_target(command)
     command.add_argument(
         "--recipe",
         metavar="RECIPE.toml",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.base.text import Printed, aligned, in_lines, shortened
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.plans.considered import considered
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.specs import mesh_in_words
 from loadmaster.plans.summary import document, estimated, no_placement, one_device, title
 from loadmaster.transforms.shares import batch_size
 
@@ -40,18 +40,7 @@ class Choice:
     @property
     def words(self) -> str:
         """The plan in a few words."""
-        plan = self.plan
-        if plan.offers:
-            return min(plan.offers, key=lambda offer: offer.seconds).what
-        if plan.recipe is None:
-            replicas = int(plan.program.replica.max(initial=-1)) + 1
-            on = counted(len(set(plan.running_devices.tolist())), "device")
-            return counted(replicas, "replica") if replicas > 1 else f"whole ops on {on}"
-        words = mesh_in_words(plan.recipe.mesh)
-        micro = plan.recipe.micro
-        if micro is None:
-            return f"a mesh of {words}"
-        return f"{words}, {counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}"
+        return next(row for row in considered(self.plan) if row.is_plan).in_words
 
 
 @dataclass(frozen=True)

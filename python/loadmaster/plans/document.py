@@ -9,7 +9,7 @@ and the recipe if there is one. Version 1 held the transformed graph alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from importlib import metadata
 from typing import Any
 
@@ -64,7 +64,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "bound_source": plan.bound_source,
         "space": plan.space,
         "bounds": dict(plan.bounds),
-        "offers": [[one.space, one.what, one.seconds] for one in plan.offers],
+        "offers": [list(astuple(one)) for one in plan.offers],
+        "left_out": [list(row) for row in plan.left_out],
         "notes": list(plan.notes),
         "planning_seconds": plan.planning_seconds,
         "estimate": plan.estimate,
@@ -124,6 +125,11 @@ def plan_of_document(
     check_format(document, FORMAT, VERSION, "a plan", source, older=(1,))
     with malformed(f"{source} is a damaged plan"):
         return _Reader(document, source).plan(graph, cluster)
+
+
+def _is_size(size: object) -> bool:
+    """Whether it is a number of bytes, or None for what is not known."""
+    return size is None or (checks.is_integer(size) and size >= 0)
 
 
 class _Reader:
@@ -345,6 +351,7 @@ class _Reader:
             return {}
         space, bounds = self.document["space"], self.document["bounds"]
         offers = tuple(Best(*row) for row in self.document["offers"])
+        left_out = tuple((kind, why) for kind, why in self.document.get("left_out", ()))
         self.expect(space in SPACES, f"space is {space!r}: wants one of {SPACES}")
         self.expect(
             isinstance(bounds, Mapping)
@@ -357,11 +364,17 @@ class _Reader:
                 offer.space in SPACES
                 and isinstance(offer.what, str)
                 and checks.is_number(offer.seconds)
+                and isinstance(offer.kind, str)
+                and all(_is_size(size) for size in (offer.peak, offer.memory))
                 for offer in offers
             ),
-            "offers are no list of space, words and seconds",
+            "offers are no list of space, words, seconds, kind, peak and memory",
         )
-        return {"space": space, "bounds": dict(bounds), "offers": offers}
+        self.expect(
+            all(isinstance(text, str) for row in left_out for text in row),
+            "left_out is no list of kinds and reasons",
+        )
+        return {"space": space, "bounds": dict(bounds), "offers": offers, "left_out": left_out}
 
     def _constraints(self, graph: OpGraph) -> Constraints:
         found = Constraints.from_document(self.document.get("constraints", {}), self.source)

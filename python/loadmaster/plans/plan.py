@@ -89,6 +89,8 @@ class Plan(Printed):
         The bound of every space.
     offers : tuple of Best
         What each space had to offer, the best of each first, where its method searched several.
+    left_out : tuple of (str, str)
+        Kinds of plans of which its method has none to show, each with why.
     notes : tuple of str
         What came up on the way.
     planning_seconds : float
@@ -114,6 +116,7 @@ class Plan(Printed):
     space: str = WHOLE_OPS
     bounds: Mapping[str, float] = field(default_factory=dict)
     offers: tuple[Best, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
     constraints: Constraints = field(default_factory=Constraints)
@@ -469,6 +472,7 @@ class Plan(Printed):
             space=space,
             bounds={name: one.seconds for name, one in found.items()},
             offers=(),
+            left_out=(),
             constraints=Constraints(),
             observed=None,
         )

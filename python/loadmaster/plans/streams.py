@@ -53,15 +53,16 @@ def shortest(plan: Plan) -> str:
 
 def stream_lines(plan: Plan) -> list[str]:
     """The summary of a plan made for throughput, without its notes."""
-    from loadmaster.plans.summary import offers_in_lines, title
+    from loadmaster.plans.considered import head
+    from loadmaster.plans.summary import title
 
     (_, period), _, _, (_, limit) = stream_facts(plan)
     return [
         f"{title(plan)} by {plan.made_by}: {period}, planned in "
         f"{format_seconds(plan.planning_seconds)}",
+        *head(plan),
         f"in flight    {counted(plan.in_flight, 'batch', 'batches')}, each "
         f"{format_seconds(plan.latency)} from its first op to its last; limited by {limit}",
-        *offers_in_lines(plan),
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): {shortest(plan)}",
         *_device_lines(plan),
         *_short(plan),

@@ -9,17 +9,16 @@ import numpy as np
 
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.judge.bounds import SPACES, WHOLE_OPS
+from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.problem import parallelism
 from loadmaster.judge.simulation import Simulation
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
 from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.considered import considered, head, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import stream_cells, stream_document, stream_lines
-from loadmaster.strategies.registry import DEFAULT
-from loadmaster.strategies.targets.base import TARGETS
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -58,16 +57,15 @@ def verdict(plan: Plan) -> str | None:
 
 
 def summary(plan: Plan) -> str:
-    """Makespan, against one device and the bound, devices, bytes moved; a dozen lines or fewer."""
+    """Step time, the best of each kind of plans, the bound, devices, bytes moved."""
     if plan.objective.goal == "throughput":
         return in_lines([*stream_lines(plan), *_said(plan)])
     under = "" if plan.constraints.is_empty else "under the constraints "
     lines = [
         f"{title(plan)} by {plan.made_by}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
-        f"one device   {_against_single(plan)}",
+        *head(plan),
         *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),
-        *offers_in_lines(plan),
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
         *_what_happened(plan.schedule, plan.cluster, plan.program),
@@ -76,10 +74,8 @@ def summary(plan: Plan) -> str:
 
 
 def _said(plan: Plan) -> list[str]:
-    """What a plan obeys, what was not tried, where times are from, and what came up on the way."""
+    """What a plan obeys, where times are from, and what came up on the way."""
     lines = [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
-    if missing := not_tried(plan):
-        lines.append(f"not tried    {missing}")
     lines.append(f"times        {estimated(plan)}")
     sentence = verdict(plan)
     if sentence:
@@ -87,20 +83,6 @@ def _said(plan: Plan) -> list[str]:
     elif plan.notes:
         lines.append(f"note         {'; '.join(plan.notes)}")
     return lines
-
-
-def not_tried(plan: Plan) -> str:
-    """What might be better and was not searched; empty where nothing of the kind can be said."""
-    if plan.cluster.n_devices == 1:
-        return ""
-    if plan.target is not None:
-        splits = TARGETS[plan.target].semantics.splits
-        return f"what the target {plan.target} cannot run; it may split {splits}"
-    if plan.method != DEFAULT and plan.space == WHOLE_OPS:
-        return f"other methods: {DEFAULT} also has replicas, split ops and pipelines where it can"
-    if plan.method == DEFAULT and plan.options.get("split") == "none":
-        return "replicas, split ops, pipelines: every op was to be whole"
-    return ""
 
 
 def estimated(plan: Plan) -> str:
@@ -125,33 +107,6 @@ def no_placement(plan: Plan) -> str:
     if plan.space == WHOLE_OPS:
         return "no placement of whole ops"
     return "no plan, with ops whole, replicated or split,"
-
-
-def offers_in_lines(plan: Plan) -> list[str]:
-    """A line for the best of each space that was searched."""
-    return [f"{space:<12} {words}" for space, words in offers(plan)]
-
-
-def offers(plan: Plan) -> list[tuple[str, str]]:
-    """Each space that was searched, and its best in words."""
-    found = []
-    for space in SPACES:
-        best = next((one for one in plan.offers if one.space == space), None)
-        if best is not None:
-            left = max(1 - plan.bounds[space] / best.seconds, 0.0) if best.seconds else 0.0
-            how = "" if best.what == space else f" ({best.what})"
-            words = f"{format_seconds(best.seconds)}{how}: at most {left:.1%} better is possible"
-            found.append((space, words))
-    return found
-
-
-def _against_single(plan: Plan) -> str:
-    if plan.single is None:
-        return "found none that holds everything, in any order tried"
-    ratio = plan.single / plan.makespan if plan.makespan else 1.0
-    if abs(ratio - 1) < 0.005:
-        return f"{format_seconds(plan.single)}: the same"
-    return f"{format_seconds(plan.single)}: this is {ratio:.2f} x as fast"
 
 
 def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
@@ -294,6 +249,8 @@ def document(plan: Plan) -> dict[str, Any]:
         "offers": [
             {"space": one.space, "what": one.what, "seconds": one.seconds} for one in plan.offers
         ],
+        "considered": [row.to_document() for row in considered(plan)],
+        "not_considered": not_considered(plan),
         "gap": plan.gap,
         **stream_document(plan),
         "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),

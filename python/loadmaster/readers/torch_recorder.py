@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -188,6 +189,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
             return _as_if_read(args[0])
+        if self.muted and _changes_values_alone(func):
+            return args[0]  # Nobody sees the values, which fake tensors have none of.
         try:
             result = func(*args, **kwargs)
         except _ON_VALUES:
@@ -328,6 +331,16 @@ def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
             f"the model uses a tensor of layout {tensor.layout}, which has no storage to place: "
             "only strided tensors are captured (an embedding with sparse=False, say)"
         ) from None
+
+
+@cache
+def _changes_values_alone(func: Any) -> bool:
+    """Whether an op gives back its first argument with sizes and strides as they were."""
+    schema = func._schema
+    if len(schema.returns) != 1 or not schema.arguments or not schema.name.endswith("_"):
+        return False
+    alias = schema.arguments[0].alias_info
+    return alias is not None and alias.is_write and torch.Tag.inplace_view not in func.tags
 
 
 def _as_if_read(tensor: torch.Tensor) -> float | bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import WHOLE_OPS, Bound
+from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 
@@ -17,9 +18,20 @@ INTERRUPTED = "interrupted: the best so far"
 OUT_OF_TIME = "out of time: the best so far"
 
 
+#: Kinds of plans that are judged beside each other, and the arguments of ``loadmaster place`` that
+#: make one of a kind.
+KINDS = {
+    "one device": "--method single",
+    "whole ops": "--split none",
+    "replicas": "--method data-parallel",
+    "shards": "--method sharded",
+    "pipelines": "--method pipeline",
+}
+
+
 @dataclass(frozen=True)
 class Best:
-    """The best plan that was found in a space.
+    """The best plan that was found in a space, or of a kind of plans in it.
 
     Attributes
     ----------
@@ -28,12 +40,32 @@ class Best:
     what : str
         The plan in a few words.
     seconds : float
-        Its step time.
+        Its step time, or its period where the objective is throughput.
+    kind : str
+        One of :data:`KINDS`, or what else it is; empty in plans of older versions.
+    peak, memory : int or None
+        Bytes at the peak, and the capacity, of the device that is fullest. None: not known.
     """
 
     space: str
     what: str
     seconds: float
+    kind: str = ""
+    peak: int | None = None
+    memory: int | None = None
+
+    @classmethod
+    def of(cls, kind: str, what: str, found: Candidate) -> Best:
+        """What a candidate offers as the best of its kind."""
+        space = WHOLE_OPS if found.problem.program.is_plain else SPLIT_OPS
+        seconds = found.problem.objective.seconds(found.verdict)
+        peaks = zip(found.verdict.peak.tolist(), found.problem.cluster.memory, strict=True)
+        return cls(space, what, seconds, kind, *fullest(peaks))
+
+
+def fullest(peaks: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Of peaks and capacities in bytes, those of the device that is fullest."""
+    return max(peaks, key=lambda pair: pair[0] / max(pair[1], 1))
 
 
 @dataclass(frozen=True)
@@ -55,6 +87,8 @@ class Candidate:
         The space of plans that it is the best known of.
     offers : tuple of Best
         What each space had to offer, the best of each first, where several were searched.
+    left_out : tuple of (str, str)
+        Kinds of plans of which none is among the offers, each with why.
     """
 
     problem: Problem
@@ -64,6 +98,7 @@ class Candidate:
     bound: Bound | None = None
     space: str = WHOLE_OPS
     offers: tuple[Best, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def fits(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -14,7 +14,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
 from loadmaster.base.text import Printed, aligned, in_lines
-from loadmaster.base.units import counted, format_bytes
+from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
@@ -28,7 +28,8 @@ from loadmaster.plans.streams import rate_in_words, stream_document
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
-from loadmaster.strategies.registry import Method
+from loadmaster.strategies.registry import DEFAULT, Method
+from loadmaster.strategies.targets.base import target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import place, plan_for
 
@@ -81,7 +82,8 @@ class Fit(Printed):
         Number of devices of the plan; None: no placement that fits was found.
     at_least : int
         Number of devices that any placement needs for the bytes that stay in memory for the whole
-        step. It exceeds the cluster's if the largest op alone is too large.
+        step. It exceeds the cluster's if the largest op alone is too large. Of a target, which may
+        keep weights elsewhere: 1.
     footprints : tuple of Footprint
         The contents of each device at its peak.
     remedies : tuple of Remedy
@@ -108,6 +110,8 @@ class Fit(Printed):
             "fewest_devices": self.fewest,
             "at_least_devices": self.at_least,
             "method": self.plan.method,
+            "target": self.plan.target,
+            "makespan": self.plan.makespan,
             **stream_document(self.plan),
             "devices": [f.to_document() for f in self.footprints],
             "remedies": [vars(remedy) for remedy in self.remedies],
@@ -133,11 +137,15 @@ class Fit(Printed):
         n = self.plan.cluster.n_devices
         if self.fewest is None:
             sure = self.at_least > n
-            return f"no placement that fits {'can be' if sure else 'was'} found; the least over:"
+            of = "" if self.plan.target is None else f" for target {self.plan.target}"
+            found = f"that fits {'can be' if sure else 'was'} found"
+            return f"no placement{of} {found}; the least over:"
         surely = self.fewest == self.at_least
         fewer = "no fewer can hold it" if surely else "on fewer, no placement was found"
         rate = "" if self.plan.verdict.steady is None else f" at {rate_in_words(self.plan)}"
-        return f"fits {self.fewest} of {n} devices{rate}; {fewer}; planned by {self.plan.method}:"
+        if self.plan.target is not None and not rate:
+            rate = f" at {format_seconds(self.plan.makespan)} per step"
+        return f"fits {self.fewest} of {n} devices{rate}; {fewer}; planned by {self.plan.made_by}:"
 
 
 def fit(
@@ -147,7 +155,9 @@ def fit(
     *,
     constraints: Constraints | None = None,
     objective: Goal = "step",
+    target: str | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Fit:
     """Finds the fewest devices that hold a graph, and what would help if it does not fit.
 
@@ -164,13 +174,21 @@ def fit(
     objective : "step" (default) or "throughput"
         With "throughput", ``auto`` plans for throughput on the fewest devices, and the result says
         how many samples a second they finish.
+    target : str, optional
+        The system that will run the plan, as for :func:`loadmaster.place`. The fewest devices are
+        then the fewest tried on which its plan fits, by bisection, and remedies are what makes its
+        plan fit.
     progress : callable, optional
         Called with the devices, the method or the remedy that is tried.
+    options
+        Of the target.
 
     Raises
     ------
     InputError
-        As :func:`loadmaster.place`.
+        As :func:`loadmaster.place`, also where a target does not take a model of this kind.
+    InfeasibleError
+        A target has no plan at all, not even one that is over the memory; it says why.
 
     Notes
     -----
@@ -183,15 +201,23 @@ def fit(
     >>> found = lm.fit(lm.read("example:vgg19"), lm.Cluster.preset("4xV100-PCIe"))
     >>> found.fits, found.fewest
     (True, 1)
+    >>> lm.fit("example:lenet", "2xV100-NVLink", target="ddp").plan.target
+    'ddp'
     """
     graph, cluster = as_graph(graph), as_cluster(cluster)
     checks.one_of("objective", objective, tuple(OBJECTIVES))
+    if target is not None:
+        target_of(target).checked(options)
+    elif options:
+        raise InputError(f"option {next(iter(options))!r} is a target's: name the target too")
     trial = _Trial(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
         as_constraints(constraints),
         progress or (lambda stage, makespan: None),
+        target,
+        options,
     )
     found = trial.fit()
     return found if objective == "step" or not found.fits else trial.streaming(found)
@@ -199,19 +225,21 @@ def fit(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A graph, a cluster and constraints, with the methods tried on them."""
+    """A graph, a cluster and constraints, with the methods, or the target, tried on them."""
 
     graph: OpGraph
     cluster: Cluster
     costs: Costs
     constraints: Constraints
     progress: Progress
+    target: str | None
+    options: Mapping[str, Any]
 
     def fit(self) -> Fit:
         given = Problem.make(self.graph, self.cluster, self.costs)
         binding = bind(given, self.constraints)
         order = _by_size(binding)
-        at_least = _at_least(binding, order)
+        at_least = 1 if self.target is not None else _at_least(binding, order)
         n = self.cluster.n_devices
         self.progress(f"all {n} devices", None)
         whole = self.placed() if at_least <= n else None
@@ -238,15 +266,19 @@ class _Trial:
     def streaming(self, found: Fit) -> Fit:
         """What was found, planned for throughput on the same devices."""
         self.progress("throughput", None)
+        method: dict[str, Any] = {"method": "auto"}
+        if self.target is not None:
+            method = {"target": self.target, **self.options}
         binding = bind(Problem.make(self.graph, self.cluster, self.costs), self.constraints)
         assert found.fewest is not None, "it fits"
         plan = place(
             self.graph,
             self.cluster,
-            "auto",
-            self.costs,
+            costs=self.costs,
             constraints=self.only(_by_size(binding)[: found.fewest]),
             objective="throughput",
+            progress=self.progress,
+            **method,
         )
         return replace(found, plan=plan, footprints=footprints(plan))
 
@@ -269,10 +301,9 @@ class _Trial:
         graph, cluster = graph or self.graph, cluster or self.cluster
         problem = Problem.make(graph, cluster, as_costs(self.costs, graph, cluster))
         rules = constraints or self.constraints
-        # Greedy passes are fastest, so they come first. If none finds a plan, one search is enough.
-        for method, greedy in (*((name, True) for name in METHODS), (METHODS[0], False)):
+        for method, asked in self.ways():
             try:
-                return plan_for(problem, method, constraints=rules, greedy=greedy)
+                return plan_for(problem, method, constraints=rules, **asked)
             except InfeasibleError:
                 continue
             except InputError:
@@ -282,11 +313,24 @@ class _Trial:
                 return None
         return None
 
+    def ways(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Methods, each with what else is said to it; of a target there is one way.
+
+        Greedy passes are fastest, so they come first. If none finds a plan, one search is enough.
+        """
+        if self.target is not None:
+            yield DEFAULT, {"target": self.target, **self.options}
+            return
+        for method in METHODS:
+            yield method, {"greedy": True}
+        yield METHODS[0], {"greedy": False}
+
     def least_over(self) -> Plan:
         """The placement whose largest excess on a device is smallest."""
         plans = []
-        for method in METHODS:
-            self.progress(f"{method}, best effort", None)
+        rows = METHODS if self.target is None else (DEFAULT,)
+        for method in rows:
+            self.progress(f"{self.target or method}, best effort", None)
             plans.append(
                 place(
                     self.graph,
@@ -295,6 +339,8 @@ class _Trial:
                     self.costs,
                     on_oom="best_effort",
                     constraints=self.constraints,
+                    target=self.target,
+                    **self.options,
                 )
             )
         return min(plans, key=_most_over)
@@ -303,7 +349,9 @@ class _Trial:
         """Replicas by the way of summing gradients that needs least, where the batch can be shared
         out: whether they fit, or what they lack on every device.
         """
-        if not can_be_replicated(Problem.make(self.graph, self.cluster, self.costs)):
+        if self.target is not None or not can_be_replicated(
+            Problem.make(self.graph, self.cluster, self.costs)
+        ):
             return ()
         made: list[tuple[int, str, dict[str, Any]]] = []
         for options, words in WAYS:

@@ -281,6 +281,7 @@ def plan_for(
     candidate = _confirmed(problem.objective.best(rivals), tell)
     if made.bound is not None and (made.space != WHOLE_OPS or made.problem is problem):
         candidate = replace(candidate, bound=made.bound, space=made.space, offers=made.offers)
+    candidate = replace(candidate, left_out=made.left_out)
     if warm_start is not None:
         candidate = candidate.noted(_began_with(problem, warm_start))
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
@@ -462,10 +463,8 @@ def _plan(
         bound_source=found.source,
         space=searched,
         bounds={space: one.seconds for space, one in bounds.items()},
-        # Where steps wait for updates, offers are seconds of a step, not of a period.
-        offers=()
-        if placed.objective.goal != "step" and placed.waits_for_updates
-        else candidate.offers,
+        offers=candidate.offers,
+        left_out=candidate.left_out,
         notes=candidate.notes,
         planning_seconds=seconds,
         constraints=binding.constraints,

@@ -41,15 +41,16 @@ from loadmaster.base import checks
 from loadmaster.base.effort import Budget, Effort
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.units import counted, format_bytes
+from loadmaster.base.units import format_bytes
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS
+from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.objective import STEP, Objective
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.strategies.auto import throughput
 from loadmaster.strategies.auto.course import search_from
 from loadmaster.strategies.auto.inside import searched_inside
+from loadmaster.strategies.auto.left_out import left_out, where_whole, whole_offer
 from loadmaster.strategies.auto.loose import loose_replicas
 from loadmaster.strategies.auto.passes import MOST_DEVICES
 from loadmaster.strategies.auto.pipelines import pipelines
@@ -141,7 +142,11 @@ def place(
     )
     if progress is not None:
         run.progress = progress
-    found = (_of_all_spaces if may_split else _of_whole_ops)(run, warm_start)
+    if may_split:
+        found = _of_all_spaces(run, warm_start)
+    else:
+        found = _of_whole_ops(run, warm_start)
+        found = replace(found, left_out=where_whole(problem, is_asked=split == "none"))
     found = found.noted(run.ended) if run.ended else found
     return found if given.objective == STEP else throughput.of_step(given, found)
 
@@ -169,14 +174,13 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 run.progress = _telling_of_better(objective, best.verdict, run.progress)
                 to_beat = objective.limit(best.verdict)
             whole = _of_whole_ops(run, warm_start, to_beat)
-            used = len(set(whole.assignment.devices.tolist()))
-            offers.append(Best(WHOLE_OPS, f"on {counted(used, 'device')}", whole.verdict.step_time))
+            offers.append(whole_offer(whole))
             best = whole if best is None else objective.better(whole, best)
     except InfeasibleError as error:
         if best is None:
-            if run.lacking is None:
+            if not run.lacking:
                 raise
-            words, lacking = run.lacking
+            words, lacking = min(run.lacking.values(), key=lambda one: one[1])
             size = f"{format_bytes(lacking)} ({lacking} bytes)"
             also = (
                 f"Replicas and shards do not fit either: {words}, lack {size} on the fullest "
@@ -191,7 +195,13 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     best = run.writes(best)
     if best.problem.program.recipe is None and can_be_sharded(run.problem):
         best = best.noted(*without_rule(run.problem))
-    return replace(best, bound=run.split_bound, space=SPLIT_OPS, offers=tuple(offers))
+    return replace(
+        best,
+        bound=run.split_bound,
+        space=SPLIT_OPS,
+        offers=tuple(offers),
+        left_out=left_out(run, offers),
+    )
 
 
 def _one_device(problem: Problem) -> list[Best]:
@@ -202,8 +212,7 @@ def _one_device(problem: Problem) -> list[Best]:
         alone = single.place(problem)
     except InfeasibleError:
         return []
-    words = "on 1 device; no others tried, as none can be as fast as this plan"
-    return [Best(WHOLE_OPS, words, alone.verdict.step_time)]
+    return [whole_offer(alone)]
 
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
@@ -248,7 +257,7 @@ def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     for (candidate, offer), part in zip(near, parts, strict=True):
         found_inside = searched_inside(run, candidate, part)
         if found_inside is not candidate:
-            yield found_inside, replace(offer, seconds=found_inside.verdict.step_time)
+            yield found_inside, Best.of(offer.kind, offer.what, found_inside)
             searched = objective.better(searched, found_inside)
     parts.append(run.budget.part(tuning.loose_share))
     if may_replicate and (loose := loose_replicas(run, searched, parts[-1])):

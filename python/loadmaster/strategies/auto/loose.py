@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InputError
-from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.course import search_from
 from loadmaster.strategies.auto.passes import MOST_DEVICES
@@ -65,7 +64,7 @@ def loose_replicas(run: Run, best: Candidate, budget: Budget) -> tuple[Candidate
     found = _found(chosen)
     program = found.problem.program
     words = f"{int(program.replica.max()) + 1} replicas, op by op"
-    return replace(found, notes=program.notes), Best(SPLIT_OPS, words, found.verdict.step_time)
+    return replace(found, notes=program.notes), Best.of("replicas", words, found)
 
 
 def _planted(run: Run, k: int, best: Candidate, budget: Budget) -> list[Planting]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
@@ -32,13 +31,13 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
     found: tuple[Candidate, Shape] | None = None
     for one in pipelines_below(space, least, run.budget):
         if not one[0].fits:
-            run.lack(one[1].words, problem.cluster.shortfall(one[0].verdict.peak))
+            run.lack("pipelines", one[1].words, problem.cluster.shortfall(one[0].verdict.peak))
         elif found is None or problem.objective.better(found[0], one[0]) is one[0]:
             found = one
     if found is not None:
         candidate, shape = found
         candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
-        yield candidate, Best(SPLIT_OPS, shape.words, candidate.verdict.step_time)
+        yield candidate, Best.of("pipelines", shape.words, candidate)
 
 
 def _against(problem: Problem, known: Sequence[Candidate]) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.auto.run import Run
@@ -69,7 +68,7 @@ def _judged(
         try:
             found = data_parallel.place(problem, replicas=n, **options)
         except InfeasibleError as error:
-            run.lack(f"{n} replicas, {words}", error.shortfall)
+            run.lack("replicas", f"{n} replicas, {words}", error.shortfall)
             continue
         except InputError:
             continue
@@ -80,7 +79,7 @@ def _judged(
         k = int(found.problem.program.replica.max()) + 1
         is_summed = found.problem.has_collectives or options is SERVERS[0]
         summing = f", {words}" if is_summed else ""
-        yield found, Best(SPLIT_OPS, f"{k} replicas{summing}", found.verdict.step_time)
+        yield found, Best.of("replicas", f"{k} replicas{summing}", found)
         best = found if best is None else objective.better(best, found)
 
 

@@ -52,9 +52,9 @@ class Run:
         What the user should know about how the search ended; empty: nothing.
     replicas : dict of int to float
         Seconds of a step of shards that are whole replicas, by how many, as their mirrors see it.
-    lacking : (str, int) or None
-        Of the replicas that did not fit, those that lack least on any device, in words, and the
-        bytes that they lack there. None: none were refused for memory.
+    lacking : dict of str to (str, int)
+        Of the plans of a kind that did not fit, the one that lacks least on any device, in words,
+        and the bytes that it lacks there.
     """
 
     problem: Problem
@@ -69,18 +69,18 @@ class Run:
     writes: Callable[[Candidate], Candidate] = _as_it_is
     is_sole: bool = False
     ended: str = ""
-    lacking: tuple[str, int] | None = None
+    lacking: dict[str, tuple[str, int]] = field(default_factory=dict)
     replicas: dict[int, float] = field(default_factory=dict)
 
     def seen_of_replicas(self, n: int) -> float:
         """Seconds that no step of so many replicas with collectives is taken to be below."""
         return self.replicas.get(n, 0.0) / (1 + self.tuning.replicas_near)
 
-    def lack(self, words: str, shortfall: Mapping[str, int]) -> None:
-        """Notes that some replicas do not fit."""
+    def lack(self, kind: str, words: str, shortfall: Mapping[str, int]) -> None:
+        """Notes that a plan of a kind does not fit."""
         most = max(shortfall.values(), default=0)
-        if most and (self.lacking is None or most < self.lacking[1]):
-            self.lacking = words, most
+        if most and (kind not in self.lacking or most < self.lacking[kind][1]):
+            self.lacking[kind] = words, most
 
     @cached_property
     def pace(self) -> Pace:

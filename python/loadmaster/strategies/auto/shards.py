@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.sharding.judging import with_recipe
@@ -30,7 +29,7 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
             continue
         if not found.fits:
             words = f"shards on {labels.words}"
-            run.lack(words, problem.cluster.shortfall(found.verdict.peak))
+            run.lack("shards", words, problem.cluster.shortfall(found.verdict.peak))
         elif best is None or problem.objective.better(best[0], found) is found:
             best = found, labels, of
     samples = batch_size(problem.model) or 0
@@ -39,7 +38,7 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
         return
     found, labels, space = best
     again = ", layers recomputed" if space.recompute else ""
-    offer = Best(SPLIT_OPS, f"sharded on {labels.words}{again}", found.verdict.step_time)
+    offer = Best.of("shards", f"sharded on {labels.words}{again}", found)
     program = found.problem.program
     run.writes = lambda one: (
         with_recipe(space, labels, one) if one.problem.program is program else one

@@ -21,7 +21,7 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.roofline import PROVENANCES
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
+from loadmaster.judge.bounds import SPLIT_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.strategies import least_overflow
@@ -79,13 +79,22 @@ def place(
 
 
 def of_step(problem: Problem, found: Candidate) -> Candidate:
-    """A plan that was made for the time of a step, judged by the objective of a problem."""
+    """A plan that was made for the time of a step, judged by the objective of a problem. What
+    other kinds offer are seconds of a step too, not of a period.
+    """
     placed = replace(found.problem, objective=problem.objective)
+    best = min(found.offers, key=lambda one: one.seconds, default=None)
+    others = [one.kind for one in found.offers if best is not None and one.kind != best.kind]
+    seen = [(kind, "judged") for kind in dict.fromkeys(others) if kind != "one device"]
     return replace(
         found,
         problem=placed,
         verdict=placed.verdict(found.assignment),
         bound=(split_bound if found.space == SPLIT_OPS else bound)(problem),
+        offers=(),
+        left_out=tuple(
+            (kind, f"{why}, by one step's time") for kind, why in seen + list(found.left_out)
+        ),
     )
 
 
@@ -169,8 +178,10 @@ def _latency(one: Candidate) -> float:
 
 
 def _offer(one: Candidate) -> Best:
-    space = WHOLE_OPS if one.problem.program.is_plain else SPLIT_OPS
-    return Best(space, _words(one), one.verdict.period)
+    if not one.problem.program.is_plain:
+        return Best.of("whole models in turn", _words(one), one)
+    used = len(set(one.assignment.devices.tolist()))
+    return Best.of("whole ops" if used > 1 else "one device", _words(one), one)
 
 
 def _words(one: Candidate) -> str:

@@ -138,7 +138,7 @@ def _ways(space: Space, mesh: Mesh, tries: tuple[bool, ...]) -> Iterator[Way]:
     or as ``tries`` has it, where that can be said.
     """
     states = ("whole", "flat") if DATA in mesh.names else ("whole",)
-    forward = Forward(space.structure, tensor_parts(mesh))
+    forward = Forward.of(space.structure, tensor_parts(mesh))
     for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
         for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
             for state in states:
@@ -147,7 +147,7 @@ def _ways(space: Space, mesh: Mesh, tries: tuple[bool, ...]) -> Iterator[Way]:
 
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
     structure, size = space.structure, tensor_parts(mesh)
-    forward, one = Forward(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
+    forward, one = Forward.of(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
     tried = [forward.columns_then_rows()]
     mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
     with suppress(InfeasibleError):
@@ -166,7 +166,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     if DATA in mesh.names:
         masks.append(by_batch(structure, way.state))
     if MODEL in mesh.names:
-        forward = Forward(structure, tensor_parts(mesh))
+        forward = Forward.of(structure, tensor_parts(mesh))
         styled = forward.styled(way.lays, sequence=way.sequence)
         roles = (*TENSOR, *["token"] * way.sequence)
         inner = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
@@ -176,7 +176,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
         labels = solver.solve(1.0)
     except InfeasibleError:
         return None
-    nodes = Forward(structure, 1).nodes
+    nodes = Forward.of(structure, 1).nodes
     if not (labels.columns[:, nodes] > 0).any(axis=1).all():
         return None
     return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
@@ -195,7 +195,7 @@ def by_batch(structure: Structure, state: str) -> Mask:
 
 def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
     """The same with modules of one kind after another whole, as long as that gains."""
-    forward = Forward(space.structure, tensor_parts(found.mesh))
+    forward = Forward.of(space.structure, tensor_parts(found.mesh))
     groups = dict.fromkeys(_group(forward.module[node]) for node in way.lays)
     for group in groups:
         kept = {n: lay for n, lay in way.lays.items() if _group(forward.module[n]) != group}

@@ -92,6 +92,10 @@ class Styled:
     loss_parallel: bool = False
 
 
+#: Where a structure keeps its forward passes.
+_KEPT = "_forward_passes"
+
+
 def alike(module: str) -> str:
     """A module with its numbers as wildcards: layers have the same.
 
@@ -147,8 +151,24 @@ class Forward:
         first = np.searchsorted(a.reader[order], np.arange(structure.n + 1)).tolist()
         self._rows = [order[i:j].tolist() for i, j in pairwise(first)]
         self._last = {self.module[node]: node for node in self.nodes}
+        self._of_module: dict[str, list[int]] = {}
+        for node in self.nodes:
+            self._of_module.setdefault(self.module[node], []).append(node)
+        # What is asked of a node again and again, whatever is tried: found once.
+        self._read: dict[int, list[tuple[int, int]]] = {}
+        self._wanted: dict[tuple[int, int], list[int]] = {}
+        self._given: dict[tuple[int, int], list[int]] = {}
+        self._tokens: dict[int, int | None] = {}
         paths = set(graph.modules)
         self._parents = {m.rsplit(".", i)[0] for m in paths for i in range(1, m.count(".") + 1)}
+
+    @classmethod
+    def of(cls, structure: Structure, size: int) -> Forward:
+        """That of a structure for so many devices, made once for each structure."""
+        known: dict[int, Forward] = vars(structure).setdefault(_KEPT, {})
+        if size not in known:
+            known[size] = cls(structure, size)
+        return known[size]
 
     def columns_then_rows(self) -> dict[int, int]:
         """The factors by which parameters are cut, by node, if every layer is: by rows where its
@@ -207,20 +227,25 @@ class Forward:
         return found
 
     def _arguments(self, node: int) -> list[tuple[int, int]]:
-        a = self.structure.arguments
-        return [(int(a.root[row]), int(a.output[row])) for row in self._rows[node]]
+        if node not in self._read:
+            a = self.structure.arguments
+            self._read[node] = [(int(a.root[row]), int(a.output[row])) for row in self._rows[node]]
+        return self._read[node]
 
     def _wants(self, node: int, label: int) -> list[int]:
-        s = self.structure
-        return [int(s.lays_wanted[s.wanted[row], label]) for row in self._rows[node]]
+        if (node, label) not in self._wanted:
+            s = self.structure
+            wants = [int(s.lays_wanted[s.wanted[row], label]) for row in self._rows[node]]
+            self._wanted[node, label] = wants
+        return self._wanted[node, label]
 
     def _gives(self, node: int, label: int) -> list[int]:
-        ways, way = self.structure.ways, int(self.structure.way[node])
-        first = int(ways.first_output[way])
-        gives: list[int] = ways.outputs[
-            first : first + len(self.form(node).outputs), label
-        ].tolist()
-        return gives
+        if (node, label) not in self._given:
+            ways, way = self.structure.ways, int(self.structure.way[node])
+            first = int(ways.first_output[way])
+            rows = slice(first, first + len(self.form(node).outputs))
+            self._given[node, label] = ways.outputs[rows, label].tolist()
+        return self._given[node, label]
 
     def _labels(self, node: int) -> Iterator[int]:
         """Labels that devices can have alike, whole first."""
@@ -308,6 +333,7 @@ class Forward:
                 break
         else:
             self._cannot(walk, node, "its product is not cut as its weight is")
+            self._done(walk, node, 0)
             return
         if not self._is_layer(node):
             self._cannot(walk, node, "it is no nn.Linear or nn.Embedding, or more than that")
@@ -327,7 +353,7 @@ class Forward:
         module, kind = self.module[node], self.structure.graph.kinds[self.structure.op[node]]
         if not set(kind.split(".")) & set(_PRODUCTS):
             return False
-        mine = [n for n in self.nodes if self.module[n] == module]
+        mine = self._of_module[module]
         casts = [n for n in mine if "_to_copy" in self.structure.graph.kinds[self.structure.op[n]]]
         return bool(module) and module not in self._parents and len(mine) - len(casts) == 1
 
@@ -391,11 +417,14 @@ class Forward:
 
     def _token(self, node: int) -> int | None:
         """The lay of a node's output that is cut by tokens; None: there is none."""
-        for label in self._labels(node):
-            gives = self._gives(node, label)
-            if label and self._role(node, label) == "token" and gives and gives[0] >= 0:
-                return gives[0]
-        return None
+        if node not in self._tokens:
+            gives = (
+                self._gives(node, label)
+                for label in self._labels(node)
+                if label and self._role(node, label) == "token"
+            )
+            self._tokens[node] = next((lays[0] for lays in gives if lays and lays[0] >= 0), None)
+        return self._tokens[node]
 
     def _done(self, walk: _Walk, node: int, label: int) -> None:
         """Notes a node's label, and how what it gives lies."""
@@ -478,6 +507,13 @@ class Forward:
                     found[root].add(node)
         return found
 
+    @cached_property
+    def _parameters_of(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for parameter in self.parameters:
+            found.setdefault(self.module[parameter], []).append(parameter)
+        return found
+
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
         """Whether ops of a module read whole parameters and are cut."""
         is_parameter = self.structure.stands_for == PARAMETER
@@ -485,8 +521,7 @@ class Forward:
             walk.column[node] > 0
             and node not in walk.weights
             and any(is_parameter[root] for root, _ in self._arguments(node))
-            for node in self.nodes
-            if self.module[node] == module
+            for node in self._of_module[module]
         )
 
     def _cut(self, walk: _Walk, module: str, node: int) -> Style:
@@ -513,9 +548,9 @@ class Forward:
         found = 1
         is_look_up = "embedding" in self.structure.graph.kinds[self.structure.op[node]]
         wanted = int((kind == ROWS) != is_look_up)
-        for parameter in self.parameters:
+        for parameter in self._parameters_of.get(module, ()):
             lay = walk.lay(parameter)
-            if self.module[parameter] != module or lay < 0:
+            if lay < 0:
                 continue
             factors = self.form(parameter).outputs[0]
             axis = factors[lay][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadmaster.base.units import format_seconds
+from loadmaster.plans.considered import considered, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
@@ -10,8 +11,6 @@ from loadmaster.plans.summary import (
     is_estimated,
     moved,
     no_placement,
-    not_tried,
-    offers,
     shares_of_time,
     shortage,
     verdict,
@@ -67,16 +66,26 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
         ("one device", _one_device(plan)),
         ("recipe", "" if plan.recipe is None else recipe_in_words(plan)),
-        *((f"best of {space}", words) for space, words in offers(plan)),
+        *_others(plan),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
         ("gap", _gap(plan)),
-        ("not tried", not_tried(plan)),
+        ("not considered", not_considered(plan)),
         ("memory", _memory(plan)),
         ("moved", moved(plan.schedule)),
         ("constraints", "" if plan.constraints.is_empty else str(plan.constraints)),
         ("verdict", verdict(plan) or ""),
     ]
     return [row for row in rows if row[1]]
+
+
+def _others(plan: Plan) -> list[tuple[str, str]]:
+    """The best of each other kind of plans that was judged; one device has a row of its own."""
+    rows = []
+    for row in considered(plan):
+        if row.seconds is not None and not row.is_plan and row.kind != "one device":
+            left = "" if row.left is None else f", at most {row.left:.1%} better is possible"
+            rows.append((f"best {row.kind}", f"{format_seconds(row.seconds)}: {row.what}{left}"))
+    return rows
 
 
 def how(plan: Plan) -> list[tuple[str, str]]:

@@ -1,0 +1,183 @@
+"""The head of a summary: the best plan of each kind that was judged, and what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.base.text import aligned
+from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import mesh_in_words
+from loadmaster.strategies.candidate import KINDS, Best, fullest
+from loadmaster.strategies.registry import DEFAULT
+from loadmaster.strategies.targets.base import TARGETS
+
+#: What no method considers; systems have limits of their own.
+_NEVER = "offloading, lower precision; `loadmaster advise` has what each system can run"
+
+
+#: What a kind is called where its plans on one device stand apart.
+_OF_SEVERAL = {"whole ops": "whole ops on several devices"}
+
+
+@dataclass(frozen=True)
+class Considered:
+    """The best plan of a kind.
+
+    Attributes
+    ----------
+    kind, what : str
+        The kind, and the plan in a few words.
+    seconds : float or None
+        Its step time, or its period where the objective is throughput. None: there is none.
+    ratio : float or None
+        How many times as fast as one device. None: no device holds the graph.
+    peak, memory : int or None
+        Bytes at the peak and the capacity of the device that is fullest. None: not known.
+    fits : bool
+    left : float or None
+        By which share a plan of whole ops could be shorter at most; None: of another kind.
+    is_plan : bool
+        Whether it is the plan itself.
+    """
+
+    kind: str
+    what: str
+    seconds: float | None
+    ratio: float | None = None
+    peak: int | None = None
+    memory: int | None = None
+    fits: bool = True
+    left: float | None = None
+    is_plan: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """The plan in a few words, where its kind does not stand beside it."""
+        return f"{self.kind} {self.what}" if self.what.startswith("on ") else self.what
+
+    @property
+    def arguments(self) -> str:
+        """Those of ``loadmaster place`` that make a plan of the kind; empty: none do alone."""
+        return KINDS.get(self.kind, "")
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain data for JSON: seconds, bytes, shares."""
+        return {**vars(self), "arguments": self.arguments}
+
+
+def considered(plan: Plan) -> list[Considered]:
+    """The best plan of each kind that was judged, the fastest that fits first.
+
+    The plan itself is among them, and what one device takes: where none holds the graph, without
+    seconds and at the end.
+    """
+    bests: dict[str, Best] = {}
+    for one in sorted(plan.offers, key=lambda one: one.seconds):
+        bests.setdefault(one.kind or one.space, one)
+    own = _own(plan, bests)
+    bests = {kind: one for kind, one in bests.items() if kind != own.kind}
+    rows = [_row(plan, own, is_plan=True), *(_row(plan, one) for one in bests.values())]
+    if not any(row.kind == "one device" for row in rows):
+        rows.append(Considered("one device", "", plan.single, None if plan.single is None else 1.0))
+    return sorted(rows, key=lambda row: (row.seconds is None, not row.fits, row.seconds or 0.0))
+
+
+def _own(plan: Plan, bests: dict[str, Best]) -> Best:
+    """The plan as the best of its kind: what its method said of it, or what can be seen of it."""
+    seconds = plan.objective.seconds(plan.verdict)
+    for one in bests.values():
+        if one.seconds == seconds and one.kind:
+            return one
+    space = WHOLE_OPS if plan.program.is_plain else plan.space
+    measured = ", measured" if plan.observed else ""
+    peaks = zip(plan.verdict.peak.tolist(), plan.cluster.memory, strict=True)
+    return Best(space, f"{in_words(plan)}{measured}", seconds, kind_of(plan), *fullest(peaks))
+
+
+def _row(plan: Plan, one: Best, *, is_plan: bool = False) -> Considered:
+    left, single = None, plan.single
+    if one.kind == "whole ops" and one.seconds and WHOLE_OPS in plan.bounds:
+        left = max(1 - plan.bounds[WHOLE_OPS] / one.seconds, 0.0)
+    return Considered(
+        kind=one.kind or one.space,
+        what=one.what,
+        seconds=one.seconds,
+        ratio=single / one.seconds if single and one.seconds else None,
+        peak=one.peak,
+        memory=one.memory,
+        fits=plan.fits if is_plan else (one.peak or 0) <= (one.memory or 0),
+        left=left,
+        is_plan=is_plan,
+    )
+
+
+def kind_of(plan: Plan) -> str:
+    """The kind of plans that a plan is of, one of :data:`loadmaster.strategies.candidate.KINDS`
+    unless it splits single ops, or takes batches in turn.
+    """
+    if plan.recipe is not None:
+        return "shards" if plan.recipe.micro is None else "pipelines"
+    program = plan.program
+    if program.batches > 1:
+        return "whole models in turn"
+    if int(program.replica.max(initial=-1)) > 0:
+        return "replicas"
+    if not program.is_plain:
+        return "split ops"
+    return "one device" if len(set(plan.running_devices.tolist())) == 1 else "whole ops"
+
+
+def in_words(plan: Plan) -> str:
+    """A plan in a few words, by what it looks like."""
+    if plan.recipe is None:
+        replicas = int(plan.program.replica.max(initial=-1)) + 1
+        on = counted(len(set(plan.running_devices.tolist())), "device")
+        return counted(replicas, "replica") if replicas > 1 else f"on {on}"
+    words = mesh_in_words(plan.recipe.mesh)
+    micro = plan.recipe.micro
+    if micro is None:
+        return f"a mesh of {words}"
+    return f"{words}, {counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}"
+
+
+def head(plan: Plan) -> list[str]:
+    """A line for each kind of plans, and one for what was not considered, for a person."""
+    rows = considered(plan)
+    first = next((row for row in rows if row.ratio is not None), None)
+    lines = aligned([_cells(plan, row, row is first) for row in rows])
+    left = not_considered(plan)
+    return [*(f"  {line}" for line in lines), *([f"Not considered: {left}."] if left else [])]
+
+
+def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
+    if row.seconds is None:
+        return row.kind, "-", "", "", "found none that holds everything, in any order tried"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f} x{' one device' if is_first else ''}"
+    fits = "fits" if row.fits else "DOES NOT FIT"
+    if row.peak is not None and row.memory is not None:
+        fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
+    what = "" if row.kind == "one device" else row.what
+    words = [": ".join(filter(None, ["this plan" if row.is_plan else row.arguments, what]))]
+    if row.left is not None and not (row.is_plan and plan.space == WHOLE_OPS):
+        words.append(f"at most {row.left:.1%} better is possible with ops whole")
+    return row.kind, format_seconds(row.seconds), ratio, fits, "; ".join(words)
+
+
+def not_considered(plan: Plan) -> str:
+    """What might be better and was not judged, each with why; empty on one device."""
+    if plan.cluster.n_devices == 1:
+        return ""
+    if plan.target is not None:
+        splits = TARGETS[plan.target].semantics.splits
+        return f"what the target {plan.target} cannot run; it may split {splits}"
+    if plan.method == DEFAULT:
+        reasons: dict[str, list[str]] = {}
+        for kind, why in plan.left_out:
+            reasons.setdefault(why, []).append(_OF_SEVERAL.get(kind, kind))
+        left = [f"{', '.join(kinds)} ({why})" for why, kinds in reasons.items()]
+        return "; ".join([*left, _NEVER])
+    others = [kind for kind in KINDS if kind not in ("one device", kind_of(plan))]
+    return f"other methods, such as {DEFAULT}, which has {', '.join(others)} where it can"

@@ -1,0 +1,63 @@
+"""Kinds of plans of which ``auto`` has none to show, each with why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from loadmaster.base.units import counted, format_bytes
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.auto.replicas import can_be_replicated
+from loadmaster.strategies.auto.run import Run
+from loadmaster.strategies.candidate import KINDS, Best, Candidate
+from loadmaster.strategies.pipelines.space import lacks
+from loadmaster.strategies.sharding.space import can_be_sharded
+
+#: Kinds that share ops out.
+_SPLITTING = ("replicas", "shards", "pipelines")
+
+
+def left_out(run: Run, offers: Iterable[Best]) -> tuple[tuple[str, str], ...]:
+    """Kinds of plans that no offer is of. What one device offers is the plan's own to say."""
+    seen = {one.kind for one in offers}
+    rest = [kind for kind in KINDS if kind not in seen and kind != "one device"]
+    return tuple((kind, _why(run, kind)) for kind in rest)
+
+
+def where_whole(problem: Problem, *, is_asked: bool) -> tuple[tuple[str, str], ...]:
+    """The kinds that share ops out, where every op is whole: since the user asked for that, or
+    since none of them can be had.
+    """
+    if problem.cluster.n_devices == 1:
+        return ()
+    why = "every op was to be whole"
+    return tuple((kind, why if is_asked else _cannot(problem, kind)) for kind in _SPLITTING)
+
+
+def whole_offer(found: Candidate) -> Best:
+    """What the best placement of whole ops offers."""
+    used = len(set(found.assignment.devices.tolist()))
+    return Best.of(
+        "one device" if used == 1 else "whole ops", f"on {counted(used, 'device')}", found
+    )
+
+
+def _why(run: Run, kind: str) -> str:
+    if cannot := _cannot(run.problem, kind):
+        return cannot
+    if kind in run.lacking:
+        words, lacking = run.lacking[kind]
+        return f"do not fit: {words}, by {format_bytes(lacking)}"
+    if kind == "whole ops":
+        return "none can be as fast" if run.best is None else "none found that is faster"
+    if run.ended:
+        return f"none found; {run.ended}"
+    return "none found that is faster"
+
+
+def _cannot(problem: Problem, kind: str) -> str:
+    """Why no plan of a kind can be made; empty: it can."""
+    if kind == "replicas" and not can_be_replicated(problem):
+        return "no batch to share out, as far as the graph says"
+    if kind == "shards" and not can_be_sharded(problem):
+        return "the graph does not say what its ops were called with"
+    return lacks(problem) if kind == "pipelines" else ""
