@@ -164,13 +164,13 @@ class Leaderboard(Printed):
         ratios: Mapping[str, Mapping[str, float]],
         common: set[str],
     ) -> Standing:
-        counted_ = [found[name] for name in found if name in common] or [*found.values()]
+        shared = [found[name] for name in found if name in common] or [*found.values()]
         least = {name: min(r[name] for r in ratios.values() if name in r) for name in found}
         return Standing(
             rank=0,
             method=method,
             solved=len(found),
-            mean=statistics.geometric_mean(counted_) if counted_ else None,
+            mean=statistics.geometric_mean(shared) if shared else None,
             worst=max(found.values(), default=None),
             best=sum(ratio <= least[name] * (1 + SAME) for name, ratio in found.items()),
             seconds=sum(row.seconds for row in self.rows if row.method == method),
