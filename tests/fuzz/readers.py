@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import loadmaster as lm
+from loadmaster.readers import saga
 from loadmaster.readers.msr import cluster as msr_cluster
 from loadmaster.readers.profiles import read_profiles
 
@@ -57,6 +58,12 @@ def _msr(path: Path) -> None:
     msr_cluster(path, **units)
 
 
+def _saga(path: Path) -> None:
+    graph = lm.read(path)
+    with refused():
+        lm.place(graph, saga.cluster(path), "heft").summary()
+
+
 def _torch_export(data: bytes, others: list[bytes], random: Random) -> bytes:
     """A program whose JSON is mutated, in its archive; or its archive mutated."""
     if random.random() < 0.2:
@@ -84,6 +91,8 @@ FORMATS: dict[str, tuple[Callable[[Path], Any], Mutated]] = {
     "jax-trace": (_times("jax-trace"), json_text),
     "kineto": (_kineto, json_text),
     "chakra": (_read(), json_text),
+    "chakra-et": (_read(), protobuf),
+    "saga": (_saga, json_text),
     "torch-export": (_read(batch=2), _torch_export),
     "msr-fiddle": (_msr, json_text),
     "csv": (read_profiles, plain_text),

@@ -479,8 +479,13 @@ def test_targets_refuse_what_they_do_not_take(lenet_plan):
 #: Targets of plans that replicate or shard the model.
 OF_RECIPES = ("ddp", "deepspeed", "dtensor", "fsdp", "jax", "torchtitan")
 
+#: Targets that write a file per device.
+OF_RANKS = ("chakra",)
+
 SELF_CONTAINED = [
-    n for n, t in TARGETS.items() if not t.options.get("model") and n not in OF_RECIPES
+    n
+    for n, t in TARGETS.items()
+    if not t.options.get("model") and n not in (*OF_RECIPES, *OF_RANKS)
 ]
 
 

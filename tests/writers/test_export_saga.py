@@ -1,4 +1,4 @@
-"""SAGA: what it saved is read and written with the same numbers, and a schedule is the simulator's."""
+"""SAGA: what it saved is read and written with the same numbers; schedules are the simulator's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from folders import ROOT
 from hypothesis import given
@@ -120,14 +120,21 @@ def test_tasks_and_transfers_take_what_saga_says(tmp_path_factory, document):
             if x != y:
                 takes = int(graph.bytes[at]) / cluster.route(x, y).bandwidth
                 longest = max(pairs.values()) / speed
-                assert takes == pytest.approx(size / speed, rel=1e-9, abs=1e-11 * longest)
+                assert takes == pytest.approx(size / speed, rel=1e-9, abs=1e-11 * longest + 1e-200)
 
 
-def test_saga_has_one_first_and_one_last_task(tmp_path):
-    raw = json.loads(SAVED.read_text())
-    tasks = {row["name"] for row in raw["task_graph"]["tasks"]}
-    assert saga.SUPER_SINK in tasks, "several leaves"
-    assert not {saga.SUPER_SOURCE, saga.SUPER_SINK} & {*lm.read(SAVED).names}
+def test_saga_is_given_one_first_and_one_last_task(tmp_path):
+    """As it adds them itself; they are gone when the file is read."""
+    found = lm.instances.load("planted/100x4-ccr1-0")
+    path = tmp_path / "planted.json"
+    document = lm.writers.saga(lm.place(found.graph, found.cluster, "heft"), path)
+    pairs = document["task_graph"]["dependencies"]
+    tasks = {row["name"] for row in document["task_graph"]["tasks"]}
+    assert tasks - {row["target"] for row in pairs} == {saga.SUPER_SOURCE}
+    assert tasks - {row["source"] for row in pairs} == {saga.SUPER_SINK}
+    graph = lm.read(path)
+    assert sorted(graph.names) == sorted(found.graph.names)
+    assert graph.n_edges == found.graph.n_edges
 
 
 def test_a_schedule_has_every_task_once_and_in_order():
@@ -140,7 +147,7 @@ def test_a_schedule_has_every_task_once_and_in_order():
     assert max(row["end"] for row in rows) == pytest.approx(plan.makespan)
     costs, _, speeds_, _ = numbers(document)
     for node, some in document["mapping"].items():
-        for row, later in zip(some, some[1:], strict=False):
+        for row, later in pairwise(some):
             assert row["end"] <= later["start"] + 1e-9
         for row in some:
             assert row["node"] == node
@@ -161,8 +168,11 @@ def test_a_cluster_with_equal_links_is_written_with_its_latency_as_data():
 
 
 def test_a_real_model_on_equal_gpus(tmp_path):
-    plan = lm.place("example:alexnet", lm.Cluster.mesh(2, memory="64GiB", bandwidth="12 GB/s",
-                    type="V100-SXM2-32GB"), "heft")  # fmt: skip
+    cluster = lm.Cluster.preset("4xV100-PCIe")
+    links = [
+        lm.Link(a.name, b.name, 12e9) for a in cluster.devices for b in cluster.devices if a != b
+    ]
+    plan = lm.place("example:alexnet", lm.Cluster(cluster.devices, links, cluster.types), "heft")
     path = tmp_path / "alexnet.json"
     document = lm.writers.saga(plan, path)
     added = {saga.SUPER_SOURCE, saga.SUPER_SINK}
@@ -187,9 +197,6 @@ def test_what_saga_cannot_say_is_named():
 
 
 def test_the_command_line(tmp_path, capsys):
-    instance = f"instance:{SAVED}"
-    assert main(["info", str(SAVED), "--cluster", "4xV100-PCIe"]) in (0, 2)
-    capsys.readouterr()
     plan = tmp_path / "plan.json"
     placed(SAVED).save(plan)
     out = tmp_path / "out.json"
@@ -198,7 +205,6 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["instances", "--folder", str(SAVED.parent), "saga_*"]) == 0
     assert "saga_out_tree" in capsys.readouterr().out
     assert main(["leaderboard", "--folder", str(SAVED.parent), "--methods", "heft", "--json"]) == 0
-    assert instance
 
 
 def changed(change):
@@ -211,7 +217,7 @@ BAD = [
     (lambda d: d["task_graph"]["tasks"][0].pop("cost"), "task_graph.tasks: cost of"),
     (lambda d: d["task_graph"]["tasks"][0].update(cost=-1), "wants a number >= 0"),
     (lambda d: d["task_graph"]["tasks"][0].update(name=3), "task_graph.tasks[0] has the name 3"),
-    (lambda d: d["task_graph"]["tasks"].append(d["task_graph"]["tasks"][0].copy()), "two are named"),
+    (lambda d: d["network"]["nodes"].append(d["network"]["nodes"][0].copy()), "two are named"),
     (lambda d: d["task_graph"].update(tasks=[]), "task_graph.tasks is empty"),
     (lambda d: d["task_graph"].update(tasks={}), "task_graph.tasks is no list of objects"),
     (lambda d: d["task_graph"]["dependencies"][1].update(source="no"), "[1]: source is 'no'"),
@@ -259,9 +265,3 @@ def test_saga_itself_reads_what_is_written(tmp_path):
         [sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) == pytest.approx(plan.makespan)
-
-
-def test_shares_of_speeds_are_equal_on_every_device():
-    plan = placed(SAVED)
-    seen = np.unique(plan.problem.time[0] / plan.problem.time[1])
-    assert np.allclose(seen, seen[0])

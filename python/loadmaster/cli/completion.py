@@ -75,10 +75,10 @@ def _presets() -> Iterable[str]:
 
 
 def _examples() -> Iterable[str]:
-    from loadmaster.readers import instances
+    from loadmaster.readers import INSTANCE, instances
     from loadmaster.readers.examples import EXAMPLES
 
-    listed = [f"{instances.PREFIX}{name}" for name in instances.names()]
+    listed = [f"{INSTANCE}{name}" for name in instances.names()]
     return [*(f"example:{name}" for name in EXAMPLES), *listed]
 
 

@@ -53,6 +53,7 @@ def chosen(arguments: argparse.Namespace) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Lists them."""
+    from loadmaster.cli.progress import ProgressLine
     from loadmaster.readers import instances
     from loadmaster.strategies.papers import bibtex_of_instances
 
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.cite:
         put(bibtex_of_instances(names))
         return
-    loaded = [instances.load(name, arguments.folder) for name in names]
+    with ProgressLine() as progress:
+        progress("reading the instances")
+        loaded = [instances.load(name, arguments.folder) for name in names]
     if arguments.json:
         show_json([one.to_document() for one in loaded])
         return

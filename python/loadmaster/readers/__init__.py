@@ -10,12 +10,15 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import limited_input
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers import examples, instances, registry
+from loadmaster.readers import examples, registry
 from loadmaster.readers.registry import File, profile_reader, reader
 
 __all__ = ["File", "profile_reader", "read", "reader"]
 
 _EXAMPLE = "example:"
+
+#: What stands before the name of an instance where a graph or a cluster is wanted.
+INSTANCE = "instance:"
 
 #: What files of ours say of themselves at their start, and those that are no graphs.
 _OURS = re.compile(rb'"format"\s*:\s*"(loadmaster-[a-z-]+)"')
@@ -75,9 +78,11 @@ def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> 
 
 def _read(source: Any, options: Mapping[str, Any]) -> OpGraph:
     given = {option: value for option, value in options.items() if value is not None}
-    if isinstance(source, str) and source.startswith(instances.PREFIX):
+    if isinstance(source, str) and source.startswith(INSTANCE):
+        from loadmaster.readers import instances
+
         registry.refuse(source, given, [])
-        return instances.load(source.removeprefix(instances.PREFIX)).graph
+        return instances.load(source.removeprefix(INSTANCE)).graph
     if isinstance(source, str) and source.casefold().startswith(_EXAMPLE):
         registry.refuse(source, given, [])
         return examples.load(source[len(_EXAMPLE) :].casefold())

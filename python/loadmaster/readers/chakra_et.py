@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from loadmaster.base.checks import not_negative
 from loadmaster.base.errors import InputError
+from loadmaster.base.files import system_errors
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
@@ -75,7 +76,7 @@ class _Node:
         """Seconds on its device: of what is simulated as a message, those of its launch."""
         if not self.collective and self.partner is None:
             return self.seconds
-        return not_negative(f"{self}: {LAUNCH}", self.attributes.get(LAUNCH, 0.0)) * 1e-9
+        return not_negative(f"{self}: {LAUNCH}", self.attributes.get(LAUNCH, 0.0)) / 1e9
 
     def number(self, name: str, default: int | None = None) -> int:
         """An attribute that is a whole number, at least 0."""
@@ -127,8 +128,8 @@ def read(path: str | os.PathLike[str], *, device_type: str | None = None) -> OpG
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = lm.writers.chakra(plan, pathlib.Path(folder, "step"))
     ...     found = read(pathlib.Path(folder, "step.0.et"))
-    >>> set(found.modules)
-    {'rank0'}
+    >>> sorted(set(found.modules))
+    ['rank0', 'rank1']
     """
     ranks, version = _ranks(Path(path))
     nodes = [node for rank in ranks for node in rank]
@@ -156,7 +157,9 @@ def _ranks(path: Path) -> tuple[list[list[_Node]], str]:
         return [_nodes(messages, 0, os.fspath(path))], str(metadata.version)
     said = attributes(metadata).get("ranks")
     files = {}
-    for file in path.parent.iterdir():
+    with system_errors(f"cannot read the folder of {path}"):
+        beside = list(path.parent.iterdir())
+    for file in beside:
         other = _FILE.fullmatch(file.name)
         if other is not None and other["name"] == named["name"]:
             files[int(other["rank"])] = file
@@ -181,7 +184,7 @@ def _nodes(messages: list[Any], rank: int, source: str) -> list[_Node]:
             message.id,
             _KINDS.get(message.type, "INVALID_NODE"),
             message.name,
-            not_negative(f"{what}: {NANOSECONDS}", nanos) * 1e-9,
+            not_negative(f"{what}: {NANOSECONDS}", nanos) / 1e9,
             said,
             _tensors(message.inputs.values),
             _tensors(message.outputs.values),
@@ -223,7 +226,7 @@ def _is_list_of_lists(value: Any) -> bool:
 
 def _pair(nodes: list[_Node]) -> Iterator[str]:
     """Gives sends and receives their partners: the n-th of the same ranks and tag each."""
-    waiting: dict[tuple[int, int, int] | None, list[_Node]] = defaultdict(list)
+    waiting: dict[tuple[int, int, int] | None, deque[_Node]] = defaultdict(deque)
     sends, receives = (
         [node for node in nodes if node.kind == f"COMM_{kind}_NODE"] for kind in ("SEND", "RECV")
     )
@@ -236,7 +239,7 @@ def _pair(nodes: list[_Node]) -> Iterator[str]:
         if key is None or not sent:
             alone += 1
             continue
-        other = sent.pop(0)
+        other = sent.popleft()
         if other.number("comm_size", 0) != node.number("comm_size", 0):
             raise InputError(f"{node}: comm_size is not that of {other}, which sends it")
         node.partner, other.partner = other, node
@@ -305,7 +308,8 @@ class _Graph:
         self.modules = [f"rank{node.rank}" for node in ops]
         self.collectives = [node.collective for node in ops]
         self.seconds = [node.takes for node in ops]
-        self.outputs = [_made(node, ops) for node in ops]
+        members = Counter(self.collectives)
+        self.outputs = [_made(node, members[node.collective]) for node in ops]
         self.flops = [_whole(node, "num_ops") for node in ops]
         self.moved = [_whole(node, "tensor_size") for node in ops]
         self._type = device_type
@@ -384,13 +388,13 @@ def _made_by(recv: _Node) -> tuple[list[_Node], _Node]:
         node = relayed[0]
 
 
-def _made(node: _Node, ops: list[_Node]) -> int:
-    """Bytes that a member of a collective makes, where nothing tells what it reads."""
+def _made(node: _Node, members: int) -> int:
+    """Bytes that one of so many members of a collective makes, where nothing says what it reads."""
     if not node.collective or node.reads:
         return 0
     size = node.number("comm_size", 0)
     if node.collective.startswith(("reduce_scatter", "all_to_all")):
-        return size // max(sum(other.collective == node.collective for other in ops), 1)
+        return size // members
     return size
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_input, read_bytes
-from loadmaster.readers.messages import message_classes
 
 #: Fields by message: name, number, type; ``*``: repeated. Lists among attributes are skipped.
 _MESSAGES = {
@@ -71,6 +70,8 @@ def classes() -> dict[str, Any]:
     MissingExtraError
         The package ``protobuf`` is not installed.
     """
+    from loadmaster.readers.messages import message_classes
+
     return message_classes(
         "loadmaster.chakra",
         _MESSAGES,

@@ -6,7 +6,7 @@ seconds. SAGA has no memory and no contention: a link carries any number of tran
 there, and one at a time here.
 
 Papers: Coleman and Krishnamachari, "Comparing Task Graph Scheduling Algorithms: An Adversarial
-Approach" (arXiv:2403.07120); https://github.com/ANRGUSC/saga.
+Approach" (arXiv:2403.07120).
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.text import shown
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers.registry import File
-
-#: Keys that a file begins with.
-KEYS = ("task_graph", "tasks", "dependencies")
 
 #: Where a graph's ``meta`` keeps the numbers of the file: ``scale``, bytes per unit of size;
 #: ``cost`` and ``size``, one per op and per edge; ``local``, the speeds of nodes' links to
@@ -45,16 +41,14 @@ MEMORY = 1 << 60
 #: right to 1e-12 of the longest.
 _LARGEST = 40
 
+#: The most bytes of a unit of size, as a power of two: sizes may be next to nothing.
+_MOST_FINE = 500
+
 _ASSUMED = (
     "cost / speed and size / speed are seconds",
     "a link carries one transfer at a time (in SAGA any number)",
     "memory to spare",
 )
-
-
-def is_saga(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds a task graph and a network."""
-    return File.of(path).has_keys(*KEYS)
 
 
 def read(path: str | os.PathLike[str]) -> OpGraph:
@@ -120,7 +114,7 @@ def scale_of(sizes: Sequence[float]) -> float:
     largest = max(sizes, default=0.0)
     if all(size == int(size) for size in sizes) and largest < 2.0**_LARGEST:
         return 1.0
-    return 2.0 ** (_LARGEST - math.frexp(largest)[1] + 1)
+    return 2.0 ** min(_LARGEST - math.frexp(largest)[1] + 1, _MOST_FINE)
 
 
 def _document(path: str | os.PathLike[str]) -> Mapping[str, Any]:

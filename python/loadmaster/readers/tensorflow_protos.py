@@ -15,7 +15,6 @@ from typing import Any
 
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import read_bytes
-from loadmaster.readers.messages import check_messages, message_classes
 
 #: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
 _MESSAGES = {
@@ -151,6 +150,8 @@ def _parsed(data: bytes, message: str) -> Any:
     parsed = _classes()[message]()
     from google.protobuf.message import DecodeError
 
+    from loadmaster.readers.messages import check_messages
+
     check_messages(data, f"a {message} in the file")
     try:
         parsed.ParseFromString(data)
@@ -162,6 +163,8 @@ def _parsed(data: bytes, message: str) -> Any:
 @functools.cache
 def _classes() -> dict[str, Any]:
     """A class per message, in a pool of their own: TensorFlow may be imported beside them."""
+    from loadmaster.readers.messages import message_classes
+
     names = _DATA_TYPES.split()
     types = {f"DT_{name}": number for number, name in enumerate(names)}
     types |= {f"DT_{name}_REF": number for number, name in enumerate(names[1:], _REFERENCE + 1)}

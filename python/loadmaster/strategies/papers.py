@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,12 @@ class Paper:
 def papers() -> tuple[Paper, ...]:
     """All of them, as ``papers.toml`` has them."""
     text = (resources.files(__package__) / "papers.toml").read_text(encoding="utf-8")
-    return tuple(
-        Paper(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-        for row in tomllib.loads(text)["paper"]
-    )
+    return tuple(map(_paper, tomllib.loads(text)["paper"]))
+
+
+def _paper(row: dict[str, Any]) -> Paper:
+    lists = {key: tuple(row.get(key, ())) for key in ("authors", "methods", "instances")}
+    return Paper(**{**row, **lists})
 
 
 def papers_of(method: str) -> list[Paper]:

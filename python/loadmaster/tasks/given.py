@@ -8,7 +8,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers import instances, read
+from loadmaster.readers import INSTANCE, read
 
 #: What a graph may be given as: itself, a path, ``example:NAME`` or ``instance:NAME``.
 GraphLike = OpGraph | str | os.PathLike[str]
@@ -59,8 +59,10 @@ def as_cluster(given: Any) -> Cluster:
     """
     if isinstance(given, Cluster):
         return given
-    if isinstance(given, str) and given.startswith(instances.PREFIX):
-        return instances.load(given.removeprefix(instances.PREFIX)).cluster
+    if isinstance(given, str) and given.startswith(INSTANCE):
+        from loadmaster.readers import instances
+
+        return instances.load(given.removeprefix(INSTANCE)).cluster
     if isinstance(given, str | os.PathLike):
         return Cluster.named(os.fspath(given))
     raise InputError(

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import write_bytes
-from loadmaster.base.text import Printed, aligned, in_lines
+from loadmaster.base.text import Printed, aligned, in_lines, shortened
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
@@ -39,6 +39,9 @@ Outcome = Literal["done", "splits ops", "infeasible", "failed"]
 
 #: Called with the number of rows done, the number of all, and the last row.
 BoardProgress = Callable[[int, int, "BoardRow"], None]
+
+#: Characters of a reason in tables; rows have all of it.
+_LONGEST = 240
 
 #: Formats of :meth:`Leaderboard.write`, by how a file's name ends.
 SUFFIXES = (".md", ".csv", ".json")
@@ -164,13 +167,13 @@ class Leaderboard(Printed):
         ratios: Mapping[str, Mapping[str, float]],
         common: set[str],
     ) -> Standing:
-        counted_ = [found[name] for name in found if name in common] or [*found.values()]
+        shared = [found[name] for name in found if name in common] or [*found.values()]
         least = {name: min(r[name] for r in ratios.values() if name in r) for name in found}
         return Standing(
             rank=0,
             method=method,
             solved=len(found),
-            mean=statistics.geometric_mean(counted_) if counted_ else None,
+            mean=statistics.geometric_mean(shared) if shared else None,
             worst=max(found.values(), default=None),
             best=sum(ratio <= least[name] * (1 + SAME) for name, ratio in found.items()),
             seconds=sum(row.seconds for row in self.rows if row.method == method),
@@ -214,13 +217,14 @@ class Leaderboard(Printed):
         return rows
 
     def _notes(self) -> list[str]:
-        alike: dict[tuple[str, str, str], list[str]] = {}
+        alike: dict[tuple[str, str], list[BoardRow]] = {}
         for row in self.failures:
-            alike.setdefault((row.method, row.outcome, row.why), []).append(row.instance)
+            alike.setdefault((row.method, row.outcome), []).append(row)
         said = []
-        for (method, outcome, why), where in alike.items():
-            more = f" and {counted(len(where) - 1, 'more')}" if len(where) > 1 else ""
-            said.append(f"{method}: {outcome} on {where[0]}{more}: {why}")
+        for (method, outcome), rows in alike.items():
+            where = counted(len(rows), "instance")
+            why = shortened(rows[0].why, _LONGEST)
+            said.append(f"{method}: {outcome} on {where}, the first {rows[0].instance}: {why}")
         said += [
             f"{row.method}: {format_seconds(row.makespan or 0.0)} on {row.instance} is shorter "
             f"than the best known by {1 - (row.ratio or 1):.2%}"

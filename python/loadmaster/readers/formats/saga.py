@@ -1,11 +1,13 @@
-"""SAGA: problem instances and schedules, JSON with the keys ``task_graph`` and ``network``."""
+"""SAGA: problem instances and schedules, JSON with the keys ``task_graph`` and ``tasks``."""
 
 from __future__ import annotations
 
-from loadmaster.readers.registry import Later, reader
+from loadmaster.readers.registry import File, Later, reader
 
-reader(
-    "saga",
-    "a problem instance of SAGA",
-    recognises=lambda file: file.has_keys("task_graph", "tasks", "dependencies"),
-)(Later("saga:read"))
+
+def is_saga(file: File) -> bool:
+    """Whether a file begins like a problem instance or a schedule, which have a network, too."""
+    return file.has_keys("task_graph", "tasks")
+
+
+reader("saga", "a problem instance of SAGA", recognises=is_saga)(Later("saga:read"))

@@ -28,9 +28,6 @@ from loadmaster.readers.instances.instance import Instance
 
 __all__ = ["Instance", "load", "names"]
 
-#: What stands before a name where a graph or a cluster is wanted.
-PREFIX = "instance:"
-
 #: The sets, in the order in which they are listed.
 SETS = ("planted", "scheduling", "measured", "models")
 

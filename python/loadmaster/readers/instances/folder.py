@@ -16,6 +16,7 @@ from loadmaster.base.files import system_errors
 from loadmaster.base.text import meant
 from loadmaster.model.cluster import Cluster
 from loadmaster.readers import read, registry, saga
+from loadmaster.readers.formats.saga import is_saga
 from loadmaster.readers.instances.instance import Instance
 from loadmaster.readers.instances.models import CLUSTERS
 
@@ -32,7 +33,7 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
     """
     found: list[str] = []
     for stem, file in _graphs(Path(folder)).items():
-        own = _own_cluster(file, stem) or saga.is_saga(file)
+        own = _own_cluster(file, stem) or is_saga(registry.File.of(file))
         found += [stem] if own else [f"{stem}@{cluster}" for cluster in CLUSTERS]
     return found
 
@@ -55,7 +56,7 @@ def load(name: str, folder: str | os.PathLike[str]) -> Instance:
         cluster = Cluster.named(preset)
     elif own := _own_cluster(file, stem):
         cluster = Cluster.read(own)
-    elif saga.is_saga(file):
+    elif is_saga(registry.File.of(file)):
         cluster = saga.cluster(file)
     else:
         raise InputError(

@@ -100,7 +100,7 @@ def planted(n_ops: int, devices: int, ccr: float, seed: int) -> Instance:
     by_start = np.lexsort((np.random.default_rng(seed).random(n_ops), start))
     number = np.empty(n_ops, dtype=np.int64)
     number[by_start] = np.arange(n_ops)
-    optimum = int(time.sum()) // devices * 1e-6
+    optimum = int(time.sum()) // devices / 1e6
     return Instance(
         name=f"planted/{n_ops}x{devices}-ccr{ccr:g}-{seed}",
         graph=OpGraph(

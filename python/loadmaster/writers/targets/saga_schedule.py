@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.checks import is_number
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.model.cluster import Cluster
@@ -124,7 +125,6 @@ def _tasks(
         (names[a], names[b], kept.size(names[a], names[b], n, extra))
         for a, b, n in zip(src.tolist(), dst.tolist(), size.tolist(), strict=True)
     ]
-    pairs += [(a, b, 0.0) for a, b in _controls(plan, {(a, b) for a, b, _ in pairs})]
     tasks = [
         (name, kept.cost(name, cost)) for name, cost in zip(names, costs.tolist(), strict=True)
     ]
@@ -142,10 +142,13 @@ class _Kept:
 
     def __init__(self, plan: Plan) -> None:
         graph, found = plan.graph, plan.graph.meta.get(META)
-        found = found if isinstance(found, Mapping) else {}
+        # The graph's file may have been written by anybody.
+        found = found if isinstance(found, Mapping) and is_number(found.get("scale")) else {}
         self.scale = float(found.get("scale", 1.0))
-        costs, sizes = found.get("cost", ()), found.get("size", ())
-        self._local: Mapping[str, float] = found.get("local", {})
+        self.scale = self.scale if 0 < self.scale < math.inf else 1.0
+        costs, sizes = (_all_numbers(found.get(key)) for key in ("cost", "size"))
+        local = found.get("local")
+        self._local: Mapping[str, float] = local if isinstance(local, Mapping) else {}
         is_whole = len(costs) == graph.n_ops and len(sizes) == graph.n_edges
         names = graph.names
         self._costs = dict(zip(names, costs, strict=True)) if is_whole else {}
@@ -167,9 +170,14 @@ class _Kept:
 
     def speed(self, a: str, b: str, rate: float) -> float:
         """A link's speed."""
-        if a == b and a in self._local:
+        if a == b and is_number(self._local.get(a)):
             return self._local[a]
         return math.inf if rate >= UNLIMITED else rate / self.scale
+
+
+def _all_numbers(values: Any) -> list[float]:
+    """A list of numbers; empty: it is none."""
+    return values if isinstance(values, list) and all(map(is_number, values)) else []
 
 
 def _speeds(plan: Plan, reasons: list[Reason]) -> tuple[list[float], NDArray[np.float64]]:
@@ -214,35 +222,28 @@ def _links(cluster: Cluster, reasons: list[Reason]) -> tuple[dict[tuple[str, str
     names = [device.name for device in cluster.devices]
     found = {(name, name): math.inf for name in names}
     latencies: set[float] = set()
+    torn: list[str] = []
     for i, a in enumerate(names):
         for b in names[:i]:
-            ways = []
-            for x, y in ((a, b), (b, a)):
-                try:
-                    route = cluster.route(x, y)
-                    ways.append((route.bandwidth, route.latency))
-                except InputError:
-                    ways.append((0.0, 0.0))
-            if ways[0] != ways[1]:
-                reasons.append(f"links between {a!r} and {b!r} differ in their two directions")
-            found[min(a, b), max(a, b)] = ways[0][0]
-            latencies.add(ways[0][1])
+            there, back = _way(cluster, a, b), _way(cluster, b, a)
+            torn += [f"{b} and {a}"] if there != back else []
+            found[min(a, b), max(a, b)] = there[0]
+            latencies.add(there[1])
+    if torn:
+        reasons.append(("links differ in their two directions", torn))
     rates = {rate for (a, b), rate in found.items() if a != b}
     if latencies - {0.0} and (len(latencies) > 1 or len(rates) > 1):
         reasons.append("links have latencies and are not all equal: SAGA knows sizes and speeds")
     return found, max(latencies, default=0.0) * max(rates, default=0.0)
 
 
-def _controls(plan: Plan, known: set[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Dependencies without data of the graph, where these are between ops that run."""
-    graph, reduced = plan.graph, plan.problem.reduced
-    order = np.flatnonzero((graph.tensor if graph.tensor is not None else np.zeros(1)) < 0)
-    if not len(order) or graph.tensor is None:
-        return []
-    names = [graph.names[op] for op in reduced.op_of.tolist()]
-    ends = reduced.map[graph.src[order]], reduced.map[graph.dst[order]]
-    pairs = {(names[a], names[b]) for a, b in zip(*map(np.ndarray.tolist, ends), strict=True)}
-    return sorted((a, b) for a, b in pairs - known if a != b)
+def _way(cluster: Cluster, a: str, b: str) -> tuple[float, float]:
+    """Bytes per second and latency between two devices; none: no way leads there."""
+    try:
+        route = cluster.route(a, b)
+    except InputError:
+        return 0.0, 0.0
+    return route.bandwidth, route.latency
 
 
 def _add_ends(tasks: list[tuple[str, float]], pairs: list[tuple[str, str, float]]) -> None:
