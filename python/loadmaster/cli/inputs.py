@@ -11,6 +11,8 @@ from loadmaster.cli import values
 from loadmaster.cli.printing import note
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loadmaster.costs import Costs
     from loadmaster.model.cluster import Cluster
     from loadmaster.model.graph import OpGraph
@@ -29,8 +31,12 @@ _READING = (
 )  # fmt: skip
 
 
-def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
-    """The one graph of a command, or one of several."""
+def graph(
+    arguments: argparse.Namespace,
+    source: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> OpGraph:
+    """The one graph of a command, or one of several; progress tells of a capture."""
     from loadmaster.readers import read
 
     source = source or arguments.graph
@@ -40,7 +46,7 @@ def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
         if given := [flag for flag in _READING if getattr(arguments, flag, None)]:
             flags = ", ".join("--" + flag.replace("_", "-") for flag in given)
             raise InputError(f"{source}: leave out {flags}: the function says all of its model")
-        return captured_model(source)
+        return captured_model(source, progress=progress)
     profiles = arguments.profile or []
     sizes = values.halves("--size", arguments.size or [])
     return read(

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine(time_limit) as progress:
         progress("reading the graph")
-        graph = inputs.graph(arguments)
+        graph = inputs.graph(arguments, progress=progress)
         plan = place(
             graph,
             cluster,
