@@ -40,7 +40,7 @@ def test_results_print_as_text(name):
     assert page.startswith("<pre>")
     assert text.splitlines()[0][:20] in page or "&" in page
     assert 2 <= len(text.splitlines()) < 60
-    assert len(text) < 3000
+    assert len(text) < 4000
     for raw in ("array(", "object at 0x", "dtype="):
         assert raw not in text
         assert raw not in line

@@ -83,11 +83,11 @@ def fits(text: str, pieces: Sequence[str]) -> bool:
 
 
 class Printed:
-    """What prints as a text of several lines, in notebooks too, and is named by the first of them.
+    r"""What prints as a text of several lines, in notebooks too, and is named by the first of them.
 
     >>> class Found(Printed):
     ...     def __str__(self) -> str:
-    ...         return "two of three\\nand more"
+    ...         return "two of three\nand more"
     >>> Found()
     <Found: two of three>
     """
@@ -96,7 +96,7 @@ class Printed:
         super().__init_subclass__(**kwargs)
         if "__repr__" not in vars(cls):
             # A dataclass would make one of its fields, which may be arrays or whole plans.
-            cls.__repr__ = _named  # type: ignore[method-assign]
+            cls.__repr__ = _named  # type: ignore[method-assign,assignment]
 
     def _repr_html_(self) -> str:
         import html

@@ -47,6 +47,8 @@ def graph(
             flags = ", ".join("--" + flag.replace("_", "-") for flag in given)
             raise InputError(f"{source}: leave out {flags}: the function says all of its model")
         return captured_model(source, progress=progress)
+    if source.endswith(".py"):
+        raise InputError(f"{source}: name the function that builds the model: {source}:FUNCTION")
     profiles = arguments.profile or []
     sizes = values.halves("--size", arguments.size or [])
     return read(
@@ -128,6 +130,11 @@ def limited_cluster(arguments: argparse.Namespace) -> Cluster:
     from loadmaster.base.files import parse_json
     from loadmaster.writers import max_memory
 
+    if not arguments.max_memory.lstrip().startswith("{"):
+        raise InputError(
+            f"--max-memory {arguments.max_memory}: wants bytes by device, such as "
+            '\'{"0": "10GiB"}\'; --reserve 2GiB keeps memory free on every device'
+        )
     return max_memory(found, parse_json(arguments.max_memory.encode(), "--max-memory"))
 
 
