@@ -163,7 +163,8 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
     what = "" if row.kind == "one device" else row.what
-    words = [": ".join(filter(None, ["this plan" if row.is_plan else row.arguments, what]))]
+    said = ["this plan", what] if row.is_plan else [what, row.arguments]
+    words = [": ".join(filter(None, said))]
     if row.left is not None and not (row.is_plan and plan.space == WHOLE_OPS):
         words.append(f"at most {row.left:.1%} better is possible with ops whole")
     return row.kind, format_seconds(row.seconds), ratio, fits, "; ".join(words)

@@ -79,7 +79,8 @@ def _judged(
         k = int(found.problem.program.replica.max()) + 1
         is_summed = found.problem.has_collectives or options is SERVERS[0]
         summing = f", {words}" if is_summed else ""
-        arguments = _arguments({**options, "replicas": n})
+        fewer = {"replicas": n} if n < problem.cluster.n_devices else {}
+        arguments = _arguments({**options, **fewer})
         yield found, Best.of("replicas", f"{k} replicas{summing}", found, arguments)
         best = found if best is None else objective.better(best, found)
 
