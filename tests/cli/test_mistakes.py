@@ -56,6 +56,36 @@ MISTAKES = [
     ("simulate plan.json --policy fifi", "'fifo'"),
     ("what-if plan.json --remove-device gpu7", "gpu7"),
     ("check plan.json --max-step 5", "unit"),
+    ("place graph.json -o graph.json", "is the graph itself"),
+    ("place graph.json -o ./graph.json", "is the graph itself"),
+    ("place graph.json --method ddp", "--target ddp"),
+    ("place graph.json --target heft", "--method heft"),
+    ("place graph.json --warm-start graph.json", "is a graph, of which `loadmaster place"),
+    ("diff plan.json graph.json", "is a graph, of which `loadmaster place"),
+    ("place graph.json --max-memory 10GiB", "--reserve 2GiB"),
+    ("place graph.json --objective latency", "throughput"),
+    ("place graph.json --split all", "'none'"),
+    ("place my.py", "my.py:FUNCTION"),
+    ("place my.py:biuld", "no function 'biuld'"),
+    ("place my.py:build", "a dictionary of arguments by name"),
+    ("place nowhere.py:build", "no file nowhere.py"),
+    ("fit graph.json --target dpp", "did you mean 'ddp'"),
+    ("fit graph.json --option tp=2", "name the target too"),
+    ("fit graph.json --target ddp --option tp=2", "there are replicas"),
+    ("advise graph.json --targets ddp,dpp", "did you mean 'ddp'"),
+    ("compare graph.json --targets heft", "--method heft"),
+    ("compare graph.json --methods heft --option foo=1", "has an option 'foo'"),
+    ("report plan.json -o plan.pdf", ".html"),
+    ("export plan.json --to onnx", "--model"),
+    ("run plan.json", "--emulate"),
+    ("calibrate graph.json", "--profile"),
+    ("what-if plan.json", "--add-device"),
+    ("what-if plan.json --scale-link fast", "no number"),
+    ("coarsen graph.json --groups 0", "at least 1"),
+    ("recipe plan.json", "splits nothing"),
+    ("cluster nwe", "did you mean 'new'"),
+    ("cluster new --gpus RTX4090x2", "did you mean 'RTX4090-24GB'"),
+    ("help place", "loadmaster COMMAND --help"),
 ]
 
 
@@ -75,6 +105,7 @@ def files(tmp_path_factory):
     (folder / "costs.json").write_text(json.dumps({"format": "loadmaster-costs"}))
     (folder / "empty.json").write_text("")
     (folder / "notes.txt").write_text("to do: plan\n")
+    (folder / "my.py").write_text("def build():\n    return 1\n")
     return folder
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-import loadmaster
+import loadmaster as lm
 import loadmaster.cli.progress as module
 from loadmaster.base.progress import Incumbent
 from loadmaster.cli import main
@@ -37,6 +37,37 @@ def test_incumbent_bound_gap_and_time_left():
         assert progress.line() == "refine | best 16 ms | bound 15 ms | gap 6.3% | 0 s left"
         progress("the next graph")
         assert progress.line() == "the next graph | 0 s left"
+
+
+def test_each_of_several_cases_has_the_time_limit():
+    clock = Clock()
+    with ProgressLine(10.0, clock, is_of_cases=True) as progress:
+        progress("heft, 1 of 2: costs")
+        clock.now += 4
+        progress("heft, 1 of 2: heft")
+        assert progress.line() == "heft, 1 of 2: heft | 6 s left"
+        progress("auto, 2 of 2: costs")
+        assert progress.line() == "auto, 2 of 2: costs | 10 s left"
+
+
+@pytest.mark.parametrize("does", ["compare", "advise"])
+def test_several_plans_say_which_is_made_and_of_how_many(does):
+    cases = {"compare": ["single", "heft"], "advise": ["auto", "ddp", "fsdp"]}[does]
+    asked = {"methods": cases} if does == "compare" else {"targets": cases[1:]}
+    told: list[str] = []
+    getattr(lm, does)(
+        "example:lenet", "2xV100-NVLink", progress=lambda stage, best: told.append(stage), **asked
+    )
+    heads = list(dict.fromkeys(stage.partition(": ")[0] for stage in told))
+    assert heads == [f"{name}, {i} of {len(cases)}" for i, name in enumerate(cases, start=1)]
+
+
+def test_fit_tells_the_plan_that_fits_so_far():
+    told = []
+    lm.fit("example:lenet", "4xV100-PCIe", target="ddp", progress=lambda *said: told.append(said))
+    bests = [best for stage, best in told if stage.endswith(" of 4 devices")]
+    assert bests
+    assert all(0 < best.lower_bound <= best for best in bests)
 
 
 def test_nobody_watches_nothing_is_said(capsys, monkeypatch):
@@ -93,7 +124,7 @@ def test_an_unknown_option_names_the_one_that_is_like_it(capsys):
 def test_the_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out == f"loadmaster {loadmaster.__version__}\n"
+    assert capsys.readouterr().out == f"loadmaster {lm.__version__}\n"
 
 
 def test_the_last_line_says_where_the_results_went(tmp_path, capsys):

@@ -510,7 +510,7 @@ def test_whole_ops_are_not_placed_where_no_placement_can_be_as_fast(monkeypatch)
     assert plan.bounds[WHOLE_OPS] == whole.lower_bound
     [offer] = [one for one in plan.offers if one.space == WHOLE_OPS]
     assert offer.seconds == plan.single
-    assert "none can be as fast as this plan" in plan.summary()
+    assert "whole ops on several devices (none can be as fast)" in plan.summary()
 
 
 @pytest.mark.parametrize("method", ["auto", "sharded"])

@@ -143,8 +143,8 @@ def test_replicas_halve_eight_products_and_the_summary_says_so(train):
     plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), effort=0.05)
     assert plan.makespan < 0.51 * plan.single
     said = plan.summary()
-    assert "split ops    " in said
-    assert "whole ops    " in said
+    assert "\n  replicas  " in said or "\n  shards  " in said
+    assert "\n  one device  " in said
     assert "cannot help" not in said
     assert plan.space == SPLIT_OPS
     assert plan.lower_bound == plan.bounds[SPLIT_OPS] <= plan.makespan

@@ -269,3 +269,56 @@ def test_replicas_of_one_sample_are_no_remedy():
     graph = lm.OpGraph(ops | sizes, {"src": [0], "dst": [1], "bytes": [16]}, meta={"batch": 1})
     cluster = lm.Cluster.preset("2xV100-NVLink").with_memory("1MiB")
     assert lm.fit(graph, cluster).remedies[0].what == "memory"
+
+
+# -- for a target --------------------------------------------------------------------------------
+
+
+def test_a_target_fits_the_fewest_devices_on_which_its_plan_does():
+    graph, cluster = lm.read("example:alexnet"), lm.Cluster.preset("4xV100-PCIe")
+    peak = int(lm.place(graph, cluster.subset(range(2)), target="fsdp").memory.peak.max())
+    assert lm.fit(graph, cluster.with_memory(peak - 1), target="fsdp").fewest in (3, 4)
+    found = lm.fit(graph, cluster.with_memory(peak), target="fsdp")
+    # One device shards nothing: no FSDP.
+    assert (found.fewest, found.plan.target) == (2, "fsdp")
+    assert found.plan.fits
+    assert len(set(found.plan.running_devices.tolist())) == 2
+    assert "planned by target fsdp" in str(found)
+    assert "per step" in str(found)
+    document = found.to_document()
+    assert (document["target"], document["makespan"]) == ("fsdp", found.plan.makespan)
+
+
+def test_remedies_of_a_target_make_its_plan_fit():
+    graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    peak = int(lm.place(graph, cluster, target="ddp").memory.peak.max())
+    little = cluster.with_memory(peak // 2)
+    found = lm.fit(graph, little, target="ddp")
+    assert not found.fits
+    assert "no placement for target ddp that fits was found" in str(found)
+    memory = next(one for one in found.remedies if one.what == "memory")
+    enough = peak // 2 + memory.amount
+    assert lm.place(graph, cluster.with_memory(enough), target="ddp").fits
+    with pytest.raises(lm.InfeasibleError):
+        lm.place(graph, cluster.with_memory(int(enough * 0.95)), target="ddp")
+    assert "replicas" not in [one.what for one in found.remedies]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"target": "dpp"}, "did you mean 'ddp'"),
+        ({"target": "vllm"}, "takes the inference of a transformer"),
+        ({"target": "ddp", "tp": 2}, "has no option 'tp'"),
+        ({"tp": 2}, "name the target too"),
+    ],
+)
+def test_what_a_target_does_not_take_is_one_refusal(asked, why):
+    with pytest.raises(InputError, match=why):
+        lm.fit("example:lenet", "2xV100-NVLink", **asked)
+
+
+def test_a_target_on_the_command_line(capsys):
+    words = ["fit", "example:lenet", "--cluster", "2xV100-NVLink", "--target", "ddp"]
+    assert main([*words, "--option", "bucket_mb=1"]) == 0
+    assert "planned by target ddp" in capsys.readouterr().out

@@ -18,6 +18,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.cli import main
+from loadmaster.plans.considered import considered
 from loadmaster.writers.report import chain as causes
 from loadmaster.writers.report import measures, modules, write_report
 from loadmaster.writers.report.contents import WAITS
@@ -249,7 +250,7 @@ def test_the_verdict_comes_before_the_picture(plans, tmp_path):
     plan.report(tmp_path / "plan.html")
     text = (tmp_path / "plan.html").read_text()
     before, _, after = text.partition('<div id="timeline"')
-    for words in ("per step", plan.bound_source, "not tried", "replicas, split ops and pipelines"):
+    for words in ("per step", plan.bound_source, "not considered", "replicas, shards, pipelines"):
         assert words in before, words
     assert "loadmaster calibrate" in before
     assert 'id="chain"' in after
@@ -257,13 +258,14 @@ def test_the_verdict_comes_before_the_picture(plans, tmp_path):
     assert "loadmaster calibrate" not in (tmp_path / "given.html").read_text()
 
 
-def test_the_verdict_of_a_recipe_has_all_spaces(tmp_path):
+def test_the_verdict_has_the_best_of_each_kind(tmp_path):
     plan = planned("lenet", "2xV100-NVLink", "auto")
     plan.report(tmp_path / "plan.html")
     said = dict(facts(plan))
-    assert plan.offers
-    for best in plan.offers:
-        assert f"best of {best.space}" in said
+    others = [row for row in considered(plan) if not row.is_plan and row.kind != "one device"]
+    assert others
+    for row in others:
+        assert said[f"best {row.kind}"].startswith(format_seconds(row.seconds))
     assert ("recipe" in said) == (plan.recipe is not None)
 
 

@@ -225,12 +225,20 @@ def check_format(
     one that is read too; a message calls the document ``what``.
     """
     if not isinstance(document, Mapping) or document.get("format") != name:
-        raise InputError(f'{source} is not {what}: it has no "format": "{name}"')
+        raise InputError(f"{source} is not {what}: {_format_in_words(document, name)}")
     if document.get("version") not in (*older, version):
         raise InputError(
             f"{source} has {name} version {document.get('version')!r}; "
             f"this Loadmaster reads version {' and '.join(map(str, (*older, version)))}"
         )
+
+
+def _format_in_words(document: Any, wanted: str) -> str:
+    """What a document says that it is, where that is no other format of ours: what it lacks."""
+    found = document.get("format") if isinstance(document, Mapping) else None
+    if found == "opgraph":
+        return "it is a graph, of which `loadmaster place GRAPH -o plan.json` makes a plan"
+    return f'it has no "format": "{wanted}"'
 
 
 def check_target(path: str | os.PathLike[str]) -> None:

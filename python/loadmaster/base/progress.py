@@ -35,3 +35,14 @@ class Incumbent(float):
 
 #: Called with the stage of the work, and with the best placement so far; None: there is none yet.
 Progress = Callable[[str, Incumbent | None], None]
+
+
+def of_case(progress: Progress | None, case: str) -> Progress | None:
+    """What tells the stages of one of several pieces of work, behind the name of the piece.
+
+    >>> of_case(lambda stage, best: print(stage), "ddp, 2 of 5")("costs", None)
+    ddp, 2 of 5: costs
+    """
+    if progress is None:
+        return None
+    return lambda stage, best: progress(f"{case}: {stage}", best)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 #: Controls, what turns the direction of text around, and surrogates, which are no characters.
 _OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -82,12 +83,30 @@ def fits(text: str, pieces: Sequence[str]) -> bool:
 
 
 class Printed:
-    """What prints as a text of several lines, in notebooks too."""
+    r"""What prints as a text of several lines, in notebooks too, and is named by the first of them.
+
+    >>> class Found(Printed):
+    ...     def __str__(self) -> str:
+    ...         return "two of three\nand more"
+    >>> Found()
+    <Found: two of three>
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__repr__" not in vars(cls):
+            # A dataclass would make one of its fields, which may be arrays or whole plans.
+            cls.__repr__ = _named  # type: ignore[method-assign,assignment]
 
     def _repr_html_(self) -> str:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _named(printed: Printed) -> str:
+    first = next(iter(str(printed).splitlines()), "")
+    return f"<{type(printed).__name__}: {first}>"
 
 
 def meant(name: object, known: Iterable[str]) -> str:

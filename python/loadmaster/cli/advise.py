@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     with ProgressLine() as progress:
         progress("reading the graph")
-        graph, cluster = inputs.graph(arguments), inputs.cluster(arguments.cluster)
+        graph = inputs.graph(arguments, progress=progress)
+        cluster = inputs.cluster(arguments.cluster)
         found = advise(
             graph,
             cluster,

@@ -43,9 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
     targets = inputs.targets(arguments)
     check_targets(pictures=(arguments.chart,))
     time_limit = values.seconds("--time-limit", arguments.time_limit)
-    with ProgressLine() as progress:
+    with ProgressLine(time_limit, is_of_cases=True) as progress:
         progress("reading the graph")
-        graph, cluster = inputs.graph(arguments), inputs.limited_cluster(arguments)
+        graph = inputs.graph(arguments, progress=progress)
+        cluster = inputs.limited_cluster(arguments)
         comparison = compare(
             graph,
             cluster,

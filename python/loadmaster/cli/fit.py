@@ -36,8 +36,10 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.tasks.fit import fit
 
-    graph, cluster = inputs.graph(arguments), inputs.cluster(arguments.cluster)
     with ProgressLine() as progress:
+        progress("reading the graph")
+        graph = inputs.graph(arguments, progress=progress)
+        cluster = inputs.cluster(arguments.cluster)
         found = fit(
             graph,
             cluster,

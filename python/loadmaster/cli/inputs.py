@@ -11,6 +11,8 @@ from loadmaster.cli import values
 from loadmaster.cli.printing import note
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loadmaster.costs import Costs
     from loadmaster.model.cluster import Cluster
     from loadmaster.model.graph import OpGraph
@@ -26,8 +28,12 @@ _READING = (
 )  # fmt: skip
 
 
-def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
-    """The one graph of a command, or one of several."""
+def graph(
+    arguments: argparse.Namespace,
+    source: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> OpGraph:
+    """The one graph of a command, or one of several; progress tells of a capture."""
     from loadmaster.readers import read
 
     source = source or arguments.graph
@@ -37,7 +43,9 @@ def graph(arguments: argparse.Namespace, source: str | None = None) -> OpGraph:
         if given := [flag for flag in _READING if getattr(arguments, flag, None)]:
             flags = ", ".join("--" + flag.replace("_", "-") for flag in given)
             raise InputError(f"{source}: leave out {flags}: the function says all of its model")
-        return captured_model(source)
+        return captured_model(source, progress=progress)
+    if source.endswith(".py"):
+        raise InputError(f"{source}: name the function that builds the model: {source}:FUNCTION")
     profiles = arguments.profile or []
     sizes = values.halves("--size", arguments.size or [])
     return read(
@@ -119,6 +127,11 @@ def limited_cluster(arguments: argparse.Namespace) -> Cluster:
     from loadmaster.base.files import parse_json
     from loadmaster.writers import max_memory
 
+    if not arguments.max_memory.lstrip().startswith("{"):
+        raise InputError(
+            f"--max-memory {arguments.max_memory}: wants bytes by device, such as "
+            '\'{"0": "10GiB"}\'; --reserve 2GiB keeps memory free on every device'
+        )
     return max_memory(found, parse_json(arguments.max_memory.encode(), "--max-memory"))
 
 

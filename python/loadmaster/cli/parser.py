@@ -85,6 +85,8 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in argv if not word.startswith("-")), None)
     names = [name.replace("_", "-") for name in _COMMANDS]
     if first is not None and first not in names:
+        if first == "help":
+            raise InputError("help is a flag: loadmaster --help, or loadmaster COMMAND --help")
         raise InputError(f"no command is named {first!r}{meant(first, names)}")
     arguments, unknown = made.parse_known_args(argv)
     if unknown:

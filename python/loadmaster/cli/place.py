@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import (
     check_targets,
@@ -71,13 +73,17 @@ def run(arguments: argparse.Namespace) -> None:
 
     targets = arguments.output, arguments.save_recipe, arguments.trace
     check_targets(*targets, pictures=(arguments.timeline, arguments.pipeline))
+    graph_file = os.path.realpath(arguments.graph)
+    for path in targets:
+        if path is not None and os.path.realpath(path) == graph_file:
+            raise InputError(f"{path} is the graph itself: write to a file of another name")
     cluster, chosen = inputs.limited_cluster(arguments), inputs.chosen(arguments)
     if arguments.split is not None:
         chosen["split"] = arguments.split
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine(time_limit) as progress:
         progress("reading the graph")
-        graph = inputs.graph(arguments)
+        graph = inputs.graph(arguments, progress=progress)
         plan = place(
             graph,
             cluster,

@@ -33,6 +33,9 @@ class ProgressLine:
         Seconds that the work may take; the line then shows the time left.
     clock : callable
         Returns seconds since any moment; tests give their own.
+    is_of_cases : bool
+        Whether each of several pieces of work has that time, with its name before a colon
+        (:func:`loadmaster.base.progress.of_case`).
 
     Examples
     --------
@@ -44,11 +47,16 @@ class ProgressLine:
     """
 
     def __init__(
-        self, time_limit: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        time_limit: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_of_cases: bool = False,
     ) -> None:
         self._clock = clock
         self._began = clock()
         self._time_limit = time_limit
+        self._is_of_cases = is_of_cases
         self._stage = ""
         self._best: Incumbent | None = None
         self._live: Live | None = None
@@ -79,6 +87,8 @@ class ProgressLine:
 
     def __call__(self, stage: str, best: Incumbent | None = None) -> None:
         """Notes the stage and the best placement so far; None: there is none yet."""
+        if self._is_of_cases and _case(stage) != _case(self._stage):
+            self._began = self._clock()
         self._stage, self._best = stage, best
 
     def line(self) -> str:
@@ -92,6 +102,10 @@ class ProgressLine:
             left = max(self._time_limit - (self._clock() - self._began), 0.0)
             parts.append(f"{left:.0f} s left")
         return escaped(" | ".join(parts))
+
+
+def _case(stage: str) -> str:
+    return stage.partition(": ")[0]
 
 
 def _live(line: Callable[[], str]) -> Live:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from loadmaster.base.errors import InputError
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import check_targets, say_where, show_json, write_pictures
 
@@ -37,6 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_plotly()
     drawn = arguments.timeline, arguments.pipeline
     check_targets(arguments.output, arguments.trace, pictures=drawn)
+    if not arguments.output.endswith((".html", ".htm")):
+        raise InputError(f"{arguments.output}: a report is a page: give a name that ends in .html")
     methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
     found = inputs.saved(arguments.plan)
     plan = found.plan if isinstance(found, Measured) else found

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.base.run_queue import waited_for_a_core
-from loadmaster.base.text import aligned
+from loadmaster.base.text import Printed, aligned
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.base.warnings import warn
 from loadmaster.costs.links import fit_links
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceCosts:
+class DeviceCosts(Printed):
     """What sending and launching cost, as measured.
 
     Attributes

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.base.errors import InputError, refusing
+from loadmaster.base.text import Printed, aligned, in_lines
+from loadmaster.base.units import counted, format_seconds
 from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster, DeviceType
 from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
@@ -46,7 +48,7 @@ _DTYPE = re.compile(r"(bf|f|i|u|b|c)(\d+)")
 
 
 @dataclass(frozen=True)
-class Costs:
+class Costs(Printed):
     """Times of every op of a graph on every device type of a cluster.
 
     Attributes
@@ -90,6 +92,13 @@ class Costs:
                 "a time must be finite and not negative"
             )
         return cls(matrix, types, _all(graph, "given"))
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{share:.0%} {word}" for word, share in self.shares().items())
+        head = f"times of {counted(len(self.time), 'op')}: {shares or 'all free'}"
+        sums = zip(self.types, self.time.sum(axis=0).tolist(), strict=True)
+        rows = [(f"  {name}", format_seconds(seconds)) for name, seconds in sums]
+        return in_lines([head, *aligned([("  device type", "all ops"), *rows])])
 
     def shares(self) -> dict[str, float]:
         """Share of the total time (on the slowest type) by provenance; free ops do not count."""

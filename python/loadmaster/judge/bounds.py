@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import loadmaster.fast as fast
+from loadmaster.base.text import Printed, aligned, in_lines
+from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
 
 #: Plans that run every op whole, on one device.
@@ -24,7 +26,7 @@ SPACES = (WHOLE_OPS, SPLIT_OPS)
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Printed):
     """A lower bound on the step time, or the period, of any plan of a space.
 
     Attributes
@@ -47,6 +49,11 @@ class Bound:
     source: str
     parts: dict[str, float]
     space: str = WHOLE_OPS
+
+    def __str__(self) -> str:
+        head = f"at least {format_seconds(self.seconds)} for plans of {self.space} ({self.source})"
+        rows = [(f"  {part}", format_seconds(seconds)) for part, seconds in self.parts.items()]
+        return in_lines([head, *aligned([("  argument", "at least"), *rows])])
 
 
 def bound(problem: Problem) -> Bound:

@@ -22,7 +22,7 @@ from loadmaster.base import checks
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_toml, read_text
-from loadmaster.base.text import meant
+from loadmaster.base.text import Printed, meant
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem, parallelism, summed
@@ -41,7 +41,7 @@ _BALANCE = {"sequential": 1.35, "multilevel": 1.35}
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Printed):
     """What a coarsening did to a graph.
 
     Attributes
@@ -101,7 +101,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Coarse(CoarseProblem):
+class Coarse(CoarseProblem, Printed):
     """A coarsened graph, its groups numbered in a topological order.
 
     Attributes
@@ -110,6 +110,9 @@ class Coarse(CoarseProblem):
     """
 
     report: Report
+
+    def __str__(self) -> str:
+        return str(self.report)
 
     @property
     def mapping(self) -> NDArray[np.int32]:

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.base.units import counted
+from loadmaster.base.text import Printed, aligned, in_lines
+from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import CostModel, Costs, Regression, estimate
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.causes import Causes
@@ -142,7 +143,7 @@ class Memory:
         return times[here], used[here]
 
 
-class Simulation:
+class Simulation(Printed):
     """One step: what the simulator saw of it, or what was measured.
 
     Parameters
@@ -236,6 +237,17 @@ class Simulation:
         self.launching = 0.0 if timeline.launched is None else float(timeline.launched.max())
         sent = int(self.transfers.bytes.sum()) if schedule is None else schedule.bytes_moved
         self.bytes_moved = sent + self.collectives.bytes_sent
+
+    def __str__(self) -> str:
+        seen, memory = "measured" if self.is_measured else "simulated", self.memory
+        rows = [("device", "busy", "peak", "capacity")]
+        for i, device in enumerate(self._problem.cluster.devices):
+            peak = format_bytes(int(memory.peak[i])) if memory.is_known else "not known"
+            busy = format_seconds(float(self.device_busy[i]))
+            rows.append((device.name, busy, peak, format_bytes(int(memory.capacity[i]))))
+        moved = f"{format_bytes(self.bytes_moved)} between devices"
+        head = f"a step of {format_seconds(self.makespan)}, {seen}, {moved}"
+        return in_lines([head if memory.fits else f"{head}: DOES NOT FIT", *aligned(rows)])
 
     @property
     def is_measured(self) -> bool:

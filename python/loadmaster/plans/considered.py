@@ -39,6 +39,9 @@ class Considered:
     fits : bool
     left : float or None
         By which share a plan of whole ops could be shorter at most; None: of another kind.
+    arguments : str
+        Of ``loadmaster place``, behind the graph and the cluster, that make such a plan; empty:
+        none do alone.
     is_plan : bool
         Whether it is the plan itself.
     """
@@ -51,21 +54,19 @@ class Considered:
     memory: int | None = None
     fits: bool = True
     left: float | None = None
+    arguments: str = ""
     is_plan: bool = False
 
     @property
     def in_words(self) -> str:
         """The plan in a few words, where its kind does not stand beside it."""
+        if self.kind == "one device":
+            return self.kind
         return f"{self.kind} {self.what}" if self.what.startswith("on ") else self.what
-
-    @property
-    def arguments(self) -> str:
-        """Those of ``loadmaster place`` that make a plan of the kind; empty: none do alone."""
-        return KINDS.get(self.kind, "")
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON: seconds, bytes, shares."""
-        return {**vars(self), "arguments": self.arguments}
+        return dict(vars(self))
 
 
 def considered(plan: Plan) -> list[Considered]:
@@ -81,7 +82,8 @@ def considered(plan: Plan) -> list[Considered]:
     bests = {kind: one for kind, one in bests.items() if kind != own.kind}
     rows = [_row(plan, own, is_plan=True), *(_row(plan, one) for one in bests.values())]
     if not any(row.kind == "one device" for row in rows):
-        rows.append(Considered("one device", "", plan.single, None if plan.single is None else 1.0))
+        single, ratio = plan.single, None if plan.single is None else 1.0
+        rows.append(Considered("one device", "", single, ratio, arguments=KINDS["one device"]))
     return sorted(rows, key=lambda row: (row.seconds is None, not row.fits, row.seconds or 0.0))
 
 
@@ -110,6 +112,7 @@ def _row(plan: Plan, one: Best, *, is_plan: bool = False) -> Considered:
         memory=one.memory,
         fits=plan.fits if is_plan else (one.peak or 0) <= (one.memory or 0),
         left=left,
+        arguments=one.arguments,
         is_plan=is_plan,
     )
 
@@ -160,7 +163,8 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
     what = "" if row.kind == "one device" else row.what
-    words = [": ".join(filter(None, ["this plan" if row.is_plan else row.arguments, what]))]
+    said = ["this plan", what] if row.is_plan else [what, row.arguments]
+    words = [": ".join(filter(None, said))]
     if row.left is not None and not (row.is_plan and plan.space == WHOLE_OPS):
         words.append(f"at most {row.left:.1%} better is possible with ops whole")
     return row.kind, format_seconds(row.seconds), ratio, fits, "; ".join(words)

@@ -365,10 +365,11 @@ class _Reader:
                 and isinstance(offer.what, str)
                 and checks.is_number(offer.seconds)
                 and isinstance(offer.kind, str)
+                and isinstance(offer.arguments, str)
                 and all(_is_size(size) for size in (offer.peak, offer.memory))
                 for offer in offers
             ),
-            "offers are no list of space, words, seconds, kind, peak and memory",
+            "offers are no list of space, words, seconds, kind, peak, memory and arguments",
         )
         self.expect(
             all(isinstance(text, str) for row in left_out for text in row),

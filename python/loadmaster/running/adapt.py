@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs import CostModel
 from loadmaster.model.cluster import Cluster
@@ -28,7 +28,7 @@ from loadmaster.tasks.place import place
 
 
 @dataclass(frozen=True)
-class Adapted:
+class Adapted(Printed):
     """What the loop found.
 
     Attributes

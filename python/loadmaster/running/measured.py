@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import limited_input, parse_json, read_bytes, write_json
+from loadmaster.base.text import Printed
 from loadmaster.base.units import counted
 from loadmaster.judge.simulation import Memory, Simulation
 from loadmaster.judge.timeline import Timeline
@@ -128,7 +129,7 @@ _TIMES = tuple(column.name for column in fields(Steps) if column.name != "peaks"
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Printed):
     """A plan, and the steps of it that ran.
 
     Attributes
@@ -159,8 +160,8 @@ class Measured:
     True
     """
 
-    plan: Plan = field(repr=False)
-    steps: Steps = field(repr=False)
+    plan: Plan
+    steps: Steps
     on: tuple[str, ...]
     stretch: float = 1.0
 
@@ -356,6 +357,9 @@ class Measured:
         from loadmaster.writers.report import write_report
 
         write_report(self, path, comparison=comparison)
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def summary(self) -> str:
         """What a person wants to know: the step beside its prediction, peaks, ratios, causes."""

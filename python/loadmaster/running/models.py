@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import shown
+from loadmaster.base.units import counted
 from loadmaster.base.user_file import of_user, user_function
 
 if TYPE_CHECKING:
     from loadmaster.model.graph import OpGraph
     from loadmaster.running.tape import Tape
+
+#: Phases of a step, in words.
+_PHASES = {"f": "the forward pass", "b": "the backward pass", "o": "the update"}
 
 
 def recorded_model(spec: str) -> Tape:
@@ -35,20 +39,37 @@ def recorded_model(spec: str) -> Tape:
     return found
 
 
-def captured_model(spec: str) -> OpGraph:
+def captured_model(spec: str, progress: Callable[[str], None] | None = None) -> OpGraph:
     """Executes a file, calls its function, and captures what that returns: nothing is run.
 
     The function of ``FILE.py:FUNCTION`` returns a dictionary: the arguments of
-    :func:`loadmaster.capture` by name. Errors are those of :func:`recorded_model`.
+    :func:`loadmaster.capture` by name. Errors are those of :func:`recorded_model`. Progress is told
+    of what is built or captured.
     """
     from loadmaster.readers.torch_capture import capture
 
-    found: OpGraph = _called(spec, capture, "capture")
+    told = progress or (lambda stage: None)
+    told(f"building the model of {spec}")
+
+    def captured(**arguments: Any) -> OpGraph:
+        def tell(phase: str, ops: int) -> None:
+            told(f"capturing {_PHASES[phase]}, {counted(ops, 'op')}")
+
+        return capture(**{"progress": tell, **arguments})
+
+    found: OpGraph = _called(spec, capture, "capture", captured)
     return found
 
 
-def _called(spec: str, function: Callable[..., Any], name: str) -> Any:
-    """What a function of ours makes of the arguments that a file's function returns."""
+def _called(
+    spec: str,
+    function: Callable[..., Any],
+    name: str,
+    calls: Callable[..., Any] | None = None,
+) -> Any:
+    """What a function of ours makes of the arguments that a file's function returns; ``calls`` has
+    more to say to it.
+    """
     arguments = built(spec)
     known = inspect.signature(function).parameters
     for needed in ("model", "example_inputs"):
@@ -63,7 +84,7 @@ def _called(spec: str, function: Callable[..., Any], name: str) -> Any:
             f"{spec}: {shown(unknown[0])} is no argument of loadmaster.{name}, which takes "
             f"{', '.join(known)}"
         )
-    return function(**arguments)
+    return (calls or function)(**arguments)
 
 
 def built(spec: str) -> Mapping[str, Any]:

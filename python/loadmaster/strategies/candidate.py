@@ -45,6 +45,9 @@ class Best:
         One of :data:`KINDS`, or what else it is; empty in plans of older versions.
     peak, memory : int or None
         Bytes at the peak, and the capacity, of the device that is fullest. None: not known.
+    arguments : str
+        Of ``loadmaster place``, behind the graph and the cluster: they make such a plan, if not one
+        that was searched from. Empty: there are none.
     """
 
     space: str
@@ -53,14 +56,18 @@ class Best:
     kind: str = ""
     peak: int | None = None
     memory: int | None = None
+    arguments: str = ""
 
     @classmethod
-    def of(cls, kind: str, what: str, found: Candidate) -> Best:
-        """What a candidate offers as the best of its kind."""
+    def of(cls, kind: str, what: str, found: Candidate, arguments: str | None = None) -> Best:
+        """What a candidate offers as the best of its kind; with the kind's arguments, if there are
+        no others.
+        """
         space = WHOLE_OPS if found.problem.program.is_plain else SPLIT_OPS
         seconds = found.problem.objective.seconds(found.verdict)
         peaks = zip(found.verdict.peak.tolist(), found.problem.cluster.memory, strict=True)
-        return cls(space, what, seconds, kind, *fullest(peaks))
+        words = KINDS.get(kind, "") if arguments is None else arguments
+        return cls(space, what, seconds, kind, *fullest(peaks), words)
 
 
 def fullest(peaks: Iterable[tuple[int, int]]) -> tuple[int, int]:

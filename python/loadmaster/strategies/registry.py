@@ -193,7 +193,10 @@ def options_of(method: str) -> list[str]:
         An unknown method.
     """
     if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"no method is named {method!r}{meant(method, METHODS)}")
+        from loadmaster.strategies.targets.base import TARGETS
+
+        other = f"; {method} is a target (--target {method})" if method in TARGETS else ""
+        raise InputError(f"no method is named {method!r}{other or meant(method, METHODS)}")
     return [name for name in keywords(METHODS[method][0]) if name not in PASSED_ON]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.progress import Progress
+from loadmaster.base.progress import Progress, of_case
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
@@ -45,7 +45,7 @@ def advise(
         Systems to plan for, by their names in :data:`loadmaster.strategies.TARGETS`. If absent:
         those that run models of the framework that the graph is from.
     progress : callable, optional
-        As for :func:`loadmaster.place`.
+        As for :func:`loadmaster.place`; stages stand behind the target and its number.
 
     Raises
     ------
@@ -70,14 +70,17 @@ def advise(
     failed: InfeasibleError | None = None
     choices: list[Choice] = []
     refused: dict[str, str] = {}
+    of = 1 + len(names)
     try:
-        found = place(graph, cluster, DEFAULT, shared, progress=progress)
+        told = of_case(progress, f"{DEFAULT}, 1 of {of}")
+        found = place(graph, cluster, DEFAULT, shared, progress=told)
         choices.append(Choice(DEFAULT, "", found))
     except InfeasibleError as error:
         failed, refused[DEFAULT] = error, str(error)
-    for name in names:
+    for i, name in enumerate(names, start=2):
         try:
-            found = place(graph, cluster, costs=shared, target=name, progress=progress)
+            told = of_case(progress, f"{name}, {i} of {of}")
+            found = place(graph, cluster, costs=shared, target=name, progress=told)
             choices.append(Choice(name, f" --target {name}", found))
         except (InputError, InfeasibleError) as error:
             refused[name] = str(error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import Printed
 from loadmaster.costs import (
     CostModel,
     Join,
@@ -28,7 +29,7 @@ from loadmaster.model.profile import Profile, joined
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Printed):
     """The result of a calibration.
 
     Attributes

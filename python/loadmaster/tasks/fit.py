@@ -12,7 +12,7 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.progress import Progress
+from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import Costs
@@ -254,7 +254,9 @@ class _Trial:
         plans = {n: whole}
 
         def on(k: int) -> bool:
-            self.progress(f"{k} of {n} devices", None)
+            best = plans[min(plans)]
+            seen = Incumbent(best.makespan, best.lower_bound)
+            self.progress(f"{k} of {n} devices", seen)
             plan = self.placed(self.only(order[:k]))
             if plan is not None:
                 plans[k] = plan

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
-from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.progress import Incumbent, Progress, of_case
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.assignment import Assignment
@@ -538,7 +538,7 @@ def compare(
         if not any(name in known for known in takes.values()):
             raise InputError(f"none of the methods {', '.join(takes)} has an option {name!r}")
     takes |= {f"{TARGET}{target_of(target).name}": [] for target in targets}
-    for name, known in takes.items():
+    for i, (name, known) in enumerate(takes.items(), start=1):
         try:
             plans[name] = place(
                 graph,
@@ -549,7 +549,7 @@ def compare(
                 on_oom=on_oom,
                 constraints=constraints,
                 objective=objective,
-                progress=progress,
+                progress=of_case(progress, f"{name}, {i} of {len(takes)}"),
                 **named(name),
                 **{option: value for option, value in options.items() if option in known},
             )

@@ -19,7 +19,7 @@ from loadmaster.base import checks
 from loadmaster.base.effort import Effort
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import naming
-from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.progress import Progress, of_case
 from loadmaster.base.text import Printed, aligned, in_lines, meant
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import Costs
@@ -247,11 +247,8 @@ def what_if(
     options = {} if effort is None else {"effort": effort}
 
     def prospect(name: str, hardware: Hardware) -> Prospect:
-        def tell(stage: str, best: Incumbent | None) -> None:
-            if progress is not None:
-                progress(f"{name}: {stage}", best)
-
-        return _prospect(plan, name, hardware, time_limit=time_limit, progress=tell, **options)
+        told = of_case(progress, name)
+        return _prospect(plan, name, hardware, time_limit=time_limit, progress=told, **options)
 
     prospects = [prospect(*one) for one in todo]
     return WhatIf(plan, _shared(plan, prospects, [hardware for _, hardware in todo]))

@@ -126,9 +126,10 @@ def place(
     """
     checks.one_of("split", split, get_args(Split))
     if problem.objective.goal == "throughput" and not problem.waits_for_updates:
-        return throughput.place(
+        found = throughput.place(
             problem, may_split=split != "none", warm_start=warm_start, progress=progress
         )
+        return replace(found, left_out=where_whole(problem, split))
     # Steps that wait for each other's updates hardly overlap: what counts is how long one takes.
     given, problem = problem, replace(problem, objective=STEP)
     may_split = split != "none" and (can_be_replicated(problem) or can_be_sharded(problem))
@@ -146,7 +147,7 @@ def place(
         found = _of_all_spaces(run, warm_start)
     else:
         found = _of_whole_ops(run, warm_start)
-        found = replace(found, left_out=where_whole(problem, is_asked=split == "none"))
+        found = replace(found, left_out=where_whole(problem, split))
     found = found.noted(run.ended) if run.ended else found
     return found if given.objective == STEP else throughput.of_step(given, found)
 
@@ -257,7 +258,7 @@ def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     for (candidate, offer), part in zip(near, parts, strict=True):
         found_inside = searched_inside(run, candidate, part)
         if found_inside is not candidate:
-            yield found_inside, Best.of(offer.kind, offer.what, found_inside)
+            yield found_inside, Best.of(offer.kind, offer.what, found_inside, offer.arguments)
             searched = objective.better(searched, found_inside)
     parts.append(run.budget.part(tuning.loose_share))
     if may_replicate and (loose := loose_replicas(run, searched, parts[-1])):

@@ -23,14 +23,15 @@ def left_out(run: Run, offers: Iterable[Best]) -> tuple[tuple[str, str], ...]:
     return tuple((kind, _why(run, kind)) for kind in rest)
 
 
-def where_whole(problem: Problem, *, is_asked: bool) -> tuple[tuple[str, str], ...]:
-    """The kinds that share ops out, where every op is whole: since the user asked for that, or
-    since none of them can be had.
+def where_whole(problem: Problem, split: str) -> tuple[tuple[str, str], ...]:
+    """The kinds that share ops out, where every op is whole: since the user asked for that, since
+    none of them can be had, or since none is searched for.
     """
     if problem.cluster.n_devices == 1:
         return ()
-    why = "every op was to be whole"
-    return tuple((kind, why if is_asked else _cannot(problem, kind)) for kind in _SPLITTING)
+    never = "" if problem.objective.goal == "step" else "not searched for throughput"
+    why = "every op was to be whole" if split == "none" else never
+    return tuple((kind, why or _cannot(problem, kind)) for kind in _SPLITTING)
 
 
 def whole_offer(found: Candidate) -> Best:

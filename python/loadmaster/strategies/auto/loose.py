@@ -64,7 +64,7 @@ def loose_replicas(run: Run, best: Candidate, budget: Budget) -> tuple[Candidate
     found = _found(chosen)
     program = found.problem.program
     words = f"{int(program.replica.max()) + 1} replicas, op by op"
-    return replace(found, notes=program.notes), Best.of("replicas", words, found)
+    return replace(found, notes=program.notes), Best.of("replicas", words, found, "")
 
 
 def _planted(run: Run, k: int, best: Candidate, budget: Budget) -> list[Planting]:

@@ -18,7 +18,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.auto.run import Run
-from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.candidate import KINDS, Best, Candidate
 from loadmaster.strategies.simple import data_parallel
 from loadmaster.transforms.shares import batch_size
 
@@ -79,8 +79,16 @@ def _judged(
         k = int(found.problem.program.replica.max()) + 1
         is_summed = found.problem.has_collectives or options is SERVERS[0]
         summing = f", {words}" if is_summed else ""
-        yield found, Best.of("replicas", f"{k} replicas{summing}", found)
+        fewer = {"replicas": n} if n < problem.cluster.n_devices else {}
+        arguments = _arguments({**options, **fewer})
+        yield found, Best.of("replicas", f"{k} replicas{summing}", found, arguments)
         best = found if best is None else objective.better(best, found)
+
+
+def _arguments(options: dict[str, Any]) -> str:
+    """What makes replicas of such options, on the command line."""
+    asked = "".join(f" --option {name}={value}" for name, value in options.items())
+    return f"{KINDS['replicas']}{asked}"
 
 
 def _others(run: Run) -> Iterator[tuple[int, Way, float]]:

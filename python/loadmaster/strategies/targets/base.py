@@ -17,7 +17,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.registry import PASSED_ON, keywords
+from loadmaster.strategies.registry import METHODS, PASSED_ON, keywords
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ def target_of(name: str) -> Target:
         There is none.
     """
     if not isinstance(name, str) or name not in TARGETS:
-        raise InputError(f"no target is named {name!r}{meant(name, TARGETS)}")
+        other = f"; {name} is a method (--method {name})" if name in METHODS else ""
+        raise InputError(f"no target is named {name!r}{other or meant(name, TARGETS)}")
     return TARGETS[name]
 
 
