@@ -112,6 +112,36 @@ def test_other_kinds_are_refused(target, graph, options, says):
         lm.place(graph, lm.Cluster.mesh(4, memory="1GiB", bandwidth=1e10), target=target, **options)
 
 
+def of_framework(framework, **options):
+    """A stack that says where it is from."""
+    rows = stack(4, **options).to_document()
+    return lm.OpGraph.from_document({**rows, "meta": {"framework": framework}})
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["ddp", "deepspeed", "device-map", "dtensor", "eager", "fsdp", "graph", "pipelining"],
+)
+def test_pytorch_runs_models_of_pytorch(target):
+    with pytest.raises(InputError, match=f"target '{target}' takes .*'stack' is of stablehlo"):
+        lm.place(of_framework("stablehlo", train=True), CPU_AND_GPUS, target=target)
+
+
+@pytest.mark.parametrize("target", ["onnx", "openvino"])
+def test_runtimes_of_onnx_run_onnx(target):
+    with pytest.raises(InputError, match="takes the inference of an ONNX model.* is of torch"):
+        lm.place(of_framework("torch 2.15.0"), CPU_AND_GPUS, target=target)
+    assert lm.place(of_framework("onnx pytorch"), CPU_AND_GPUS, target=target).target == target
+
+
+@pytest.mark.parametrize("target", ["vllm", "llama-cpp"])
+def test_a_model_without_words_is_refused(target):
+    rows = attending(4).to_document()
+    rows["ops"]["output"] = ["f32[8,3,32,32]" if k == "input" else "" for k in rows["ops"]["kind"]]
+    with pytest.raises(InputError, match="the model reads no words"):
+        lm.place(lm.OpGraph.from_document(rows), CPU_AND_GPUS, target=target)
+
+
 def words_of(plan, kind, module):
     """Labels on ``tp`` of the forward ops of a kind in the layers' modules of a name."""
     graph, words = plan.graph, plan.recipe.words(plan.graph)["tp"]

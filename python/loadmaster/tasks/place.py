@@ -297,6 +297,7 @@ def _planner(
     if target is None:
         return function_of(method, options), given
     found = target_of(target)
+    found.check_framework(given.model)
     return found.plan, found.priced(given)
 
 

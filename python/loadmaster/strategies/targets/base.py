@@ -16,6 +16,7 @@ from typing import TypeVar
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
 from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import METHODS, PASSED_ON, keywords
 
@@ -67,12 +68,27 @@ class Target:
     priced : callable
         From the problem that was given to the same at the prices of the system: what launches cost,
         for one.
+    framework : str
+        Whose graphs it takes, where it runs the model itself: what their ``framework`` begins with.
+        Empty: it takes a graph of any.
     """
 
     name: str
     semantics: Semantics
     plan: Callable[..., Candidate]
     priced: Callable[[Problem], Problem]
+    framework: str = ""
+
+    def check_framework(self, graph: OpGraph) -> None:
+        """Refuses a graph that says that it is from another framework than the system runs.
+
+        Raises
+        ------
+        InputError
+        """
+        found = str(graph.meta.get("framework", ""))
+        if found and not found.startswith(self.framework):
+            raise refused(self.name, f"{graph.name or 'the graph'!r} is of {found}")
 
     def decides_alone(self, others: Mapping[str, bool]) -> None:
         """Refuses what else would decide: each by its name, with whether it is given."""
@@ -122,17 +138,22 @@ Function = TypeVar("Function", bound=Callable[..., Candidate])
 
 
 def target(
-    name: str, semantics: Semantics, *, priced: Callable[[Problem], Problem] = lambda given: given
+    name: str,
+    semantics: Semantics,
+    *,
+    priced: Callable[[Problem], Problem] = lambda given: given,
+    framework: str = "",
 ) -> Callable[[Function], Function]:
     """Makes a function what plans for a target: ``place(..., target=name)`` calls it.
 
     The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options with
     defaults. Keywords ``time_limit`` and ``progress`` are passed on as methods get them. The
-    problem is at the system's prices (:attr:`Target.priced`), and so is the plan.
+    problem is at the system's prices (:attr:`Target.priced`), and so is the plan. Graphs of another
+    framework than :attr:`Target.framework` are refused before.
     """
 
     def register(function: Function) -> Function:
-        TARGETS.registered[name] = Target(name, semantics, function, priced)
+        TARGETS.registered[name] = Target(name, semantics, function, priced, framework)
         return function
 
     return register

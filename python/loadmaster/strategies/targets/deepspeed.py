@@ -51,7 +51,7 @@ SEMANTICS = Semantics(
 )
 
 
-@target(NAME, SEMANTICS)
+@target(NAME, SEMANTICS, framework="torch")
 def plan(
     problem: Problem,
     *,

@@ -58,6 +58,7 @@ _FEWER = 8
         memory="weights, activations and copies, per device; what is on cpu or disk is stored "
         "there, and computes on the main GPU, the first",
     ),
+    framework="torch",
 )
 def place(problem: Problem, *, root: str = "") -> Candidate:
     """Modules on GPUs, or streamed.

@@ -47,6 +47,7 @@ from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, tensor_par
         launches="each process for its own device",
         memory="parts of weights, gradients and states; activations as they lie",
     ),
+    framework="torch",
 )
 def place(
     problem: Problem,

@@ -92,8 +92,8 @@ GRAPH = _semantics(
 )
 
 
-@target("eager", EAGER, priced=_one_thread)
-@target("graph", GRAPH, priced=no_launches)
+@target("eager", EAGER, priced=_one_thread, framework="torch")
+@target("graph", GRAPH, priced=no_launches, framework="torch")
 def whole_ops(
     problem: Problem,
     *,

@@ -64,7 +64,7 @@ class _Way:
     recompute: tuple[str, ...]
 
 
-@target(NAME, SEMANTICS)
+@target(NAME, SEMANTICS, framework="torch")
 def plan(
     problem: Problem,
     *,

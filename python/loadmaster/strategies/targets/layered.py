@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
+from loadmaster.rules.attention import attention, is_two_way, reads_words
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned
@@ -22,11 +23,15 @@ def inference_layers(name: str, problem: Problem, root: str, layers: str | None)
     Raises
     ------
     InputError
-        A training step, a graph that was transformed, or a model without a list of layers.
+        A training step, a graph that was transformed, a model without a list of layers, or one
+        that reads no words.
     """
     if set(problem.model.phases) - {"", "f"}:
         raise refused(name, "the graph is of a training step")
-    return listed_layers(name, problem, root, layers)
+    found = listed_layers(name, problem, root, layers)
+    if not reads_words(problem.model):
+        raise refused(name, "the model reads no words: none of its inputs is of whole numbers")
+    return found
 
 
 def listed_layers(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
@@ -44,12 +49,22 @@ def listed_layers(name: str, problem: Problem, root: str, layers: str | None) ->
         found.begins  # noqa: B018
     except InputError as error:
         raise refused(name, str(error)) from error
-    attends = ("attention", "softmax")
-    places = np.flatnonzero([f"{m}.".startswith(f"{found.name}.") for m in found.cuts.module_of])
-    kinds = {problem.model.kinds[op] for op in found.cuts.order[places].tolist()}
-    if not any(word in kind for kind in kinds for word in attends):
+    if not attention(problem.model, inside(found)):
         raise refused(name, f"there is no attention in the layers {found.name!r}")
     return found
+
+
+def inside(found: LayerList) -> list[int]:
+    """The ops of the forward pass that are in a layer."""
+    prefix = f"{found.name}." if found.name else ""
+    is_in = [module.startswith(prefix) and module != "" for module in found.cuts.module_of]
+    ops: list[int] = found.cuts.order[is_in].tolist()
+    return ops
+
+
+def is_encoder(found: LayerList) -> bool:
+    """Whether tokens attend to those behind them in every layer, as far as the graph says."""
+    return is_two_way(found.cuts.graph, inside(found))
 
 
 def layer_of(problem: Problem, found: LayerList) -> NDArray[np.int32]:

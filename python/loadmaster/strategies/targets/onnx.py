@@ -33,7 +33,7 @@ SEMANTICS = Semantics(
 )
 
 
-@target(NAME, SEMANTICS)
+@target(NAME, SEMANTICS, framework="onnx")
 def onnx(
     problem: Problem, *, time_limit: float | None = None, progress: Progress | None = None
 ) -> Candidate:

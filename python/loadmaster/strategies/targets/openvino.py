@@ -35,7 +35,7 @@ SEMANTICS = Semantics(
 )
 
 
-@target(NAME, SEMANTICS)
+@target(NAME, SEMANTICS, framework="onnx")
 def openvino(
     problem: Problem, *, time_limit: float | None = None, progress: Progress | None = None
 ) -> Candidate:

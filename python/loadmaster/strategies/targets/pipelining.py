@@ -44,7 +44,7 @@ SEMANTICS = Semantics(
 )
 
 
-@target(_NAME, SEMANTICS)
+@target(_NAME, SEMANTICS, framework="torch")
 def pipelining(
     problem: Problem,
     *,

@@ -19,8 +19,8 @@ from loadmaster.model.recipe import Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.targets import fsdp, megatron
-from loadmaster.strategies.targets.base import Semantics, target
-from loadmaster.strategies.targets.layered import listed_layers
+from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.layered import is_encoder, listed_layers
 from loadmaster.strategies.targets.replicas import check_kind, numbers_of_devices
 from loadmaster.transforms.layout import Layout
 
@@ -28,7 +28,7 @@ NAME = "torchtitan"
 
 SEMANTICS = Semantics(
     system="torchtitan",
-    models="a training step of a transformer: a list of layers with attention, and a batch",
+    models="a training step of a decoder: a list of layers with causal attention, and a batch",
     splits="the batch over replicas, with all state in parts or whole; or heads, features, "
     "vocabulary and tokens over tp devices; or the batch into micro-batches",
     unit="a process on a device; layers, whose parameters are gathered together",
@@ -75,12 +75,14 @@ def torchtitan(
     Raises
     ------
     InputError
-        An inference, a model without a list of layers with attention.
+        An inference, a model without a list of layers with attention, or an encoder.
     InfeasibleError
         Nothing of that fits.
     """
     check_kind(problem, NAME)
     found = listed_layers(NAME, problem, root, layers)
+    if is_encoder(found):
+        raise refused(NAME, f"the attention in the layers {found.name!r} is not causal")
     made: list[Candidate] = []
     with suppress(InfeasibleError):
         one = megatron.megatron(

@@ -24,8 +24,13 @@ from loadmaster.strategies.sharding.judging import with_recipe as with_labels
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.expert import ranges
-from loadmaster.strategies.targets.base import Semantics, target
-from loadmaster.strategies.targets.layered import in_runs, inference_layers, layer_of
+from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.layered import (
+    in_runs,
+    inference_layers,
+    is_encoder,
+    layer_of,
+)
 from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
 
 NAME = "vllm"
@@ -35,7 +40,8 @@ SEMANTICS = Semantics(
     models="the inference of a transformer: a list of layers with attention",
     splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
     "parallelism)",
-    unit="a run of layers per stage (pipeline parallelism), or all layers on all devices",
+    unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
+    "devices",
     moves="activations to the next run of layers, and an all-reduce after each product by rows",
     launches="each device's process its own ops",
     memory="weights of its part, and activations; not the cache of keys and values",
@@ -63,12 +69,13 @@ def vllm(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp : int, optional
-        Sizes. Absent: powers of two whose product the devices are enough for.
+        Sizes. Absent: powers of two whose product the devices are enough for. An encoder has no
+        stages: vLLM's classes of encoders know none.
 
     Raises
     ------
     InputError
-        A training step, a model without a list of layers.
+        A training step, a model without a list of layers, stages of an encoder.
     InfeasibleError
         Nothing of that fits.
     """
@@ -76,6 +83,10 @@ def vllm(
         if value is not None:
             checks.integer(name, value, 1)
     found = inference_layers(NAME, problem, root, layers)
+    if is_encoder(found):
+        if pp not in (None, 1):
+            raise refused(NAME, f"pp is {pp}, and it has no stages of an encoder")
+        pp = 1
     family = [name for name, _ in families(problem.cluster)]
     gpus = [d for d, name in enumerate(family) if name != "cpu"] or list(range(len(family)))
     layer = layer_of(problem, found)

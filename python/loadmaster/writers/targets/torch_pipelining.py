@@ -86,7 +86,7 @@ def parallelize(model, inputs, loss_fn=None, device=None, group=None):
 
 
 def _send_in_order(stage):
-    """Elements of what a stage is sent and sends lie one after another, as messages want them."""
+    """{in_order}"""
     *nodes, output = stage.graph.nodes
     for node in nodes:
         if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
@@ -94,11 +94,23 @@ def _send_in_order(stage):
     with stage.graph.inserting_before(output):
         for node in output.all_input_nodes:
             if isinstance(node.meta.get("val"), torch.Tensor):
-                sent = stage.graph.call_method("contiguous", (node,))
+                sent = stage.graph.call_method({sent})
                 sent.meta["val"] = node.meta["val"].contiguous()
                 output.replace_input_with(node, sent)
     stage.recompile()
 '''
+
+#: What makes a message of a tensor, and why.
+_SENT = (
+    '"contiguous", (node,)',
+    "Elements of what a stage is sent and sends lie one after another, as messages want them.",
+)
+#: Where the gradients of weights come later than those of inputs, PyTorch detaches what was sent in
+#: place, which no view bears, nor an op of the stage that has kept it for the gradient of a weight.
+_SENT_APART = (
+    '"clone", (node,), {"memory_format": torch.contiguous_format}',
+    "Messages are copies: PyTorch detaches them in place before the gradients of weights.",
+)
 
 _TRAINED = (
     "    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)\n"
@@ -172,6 +184,7 @@ def pipelining(
     points = (staged.cuts.points[place] for place in staged.places)
     spec = "".join(f'\n    "{module}": "{side}",' for module, side in points)
     trains = "b" in plan.graph.phases
+    sent, in_order = _SENT_APART if staged.schedule == "zero-bubble" else _SENT
     file = _FILE.format(
         ranks=len(staged.devices),
         figures="\n".join(figures(plan)),
@@ -183,6 +196,8 @@ def pipelining(
         which="stages" if staged.schedule in _MULTI else "stages[0]",
         loss_fn=", loss_fn" if trains else "",
         step=_TRAINED if trains else _EVALUATED,
+        sent=sent,
+        in_order=in_order,
     )
     if path is not None:
         write_bytes(path, file.encode())

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.model.graph import INPUT
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.targets.layered import is_encoder
 from loadmaster.strategies.targets.torchtitan import NAME, degrees
 from loadmaster.transforms.shares import batch_size
 from loadmaster.writers.targets.figures import figures
@@ -100,7 +103,7 @@ def torchtitan(
     """
     sizes = degrees(plan.graph, plan.recipe)
     root, layers = options_of(plan, root, layers)
-    if reasons := list(_in_the_way(plan, sizes)):
+    if reasons := list(_in_the_way(plan, sizes, root, layers)):
         raise refusal(plan, NAME, reasons)
     assert sizes is not None, "it was refused"
     found = LayerList.of(plan.graph, root, layers)
@@ -121,8 +124,13 @@ def torchtitan(
     return text
 
 
-def _in_the_way(plan: Plan, sizes: dict[str, int] | None) -> Iterator[Reason]:
+def _in_the_way(
+    plan: Plan, sizes: dict[str, int] | None, root: str, layers: str | None
+) -> Iterator[Reason]:
     recipe = plan.recipe
+    with suppress(InputError):
+        if is_encoder(LayerList.of(plan.graph, root, layers)):
+            yield "torchtitan's models are decoders, and attention in the layers is not causal"
     if recipe is None:
         devices = sorted(set(plan.running_devices[plan.problem.reduced.op_of].tolist()))
         if len(devices) > 1:

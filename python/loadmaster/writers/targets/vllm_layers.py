@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from loadmaster.base.files import write_bytes
 from loadmaster.plans.plan import Plan
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.targets.layered import is_encoder
 from loadmaster.strategies.targets.vllm import NAME
 from loadmaster.writers.targets.figures import figures
 from loadmaster.writers.targets.grid_of_plan import Grid, grid_of
@@ -75,6 +77,8 @@ def vllm(
     grid = grid_of(plan, root, layers, reasons)
     if grid is not None:
         reasons += _in_the_way(plan, grid)
+        if grid.pp > 1 and is_encoder(LayerList.of(plan.graph, root, layers)):
+            reasons.append("it has no stages of an encoder, and attention here is not causal")
     if grid is None or reasons:
         raise refusal(plan, NAME, reasons)
     partition = f"{PARTITION}={','.join(map(str, grid.counts))} " if _is_uneven(grid) else ""
