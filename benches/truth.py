@@ -7,7 +7,7 @@
     python benches/truth.py real [--models NAME ...] [--rounds N] [--realtime] [--file FILE]
     python benches/truth.py adapt [--models NAME ...] [--rounds N] [--realtime]
     python benches/truth.py pipelines [--rounds N]
-    python benches/truth.py targets [--rounds N]
+    python benches/truth.py targets [--rounds N] [--write]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
 and method: predicted over measured step time, minus 1, with a bootstrap interval of 90 % of the
@@ -26,8 +26,9 @@ run that was broken off goes on; those that were refused are run again.
 ``pipelines``: stages of a transformer, beside PyTorch's own pipelines; see ``truth_pipelines.py``.
 It needs PyTorch.
 
-``targets``: DistributedDataParallel by files that were written for it; see ``truth_targets.py``. It
-needs PyTorch.
+``targets``: DistributedDataParallel and PyTorch's pipelines by files that were written for them;
+see ``truth_targets.py``. It needs PyTorch; with ``--write`` the page ``results/truth-targets.md``
+is written.
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
 than 2 % of its steps is run again, twice as long, and refused if that does not help either. "All
@@ -204,18 +205,18 @@ def main() -> None:
     for name in ("pipelines", "targets"):
         command = commands.add_parser(name)
         command.add_argument("--rounds", type=int, default=10)
+    command.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     if asked.command == "pipelines":
         import truth_pipelines
 
         truth_pipelines.main(asked.rounds)
         return
+    said = " ".join(["python benches/truth.py", *sys.argv[1:]])
     if asked.command == "targets":
         import truth_targets
 
-        truth_targets.main(asked.rounds)
-        return
-    said = " ".join(["python benches/truth.py", *sys.argv[1:]])
+        sys.exit(not truth_targets.main(asked.rounds, asked.write, said))
     urgent = first_of_all if "realtime" in asked and asked.realtime else None
     if asked.command == "real":
         import truth_real

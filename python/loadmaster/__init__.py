@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.base.progress import Incumbent
     from loadmaster.costs import Costs
+    from loadmaster.costs.measuring_collectives import measure_collectives
     from loadmaster.costs.measuring_device import DeviceCosts, measure_device
     from loadmaster.costs.measuring_links import measure_links
     from loadmaster.judge.bounds import Bound
@@ -130,6 +131,7 @@ __all__ = [
     "instances",
     "leaderboard",
     "lower_bound",
+    "measure_collectives",
     "measure_device",
     "measure_links",
     "measure_ops",
@@ -164,6 +166,7 @@ _HOMES = {
     ),
     "base.progress": ("Incumbent",),
     "costs": ("Costs",),
+    "costs.measuring_collectives": ("measure_collectives",),
     "costs.measuring_device": ("DeviceCosts", "measure_device"),
     "costs.measuring_links": ("measure_links",),
     "judge.bounds": ("Bound",),

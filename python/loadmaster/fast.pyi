@@ -290,7 +290,7 @@ class Cluster:
         cls,
         devices: list[tuple[str, str, int]],
         links: list[tuple[str | list[str], str | list[str], float, float, list[str]]],
-        tables: list[tuple[str, int, int, list[tuple[int, float]]]] = ...,
+        tables: list[tuple[str, int, int, list[tuple[int, float]], list[float]]] = ...,
         send_costs: list[tuple[str, float, float]] = ...,
         host_each: bool = False,
     ) -> Cluster: ...
@@ -336,8 +336,9 @@ class Schedule:
     ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel,
     ``peak`` and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data),
     op, src, dst, bytes, queued, start, finish, copied. ``collectives()`` has columns op (the member
-    that arrived last), kind, algorithm, bytes, queued, start, finish, channels. ``blame()`` is the
-    chain of causes, last first: (what happened: "run", "transfer", "copy" or "launch"; its op or
+    that arrived last), kind, algorithm, bytes, busy, queued, start, finish, channels. ``shares()``
+    has columns op, start, finish: what devices did of collectives. ``blame()`` is the chain of
+    causes, last first: (what happened: "run", "transfer", "copy", "share" or "launch"; its op or
     transfer; start, finish, what it waited for). ``overflow`` is None or
     (device, time, op or -1, bytes over, largest tensors alive as (op, bytes, is a copy)).
     """
@@ -383,6 +384,8 @@ class Schedule:
         """Columns of the transfers."""
     def collectives(self) -> dict[str, Any]:
         """Columns of the collectives."""
+    def shares(self) -> dict[str, NDArray[Any]]:
+        """Columns of what devices did of collectives, by member."""
     @property
     def launched(self) -> _Seconds | None:
         """When each op was launched, in seconds; None where launches take no time."""

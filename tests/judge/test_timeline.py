@@ -176,7 +176,16 @@ def _collectives(kind, size, devices, start=(0.0,), finish=(1.0,)):
     sizes = np.full(n, size, np.uint64)
     words = (kind,) * n, ("ring",) * n
     return Collectives(
-        index, *words, sizes, seconds, seconds, np.array(finish), ((0,),) * n, members, members
+        index,
+        *words,
+        sizes,
+        seconds,
+        seconds,
+        np.array(finish),
+        0.0 * seconds,
+        ((0,),) * n,
+        members,
+        members,
     )
 
 

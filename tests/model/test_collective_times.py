@@ -29,6 +29,19 @@ def test_times_stand_above_links_and_survive_toml():
     assert again.collective("all_gather", ["a", "b"], 2000).algorithm != "table"
 
 
+def test_busy_seconds_survive_toml_and_count_only_where_they_are():
+    given = {"bytes": (1000, 3000), "seconds": (50e-6, 70e-6)}
+    free, busy = times(**given), times(**given, busy=(10e-6, 60e-6))
+    cluster = two().with_collectives([busy])
+    again = lm.Cluster.from_toml(cluster.to_toml())
+    assert again.collectives == (busy,)
+    assert again.digest == cluster.digest != two(collectives=[free]).digest
+    assert "busy" not in two(collectives=[free]).to_toml()
+    assert "busy" not in free.facts
+    # The whole time is the same: devices have a part of it.
+    assert again.collective("all_reduce", ["a", "b"], 2000).seconds == pytest.approx(60e-6)
+
+
 def test_clusters_made_from_one_keep_its_times_unless_its_links_change():
     cluster = lm.Cluster.preset("8xH100-NVLink")
     assert cluster.subset(range(4)).collective("all_reduce", range(4), "1MiB").algorithm == "table"
@@ -48,6 +61,7 @@ def test_clusters_made_from_one_keep_its_times_unless_its_links_change():
         ({"seconds": (1.0, 2.0)}, "1 number of bytes and 2 numbers"),
         ({"bytes": (-1,)}, "bytes"),
         ({"seconds": (float("nan"),)}, "seconds"),
+        ({"busy": (-1.0,)}, "busy"),
     ],
 )
 def test_bad_times_are_refused(changes, words):
@@ -58,6 +72,10 @@ def test_bad_times_are_refused(changes, words):
 def test_times_that_cannot_be_used_are_refused():
     with pytest.raises(lm.InputError, match="ascend"):
         two(collectives=[times(bytes=(10, 10), seconds=(1.0, 2.0))])
+    with pytest.raises(lm.InputError, match="2 busy seconds for 1 numbers of bytes"):
+        two(collectives=[times(busy=(0.5, 0.5))])
+    with pytest.raises(lm.InputError, match="busy for 2 s of 1 s for 10 bytes"):
+        two(collectives=[times(busy=(2.0,))])
     with pytest.raises(lm.InputError, match="3 devices on 2 machines"):
         two(collectives=[times(devices=3, machines=2)])
     toml = two().to_toml() + '\n[[collective]]\nkind = "all_reduce"\n'

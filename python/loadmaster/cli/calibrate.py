@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
@@ -12,6 +13,7 @@ from loadmaster.cli.printing import check_targets, say_where, show
 if TYPE_CHECKING:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.costs import TransferTimes
+    from loadmaster.model.cluster import CollectiveTimes
     from loadmaster.tasks.calibrate import Calibration
 
 
@@ -62,6 +64,13 @@ def add(commands: Any) -> None:
         "into the written cluster",
     )
     command.add_argument(
+        "--measure-collectives",
+        type=int,
+        metavar="N",
+        help="measure collectives between N processes of gloo, a core each, for the written "
+        "cluster (needs PyTorch)",
+    )
+    command.add_argument(
         "--of-type", metavar="TYPE", help="the device type that pays for sending, of several"
     )
     command.add_argument(
@@ -80,10 +89,11 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.tasks.calibrate import calibrate
 
-    measured = arguments.measure_links or arguments.measure_device
+    measured = arguments.measure_links or arguments.measure_device or arguments.measure_collectives
     if not (arguments.profile or arguments.links or measured):
         raise InputError(
-            "nothing to learn from: give --profile FILE, --links FILE.csv or --measure-device"
+            "nothing to learn from: give --profile FILE, --links FILE.csv, --measure-device or "
+            "--measure-collectives N"
         )
     check_targets(arguments.output, arguments.cluster_output, pictures=(arguments.picture,))
     written: list[tuple[str, str]] = []
@@ -96,6 +106,11 @@ def run(arguments: argparse.Namespace) -> None:
             from loadmaster.costs.measuring_device import measure_device
 
             device = measure_device(graph=graph, progress=progress)
+        collectives: Sequence[CollectiveTimes] = ()
+        if arguments.measure_collectives is not None:
+            from loadmaster.costs.measuring_collectives import measure_collectives
+
+            collectives = measure_collectives(arguments.measure_collectives, progress=progress)
         progress("reading profiles")
         profiles = []
         for text in arguments.profile:
@@ -112,15 +127,21 @@ def run(arguments: argparse.Namespace) -> None:
             way=arguments.way,
             device=device,
             device_type=arguments.of_type,
+            collectives=collectives,
         )
     written += _write(found, arguments)
     show(arguments, found)
     unsaved = []
     if found.model is not None and not arguments.output:
         unsaved.append("the costs are not saved: -o COSTS.json saves them")
-    learnt = [what for what in ("links", "device") if getattr(found, what) is not None]
+    saved = {
+        "links": "the links are",
+        "device": "what sending costs is",
+        "collectives": "times of collectives are",
+    }
+    learnt = [words for what, words in saved.items() if getattr(found, what)]
     if learnt and not arguments.cluster_output:
-        what = {"links": "the links are", "device": "what sending costs is"}[learnt[0]]
+        what = learnt[0]
         unsaved.append(f"{what} not saved: --cluster-output CLUSTER.toml saves the cluster")
     say_where(written, "; ".join(unsaved))
 

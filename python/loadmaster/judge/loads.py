@@ -27,7 +27,7 @@ class Loads:
     Attributes
     ----------
     device : float64 [n_devices]
-        Of compute, and of copying out what is sent.
+        Of compute, of copying out what is sent, and of shares of collectives.
     host : float64 [n_hosts]
         Of launches; empty where these take no time.
     channel : float64 [n_channels]
@@ -51,6 +51,8 @@ class Loads:
             channel[problem.links.route(src, dst)[2]] -= seconds[same].sum()
         copying = np.where(once, 0.0, sent["queued"] - sent["copied"])
         device = schedule.device_busy + np.bincount(sent["src"], copying, len(problem.memory))
+        done = schedule.shares()
+        device += np.bincount(devices[done["op"]], done["finish"] - done["start"], len(device))
         return cls(device, _hosts(problem, devices), channel)
 
     @property

@@ -39,7 +39,7 @@ class Blame:
     ----------
     op : int or None
         The op that ran, or the last that its host launched; None: the link is a transfer. A member
-        stands for its collective.
+        stands for its collective, and of a "share" for what its device did of it.
     transfer : int or None
         The transfer that was under way or copied out, by index in :class:`Transfers`; None: the
         link is an op.
@@ -47,13 +47,13 @@ class Blame:
         Seconds.
     waited : str
         The reason why the link did not start earlier: an "op" or a "transfer" brought its input,
-        its "device" or its "channel" was busy, its device was busy with a "copy" of what it sends,
-        its host with the "launch", a "collective" held its channel, or "nothing" (it started at
-        0). A collective waits as its last member does. In a measured step, time may pass between
-        the end of what was waited for and the start.
+        its "device" or its "channel" was busy, its device was busy with a "copy" of what it sends
+        or with its "share" of a collective, its host with the "launch", a "collective" held its
+        channel, or "nothing" (it started at 0). A collective waits as its last member does. In a
+        measured step, time may pass between the end of what was waited for and the start.
     doing : str
-        What happened: "run", "transfer", "copy" (the sender copied the transfer out) or "launch"
-        (a host launched ops up to this one).
+        What happened: "run", "transfer", "copy" (the sender copied the transfer out), "share" (a
+        device did its share of a collective) or "launch" (a host launched ops up to this one).
     """
 
     op: int | None
@@ -175,7 +175,7 @@ class Simulation(Printed):
     channel_busy : float64 [n_channels]
         Seconds of transfers and collectives.
     copying : float64 [n_devices]
-        Seconds for which each device copies out what it sends.
+        Seconds for which each device copies out what it sends, and does its shares of collectives.
     launching : float
         Seconds for which the host that launches most is busy with that.
     bytes_moved : int
@@ -233,7 +233,9 @@ class Simulation(Printed):
             self.device_busy = schedule.device_busy
             self.channel_busy = schedule.channel_busy
         senders, seconds = self.transfers.src, self.transfers.copying
-        self.copying = np.bincount(senders, seconds, problem.cluster.n_devices)
+        n_devices = problem.cluster.n_devices
+        copying = np.bincount(senders, seconds, n_devices)
+        self.copying = copying + timeline.shares.per_device(self.devices, n_devices)
         self.launching = 0.0 if timeline.launched is None else float(timeline.launched.max())
         sent = int(self.transfers.bytes.sum()) if schedule is None else schedule.bytes_moved
         self.bytes_moved = sent + self.collectives.bytes_sent
@@ -263,7 +265,7 @@ class Simulation(Printed):
         op_of = self._problem.reduced.op_of
         return tuple(
             Blame(
-                int(op_of[index]) if doing in ("run", "launch") else None,
+                int(op_of[index]) if doing in ("run", "share", "launch") else None,
                 index if doing in ("transfer", "copy") else None,
                 start,
                 finish,
@@ -281,10 +283,11 @@ class Simulation(Printed):
     def waited(self, reduced_op: int) -> tuple[str, int]:
         """The reason why an op of the *reduced* graph started no earlier, and its index.
 
-        "op", "device" and "launch" come with an op of the reduced graph, "transfer" and "copy" with
-        an index into :attr:`transfers`, "nothing" with -1. A member of a collective can also have
-        waited for a "channel", with the transfer that held it, or for a "collective" that did, with
-        a member of that. In a measured step it is what ended last of all that had to end before.
+        "op", "device", "share" and "launch" come with an op of the reduced graph, "transfer" and
+        "copy" with an index into :attr:`transfers`, "nothing" with -1. A member of a collective can
+        also have waited for a "channel", with the transfer that held it, or for a "collective" that
+        did, with a member of that. In a measured step it is what ended last of all that had to end
+        before.
         """
         return (self._schedule or self._causes).waited(reduced_op)
 

@@ -84,6 +84,8 @@ class Collectives:
         Of the whole tensor that is summed, gathered or handed round.
     queued, start, finish : float64
         Seconds: when all members had arrived, had all channels, and ended.
+    busy : float64
+        Seconds for which each member kept its device busy before it had arrived.
     channels : tuple of tuple of int
         The channels that it holds from start to finish, by index.
     members : tuple of tuple of int
@@ -99,6 +101,7 @@ class Collectives:
     queued: NDArray[np.float64]
     start: NDArray[np.float64]
     finish: NDArray[np.float64]
+    busy: NDArray[np.float64]
     channels: tuple[tuple[int, ...], ...]
     members: tuple[tuple[int, ...], ...]
     devices: tuple[tuple[int, ...], ...]
@@ -110,7 +113,7 @@ class Collectives:
     def none(cls) -> Collectives:
         """No collective at all."""
         index, sizes, seconds = np.empty(0, np.int32), np.empty(0, np.uint64), np.empty(0)
-        return cls(index, (), (), sizes, seconds, seconds, seconds, (), (), ())
+        return cls(index, (), (), sizes, seconds, seconds, seconds, seconds, (), (), ())
 
     @classmethod
     def simulated(
@@ -136,6 +139,7 @@ class Collectives:
             columns["queued"],
             columns["start"],
             columns["finish"],
+            columns["busy"],
             tuple(map(tuple, columns["channels"])),
             tuple(map(tuple, of_each)),
             tuple(map(tuple, where)),
@@ -159,6 +163,7 @@ class Collectives:
             self.queued[at],
             self.start[at],
             self.finish[at],
+            self.busy[at],
             tuple(self.channels[i] for i in at),
             tuple(self.members[i] for i in at),
             tuple(self.devices[i] for i in at),
@@ -196,6 +201,36 @@ class Collectives:
 
 
 @dataclass(frozen=True)
+class Shares:
+    """What devices did of collectives before a member had arrived, as columns of one length.
+
+    Attributes
+    ----------
+    op : int32
+        The member, an op of the graph that runs.
+    start, finish : float64
+        Seconds.
+    """
+
+    op: NDArray[np.int32]
+    start: NDArray[np.float64]
+    finish: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @classmethod
+    def none(cls) -> Shares:
+        """No share at all."""
+        return cls(np.empty(0, dtype=np.int32), np.empty(0), np.empty(0))
+
+    def per_device(self, device: NDArray[np.int32], n_devices: int) -> NDArray[np.float64]:
+        """Seconds of each device, [n_devices]; ``device`` is that of each op."""
+        seconds = np.bincount(device[self.op], self.finish - self.start, n_devices)
+        return seconds.astype(np.float64)
+
+
+@dataclass(frozen=True)
 class Timeline:
     """When every op of the graph that runs ran, and where.
 
@@ -211,6 +246,8 @@ class Timeline:
     launched : float64 [n_ops] or None
         Seconds: when its host launched each op; of views and placeholders, 0. None where launches
         cost nothing.
+    shares : Shares
+        None where collectives keep no device busy, and of a measured step.
     """
 
     device: NDArray[np.int32]
@@ -219,6 +256,7 @@ class Timeline:
     transfers: Transfers
     collectives: Collectives = field(default_factory=Collectives.none)
     launched: NDArray[np.float64] | None = None
+    shares: Shares = field(default_factory=Shares.none)
 
     @classmethod
     def simulated(
@@ -238,7 +276,9 @@ class Timeline:
         launched = schedule.launched
         if launched is not None:
             launched = np.where(reduced.runs, launched[reduced.map], 0.0)
-        return cls(devices[reduced.map], start, finish, sent, together, launched)
+        done = schedule.shares()
+        shares = Shares(reduced.op_of[done["op"]], done["start"], done["finish"])
+        return cls(devices[reduced.map], start, finish, sent, together, launched, shares)
 
     @classmethod
     def measured(

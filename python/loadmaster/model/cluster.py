@@ -214,6 +214,11 @@ class CollectiveTimes:
         the least one's; above the most they go on as between the last two.
     source : str
         Where the figures come from.
+    busy : tuple of float
+        For how many of these seconds every device that takes part computes nothing else, one per
+        number of bytes: where cores sum and copy, and not links alone. Empty: for none. A device
+        does this share when its inputs are there, before its next op; when all have, the collective
+        takes the rest of its time.
 
     Examples
     --------
@@ -231,6 +236,7 @@ class CollectiveTimes:
     bytes: tuple[int, ...]
     seconds: tuple[float, ...]
     source: str = ""
+    busy: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         what = f"times of {self.kind} on {self.devices} devices"
@@ -241,11 +247,19 @@ class CollectiveTimes:
             checks.integer(f"{what}: bytes", size, 0, 2**63 - 1)
         for seconds in self.seconds:
             checks.not_negative(f"{what}: seconds", seconds)
+        for seconds in self.busy:
+            checks.not_negative(f"{what}: busy", seconds)
         if len(self.bytes) != len(self.seconds):
             raise InputError(
                 f"{what}: {counted(len(self.bytes), 'number')} of bytes and "
                 f"{counted(len(self.seconds), 'number')} of seconds"
             )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields as plain data; ``busy`` only where devices are."""
+        facts = asdict(self)
+        return facts if self.busy else {k: v for k, v in facts.items() if k != "busy"}
 
 
 @dataclass(frozen=True)
@@ -341,7 +355,13 @@ class Cluster:
                 for row in self.wiring
             ],
             [
-                (t.kind, t.machines, t.devices, list(zip(t.bytes, t.seconds, strict=True)))
+                (
+                    t.kind,
+                    t.machines,
+                    t.devices,
+                    list(zip(t.bytes, t.seconds, strict=True)),
+                    list(t.busy),
+                )
                 for t in self.collectives
             ],
             [
@@ -435,7 +455,7 @@ class Cluster:
         figures = [asdict(d) for d in self.devices], [t.facts for t in self.types]
         links = ", ".join(text for row in self.wiring for text in _link_texts(row))
         text = f"[{json.dumps(figures, sort_keys=True)}, [{links}]]"
-        text += json.dumps([asdict(t) for t in self.collectives]) if self.collectives else ""
+        text += json.dumps([t.facts for t in self.collectives]) if self.collectives else ""
         text += json.dumps([self.dispatch.launch, self.dispatch.one_host]) if self.dispatch else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -592,6 +612,16 @@ class Cluster:
         changed = {t.name: t for t in types}
         types = [changed.get(t.name, t) for t in self.types]
         return self._changed(self.devices, self.wiring, types)
+
+    def with_collectives(self, collectives: Iterable[CollectiveTimes]) -> Cluster:
+        """The cluster with these measured times of collectives, and no others.
+
+        >>> times = CollectiveTimes("all_reduce", 2, 1, (1000,), (50e-6,))
+        >>> two = Cluster.mesh(2, memory="1GiB", bandwidth=1e9).with_collectives([times])
+        >>> two.collective("all_reduce", [0, 1], 1000).seconds
+        5e-05
+        """
+        return self._changed(self.devices, self.wiring, self.types, collectives)
 
     def with_dispatch(self, dispatch: Dispatch | None) -> Cluster:
         """The cluster where a host pays for launches, and device types no longer do.
@@ -1025,7 +1055,8 @@ def _numbered(pattern: str) -> Iterator[str]:
 
 def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
     what = f"collective {i}"
-    checks.known_keys(what, row, {"kind", "devices", "machines", "bytes", "seconds", "source"})
+    fields = {"kind", "devices", "machines", "bytes", "seconds", "source", "busy"}
+    checks.known_keys(what, row, fields)
     return CollectiveTimes(
         _field(row, what, "kind", str),
         _field(row, what, "devices", int),
@@ -1033,6 +1064,7 @@ def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
         tuple(_field(row, what, "bytes", list)),
         tuple(_field(row, what, "seconds", list)),
         _field(row, what, "source", str, ""),
+        tuple(_field(row, what, "busy", list, [])),
     )
 
 

@@ -69,6 +69,7 @@ def cluster_text(cluster: Cluster) -> str:
             "machines": times.machines,
             "bytes": list(times.bytes),
             "seconds": list(times.seconds),
+            "busy": list(times.busy),
             "source": times.source,
         }
         tables.append(_table("collective", row))

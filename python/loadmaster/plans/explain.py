@@ -392,6 +392,8 @@ def _cause(plan: Plan, reduced_op: int) -> str:
             f"the device, copying out what {label(sent.op[cause])} made for "
             f"{devices[sent.dst[cause]]}"
         )
+    if reason == "share":
+        return f"the device, busy with its share of {_under_way(plan, int(op_of[cause]))}"
     launched = plan.schedule.timeline.launched
     if reason == "launch" and launched is not None:
         at = format_seconds(float(launched[op_of[cause]]))

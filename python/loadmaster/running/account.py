@@ -216,7 +216,7 @@ def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
     if link.transfer is not None:
         return "transfer", link.transfer
     assert link.op is not None, "a link is an op or a transfer"
-    if link.doing == "launch":
+    if link.doing in ("share", "launch"):
         return link.doing, link.op
     together = int(of_op[link.op])
     return ("op", link.op) if together < 0 else ("collective", together)
@@ -235,7 +235,8 @@ def _row(plan: Plan, what: str, index: int, took: float, was_predicted: bool) ->
     if what == "collective":
         together = step.collectives
         place = ", ".join(devices[d] for d in together.devices[index])
-        expected = float(together.finish[index] - together.start[index])
+        # From when its last member's inputs were there: what its device does is measured too.
+        expected = float(together.busy[index] + together.finish[index] - together.start[index])
         name = together.label(index)
         return Row(what, name, together.kind[index], place, expected, took, was_predicted)
     place = devices[int(plan.running_devices[index])]

@@ -92,12 +92,13 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float | None = None) -> Meas
 
 def _check_costs(cluster: Cluster) -> None:
     """Refuses a cluster whose devices or hosts spend time that no emulated one does."""
-    paying = [t.name for t in cluster.types if t.send_cost]
-    if cluster.dispatch is not None or paying:
-        what = f"what sending costs {paying[0]!r}" if paying else "what launches cost a host"
+    paying = [f"what sending costs {t.name!r}" for t in cluster.types if t.send_cost]
+    paying += [f"what an {t.kind} costs devices" for t in cluster.collectives if t.busy]
+    paying += ["what launches cost a host"] * (cluster.dispatch is not None)
+    if paying:
         raise InputError(
-            f"emulated devices do not know {what}: place the graph on a cluster without it "
-            "(send_cost, dispatch), or run the plan on real devices (lm.run)"
+            f"emulated devices do not know {paying[0]}: place the graph on a cluster without it "
+            "(send_cost, busy, dispatch), or run the plan on real devices (lm.run)"
         )
 
 

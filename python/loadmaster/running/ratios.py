@@ -124,7 +124,8 @@ def _links(measured: Measured) -> list[Ratio]:
 def _collectives(measured: Measured) -> list[Ratio]:
     together = measured.plan.schedule.collectives
     took = measured.part_seconds("gathered_start", "gathered_finish")
-    return list(_grouped("collective", together.kind, together.finish - together.start, took))
+    predicted = together.busy + together.finish - together.start
+    return list(_grouped("collective", together.kind, predicted, took))
 
 
 def _grouped(of: str, names: Sequence[str], predicted: Floats, measured: Floats) -> Iterator[Ratio]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.text import Printed
+from loadmaster.base.text import Printed, aligned
+from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.costs import (
     CostModel,
     Join,
@@ -23,7 +24,7 @@ from loadmaster.costs import (
     trust,
 )
 from loadmaster.costs.measuring_device import DeviceCosts
-from loadmaster.model.cluster import Cluster
+from loadmaster.model.cluster import Cluster, CollectiveTimes
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile, joined
 
@@ -55,6 +56,8 @@ class Calibration(Printed):
     links : Links or None
     device : DeviceCosts or None
         What sending and launching cost, if that was measured.
+    collectives : tuple of CollectiveTimes
+        Those of the cluster, if they were measured.
     """
 
     cluster: Cluster
@@ -67,6 +70,7 @@ class Calibration(Printed):
     against: str = ""
     links: Links | None = None
     device: DeviceCosts | None = None
+    collectives: tuple[CollectiveTimes, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -78,6 +82,7 @@ class Calibration(Printed):
             "against": self.against,
             "links": None if self.links is None else self.links.to_document()["links"],
             "device": None if self.device is None else self.device.to_document(),
+            "collectives": [times.facts for times in self.collectives],
         }
 
     def __str__(self) -> str:
@@ -91,6 +96,8 @@ class Calibration(Printed):
             parts.append(f"\nLinks: mean relative error per decade of bytes\n{self.links}")
         if self.device is not None:
             parts.append(f"\nThis machine's runtime\n{self.device}")
+        if self.collectives:
+            parts.append(f"\nCollectives\n{_collective_lines(self.collectives)}")
         return "\n".join(parts).lstrip("\n")
 
 
@@ -105,6 +112,7 @@ def calibrate(
     way: str | None = None,
     device: DeviceCosts | None = None,
     device_type: str | None = None,
+    collectives: Sequence[CollectiveTimes] = (),
 ) -> Calibration:
     """Costs from profiles, links from transfers, the cost of sending from copies.
 
@@ -126,6 +134,8 @@ def calibrate(
     device, device_type
         See :func:`loadmaster.measure_device` and :meth:`loadmaster.DeviceCosts.sending`. What
         launches cost stays out of the cluster: :meth:`loadmaster.DeviceCosts.launching` puts it in.
+    collectives
+        See :func:`loadmaster.measure_collectives`. They stand in the place of the cluster's own.
 
     Raises
     ------
@@ -141,15 +151,18 @@ def calibrate(
     >>> print(found.updates[0])
     cpu: 1 op measured, 1 new, 0 moved
     """
-    if not profiles and transfers is None and device is None:
+    if not profiles and transfers is None and device is None and not collectives:
         raise InputError("nothing to learn from: give profiles, transfers, or what was measured")
     links = None if transfers is None else fit_links(transfers, graph)
     if links is not None:
         cluster = links.cluster(cluster, way)
     if device is not None:
         cluster = device.sending(cluster, device_type)
+    times = tuple(collectives)
+    if times:
+        cluster = cluster.with_collectives(times)
     if not profiles:
-        return Calibration(cluster, links=links, device=device)
+        return Calibration(cluster, links=links, device=device, collectives=times)
     small, measured, batches = _by_batch(profiles, batch)
     regressions: tuple[Regression, ...] = ()
     if small:
@@ -184,7 +197,20 @@ def calibrate(
         against if checked is not None else "",
         links,
         device,
+        times,
     )
+
+
+def _collective_lines(collectives: Sequence[CollectiveTimes]) -> str:
+    """What each takes, by bytes, and for how much of that its devices are busy."""
+    rows = [("kind", "devices", "bytes", "takes", "of which devices are busy")]
+    for times in collectives:
+        busy = times.busy or (0.0,) * len(times.bytes)
+        for size, seconds, own in zip(times.bytes, times.seconds, busy, strict=True):
+            share = f"{own / seconds:.0%}" if seconds else ""
+            cells = format_bytes(size), format_seconds(seconds), share
+            rows.append((times.kind, str(times.devices), *cells))
+    return "\n".join(aligned(rows))
 
 
 def _by_batch(

@@ -4,7 +4,8 @@
 //! A table has the times of one kind among so many devices of so many machines, for several numbers of
 //! bytes. Between two numbers of bytes times lie on a line; below the least number they are those of
 //! the least; above the most they go on as between the last two. Between tables of two numbers of
-//! devices they lie on a line as well.
+//! devices they lie on a line as well. A part of the time may be the devices' own: while a member sums or
+//! copies, its device computes nothing.
 
 /// What a collective does with its members' tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,12 +49,23 @@ pub struct Table {
     pub devices: usize,
     /// Bytes of the whole tensor, and seconds; bytes ascend.
     pub points: Vec<(u64, f64)>,
+    /// For each point, the seconds of these for which every member keeps its device busy; empty: none.
+    pub busy: Vec<f64>,
+}
+
+/// What a collective takes by measured times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Taken {
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Seconds of these for which every member keeps its device busy.
+    pub busy: f64,
 }
 
 impl Table {
     /// The reason why a table cannot be used, if there is one.
     pub fn fault(&self) -> Option<String> {
-        let Self { machines, devices, points, .. } = self;
+        let Self { machines, devices, points, busy, .. } = self;
         if *devices < 2 || *machines < 1 || devices % machines != 0 {
             return Some(format!(
                 "{devices} devices on {machines} machines: wants as many on each, 2 or more"
@@ -65,32 +77,48 @@ impl Table {
         if !points.windows(2).all(|pair| pair[0].0 < pair[1].0) {
             return Some("its bytes do not ascend".to_owned());
         }
-        let bad = points.iter().find(|(_, seconds)| !(0.0..1e6).contains(seconds));
-        bad.map(|(bytes, seconds)| format!("{seconds} s for {bytes} bytes"))
+        if let Some((bytes, seconds)) = points.iter().find(|(_, seconds)| !(0.0..1e6).contains(seconds)) {
+            return Some(format!("{seconds} s for {bytes} bytes"));
+        }
+        if !busy.is_empty() && busy.len() != points.len() {
+            return Some(format!("{} busy seconds for {} numbers of bytes", busy.len(), points.len()));
+        }
+        let mut each = busy.iter().zip(points);
+        let (busy, (bytes, seconds)) = each.find(|(busy, (_, seconds))| !(0.0..=*seconds).contains(*busy))?;
+        Some(format!("devices are busy for {busy} s of {seconds} s for {bytes} bytes"))
     }
 
-    /// Seconds for so many bytes.
-    pub fn seconds(&self, bytes: u64) -> f64 {
+    /// What so many bytes take.
+    pub fn taken(&self, bytes: u64) -> Taken {
+        let seconds = self.along(bytes, |i| self.points[i].1);
+        let busy = if self.busy.is_empty() { 0.0 } else { self.along(bytes, |i| self.busy[i]) };
+        Taken { seconds, busy: busy.min(seconds) }
+    }
+
+    /// What lies at so many bytes on the lines through the values of points.
+    fn along(&self, bytes: u64, value: impl Fn(usize) -> f64) -> f64 {
         let after = self.points.partition_point(|(b, _)| *b < bytes);
         let last = self.points.len() - 1;
         if after == 0 || last == 0 {
-            return self.points[0].1;
+            return value(0);
         }
-        let ((b0, s0), (b1, s1)) = (self.points[after.min(last) - 1], self.points[after.min(last)]);
-        (s0 + (s1 - s0) * (bytes - b0) as f64 / (b1 - b0) as f64).max(0.0)
+        let (i, j) = (after.min(last) - 1, after.min(last));
+        let (b0, b1) = (self.points[i].0, self.points[j].0);
+        (value(i) + (value(j) - value(i)) * (bytes - b0) as f64 / (b1 - b0) as f64).max(0.0)
     }
 }
 
-/// Seconds of a collective among `devices` devices, evenly on `machines` machines; none where no
-/// tables speak of it.
-pub fn seconds(tables: &[Table], kind: Kind, machines: usize, devices: usize, bytes: u64) -> Option<f64> {
+/// What a collective takes among `devices` devices, evenly on `machines` machines; none where no tables
+/// speak of it.
+pub fn taken(tables: &[Table], kind: Kind, machines: usize, devices: usize, bytes: u64) -> Option<Taken> {
     let speaks = |t: &&Table| t.kind == kind && t.machines == machines;
     let below = tables.iter().filter(speaks).filter(|t| t.devices <= devices).max_by_key(|t| t.devices)?;
     let above = tables.iter().filter(speaks).filter(|t| t.devices >= devices).min_by_key(|t| t.devices)?;
-    let (least, most) = (below.seconds(bytes), above.seconds(bytes));
+    let (least, most) = (below.taken(bytes), above.taken(bytes));
     if below.devices == above.devices {
         return Some(least);
     }
     let along = (devices - below.devices) as f64 / (above.devices - below.devices) as f64;
-    Some(least + (most - least) * along)
+    let between = |least: f64, most: f64| least + (most - least) * along;
+    Some(Taken { seconds: between(least.seconds, most.seconds), busy: between(least.busy, most.busy) })
 }

@@ -60,6 +60,11 @@ fn length(schedule: &Schedule, tick: f64) -> f64 {
     (schedule.together[0].finish - schedule.together[0].start) as f64 / tick
 }
 
+/// Measured times of all-reduces on one machine.
+fn all_reduces(devices: usize, points: Vec<(u64, f64)>, busy: Vec<f64>) -> Table {
+    Table { kind: Kind::AllReduce, machines: 1, devices, points, busy }
+}
+
 /// Alone on its channels, members arriving together, links of 1 byte per microsecond.
 fn alone(cluster: &Cluster, kind: u8, k: usize, bytes: u64, made: u64) -> (f64, Algorithm) {
     let (schedule, tick) = judged(&collective(kind, k, bytes, made), cluster, &vec![0; 3 * k], k);
@@ -155,8 +160,7 @@ fn a_broadcast_comes_from_the_member_that_has_the_tensor() {
 #[test]
 fn a_table_stands_above_the_links() {
     let points = vec![(1000, 50e-6), (3000, 70e-6)];
-    let table =
-        |devices, points: Vec<(u64, f64)>| Table { kind: Kind::AllReduce, machines: 1, devices, points };
+    let table = |devices, points: Vec<(u64, f64)>| all_reduces(devices, points, vec![]);
     let slower = points.iter().map(|(bytes, seconds)| (*bytes, 2.0 * seconds)).collect();
     let tables = vec![table(2, points), table(4, slower)];
     let cluster = mesh(5, 1.0).with_tables(tables).expect("good tables");
@@ -203,6 +207,77 @@ fn the_chain_of_causes_passes_through_the_last_member() {
     assert_eq!(chain.iter().map(|b| b.doing).collect::<Vec<_>>(), ran);
     assert!(chain.windows(2).all(|pair| pair[0].start == pair[1].finish));
     assert_eq!(chain[2].waited, Waited::Nothing);
+}
+
+/// Two devices whose all-reduce of 1000 bytes takes 50 us, 30 of which are their own.
+fn busy_pair() -> Cluster {
+    let points = vec![(1000, 50.0 * US), (2000, 90.0 * US)];
+    mesh(2, 0.0).with_tables(vec![all_reduces(2, points, vec![30.0 * US, 60.0 * US])]).expect("a good table")
+}
+
+#[test]
+fn a_share_keeps_its_device_busy_before_the_member_has_arrived() {
+    // Makers of 10 and 20 us, readers of 5: device 0 is done with its share at 40, device 1 at 50.
+    let (schedule, tick) = judged(&collective(0, 2, 1000, 1000), &busy_pair(), &[10, 20, 0, 0, 5, 5], 2);
+    let work = collective(0, 2, 1000, 1000);
+    let op = |index| work.graph.numbering().op(index);
+    let us = |ticks: Ticks| ticks as f64 / tick;
+    let share = |index| {
+        let share = schedule.shares[op(index).ix()];
+        (us(share.start), us(share.finish), share.waited)
+    };
+    assert_eq!(share(2), (10.0, 40.0, Waited::Op(op(0))));
+    assert_eq!(share(3), (20.0, 50.0, Waited::Op(op(1))));
+    let together = &schedule.together[0];
+    assert_eq!([together.busy, together.start, together.finish].map(us), [30.0, 50.0, 70.0]);
+    assert_eq!((us(schedule.makespan), schedule.copies.len()), (75.0, 0));
+    // Shares are no compute.
+    assert_eq!(schedule.device_busy.iter().map(|&ticks| us(ticks)).collect::<Vec<_>>(), [15.0, 25.0]);
+    let chain = schedule.blame(&work.graph);
+    let doing = [Doing::Running(op(4)), Doing::Running(op(2)), Doing::Sharing(op(3)), Doing::Running(op(1))];
+    assert_eq!(chain.iter().map(|b| b.doing).collect::<Vec<_>>(), doing);
+    assert_eq!(chain.iter().map(|b| b.finish - b.start).sum::<Ticks>(), schedule.makespan);
+}
+
+#[test]
+fn a_device_does_its_share_before_its_next_op() {
+    // Ops 0 and 1 make what members 2 and 3 sum; op 4, of 100 us, is ready on device 0 all the time.
+    let graph = Graph::numbered(5, &[0, 1], &[2, 3], None).expect("a graph");
+    let (group, kind) = ([-1, -1, 0, 0, -1], [0; 5]);
+    let members = MemberColumns { group: &group, kind: &kind };
+    let bytes = [1000, 1000, 0, 0, 0];
+    let columns = Columns { tensor_bytes: &bytes, members, ..Columns::default() };
+    let work = Workload::plain(graph, &columns).expect("a workload");
+    let times = micros(&[10, 10, 0, 0, 100]).numbered(work.graph.numbering());
+    let cluster = busy_pair();
+    let simulator = Simulator::new(&work, &cluster, &times).expect("countable");
+    let placement = work.graph.numbering().by_op(on(&[0, 1, 0, 1, 0]), 1);
+    let schedule = simulator.run(&placement, &[0; 5], Options::default()).expect("it runs");
+    let tick = simulator.clock().ticks(US) as f64;
+    let op = |index| work.graph.numbering().op(index);
+    assert_eq!(schedule.start[op(4).ix()] as f64 / tick, 40.0);
+    assert_eq!(schedule.op_waited[op(4).ix()], Waited::Share(op(2)));
+    assert_eq!(schedule.makespan as f64 / tick, 140.0);
+    // Bounds count no shares, and stay below.
+    let least = bounds(&work, &cluster, &times).expect("bounds");
+    assert!(least.best <= 140.0 * US);
+}
+
+#[test]
+fn what_devices_do_is_a_part_of_the_time() {
+    let table = |busy: Vec<f64>| all_reduces(2, vec![(1000, 50e-6), (3000, 70e-6)], busy);
+    let way = |bytes| {
+        let cluster = mesh(2, 1.0).with_tables(vec![table(vec![10e-6, 60e-6])]).expect("good tables");
+        let way = Group::new(&cluster, Kind::AllReduce, &all(2)).way(bytes);
+        ((way.seconds / US).round(), (way.busy / US).round())
+    };
+    assert_eq!([way(500), way(2000), way(3000)], [(50.0, 10.0), (60.0, 35.0), (70.0, 60.0)]);
+    // Beyond the last point the lines cross: no device is busy for longer than it takes.
+    assert_eq!(way(30_000), (340.0, 340.0));
+    for (busy, says) in [(vec![1e-6], "1 busy seconds"), (vec![1e-6, 80e-6], "busy for 0.00008 s")] {
+        let refused = mesh(2, 1.0).with_tables(vec![table(busy)]).expect_err("a bad table").to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
 }
 
 #[test]
@@ -401,6 +476,7 @@ proptest! {
         edges in vec((0..30_usize, 0..30_usize, 0..2000_u64), 0..60),
         seed in 0..u64::MAX,
         channels in 0..4_usize,
+        shares in 0..3_u32,
     ) {
         // Ops in layers, one per device and layer. Between two layers stands at most one collective
         // per device, so no collective waits for itself.
@@ -434,6 +510,10 @@ proptest! {
         let work = Workload::plain(graph, &Columns { tensor_bytes: &bytes, members, ..Columns::default() });
         let work = work.expect("a workload");
         let cluster = [mesh as fn(usize, f64) -> Cluster, bridge, one_port, two_ports][channels](k, 1.0);
+        // Where there are shares: 20 or 40 us of 50, of all-reduces among any number of devices.
+        let busy = |devices| all_reduces(devices, vec![(0, 50.0 * US)], vec![f64::from(20 * shares) * US]);
+        let tables = if shares > 0 { (2..=k).map(busy).collect() } else { Vec::new() };
+        let cluster = cluster.with_tables(tables).expect("good tables");
         let time: Vec<u32> = (0..n).map(|u| (seed >> (u % 60)) as u32 % 50).collect();
         let times = micros(&time).numbered(work.graph.numbering());
         let simulator = Simulator::new(&work, &cluster, &times).expect("countable");
@@ -450,6 +530,24 @@ proptest! {
                     prop_assert!(together.queued >= ready && together.start >= together.queued);
                     prop_assert!(members.iter().all(|m| schedule.start[m.ix()] == together.start));
                     prop_assert!(members.iter().all(|m| schedule.finish[m.ix()] == together.finish));
+                }
+                // A device does one thing at a time, and each member's share before it arrives.
+                prop_assert_eq!(schedule.shares.len(), if shares > 0 { n } else { 0 });
+                for d in 0..k {
+                    let mine = |op: &OpId| placement[op.ix()].ix() == d;
+                    let (members, ops): (Vec<OpId>, Vec<OpId>) =
+                        work.graph.ops().filter(mine).partition(|op| work.collectives.of_op(*op).is_some());
+                    let mut spans: Vec<(Ticks, Ticks)> =
+                        ops.iter().map(|op| (schedule.start[op.ix()], schedule.finish[op.ix()])).collect();
+                    for op in members.iter().filter(|_| shares > 0) {
+                        let (share, c) = (schedule.shares[op.ix()], work.collectives.of_op(*op).unwrap_or(0));
+                        prop_assert_eq!(share.finish - share.start, schedule.together[c].busy);
+                        prop_assert!(share.finish <= schedule.together[c].queued);
+                        spans.push((share.start, share.finish));
+                    }
+                    spans.retain(|span| span.0 < span.1);
+                    spans.sort_unstable();
+                    prop_assert!(spans.windows(2).all(|w| w[0].1 <= w[1].0));
                 }
                 // Each channel carries one thing at a time.
                 for c in 0..cluster.n_channels() {

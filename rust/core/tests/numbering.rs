@@ -58,10 +58,12 @@ fn told(work: &Workload, s: &Schedule) -> String {
     let waited = |w: Waited| match w {
         Waited::Op(op) => Waited::Op(OpId(graph.index(op))),
         Waited::Device(op) => Waited::Device(OpId(graph.index(op))),
+        Waited::Share(op) => Waited::Share(OpId(graph.index(op))),
         other => other,
     };
     let doing = |doing: Doing| match doing {
         Doing::Running(op) => Doing::Running(OpId(graph.index(op))),
+        Doing::Sharing(op) => Doing::Sharing(OpId(graph.index(op))),
         other => other,
     };
     let blame = |b: Blame| (doing(b.doing), b.start, b.finish, waited(b.waited));

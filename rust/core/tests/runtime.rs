@@ -154,7 +154,7 @@ fn chain_is_whole(s: &Seen<'_>) -> Result<(), TestCaseError> {
                 let Copied { start, finish, waited } = s.copy(t as usize);
                 prop_assert_eq!((start, finish, waited), (link.start, link.finish, link.waited));
             }
-            Doing::Running(_) | Doing::Moving(_) => {}
+            Doing::Running(_) | Doing::Moving(_) | Doing::Sharing(_) => {}
         }
     }
     Ok(())

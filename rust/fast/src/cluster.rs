@@ -20,9 +20,10 @@ use crate::errors::Raised;
 ///     Directed. Where an end is a list of devices, one link joins every device of `from` and every other of
 ///     `to`. In names of channels, `{from}` and `{to}` stand for the ends. Without names, each link has a
 ///     channel of its own.
-/// tables : list of (kind, machines, devices, list of (bytes, seconds)), optional
+/// tables : list of (kind, machines, devices, list of (bytes, seconds), list of seconds), optional
 ///     Measured times of collectives, which stand above what the links say. ``kind`` is one of
-///     :data:`COLLECTIVES`; ``machines`` hold as many of the ``devices`` each.
+///     :data:`COLLECTIVES`; ``machines`` hold as many of the ``devices`` each. Last, for each number of
+///     bytes, for how many of the seconds every member keeps its device busy; empty: for none.
 /// send_costs : list of (type, latency in s, bandwidth in B/s), optional
 ///     The time of its own that a device of this type pays for a copy of every message that it sends.
 /// host_each : bool
@@ -48,7 +49,7 @@ pub struct Cluster {
 
 type DeviceRow = (String, String, u64);
 type LinkRow = (End, End, f64, f64, Vec<String>);
-type TableRow = (String, usize, usize, Vec<(u64, f64)>);
+type TableRow = (String, usize, usize, Vec<(u64, f64)>, Vec<f64>);
 
 /// One end of a row of links.
 #[derive(FromPyObject)]
@@ -98,8 +99,8 @@ impl Cluster {
                 channels,
             })
             .collect();
-        let table = |(kind, machines, devices, points): TableRow| {
-            Ok(Table { kind: kind_named(&kind)?, machines, devices, points })
+        let table = |(kind, machines, devices, points, busy): TableRow| {
+            Ok(Table { kind: kind_named(&kind)?, machines, devices, points, busy })
         };
         let tables = tables.into_iter().map(table).collect::<PyResult<_>>()?;
         let cost = |(type_name, latency, bandwidth)| SendCost { type_name, latency, bandwidth };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::ids::{DeviceId, OpId};
-use loadmaster_core::simulate::{Blame, Doing, Schedule as Core, Together, Transfer, Waited};
+use loadmaster_core::simulate::{Blame, Copied, Doing, Schedule as Core, Together, Transfer, Waited};
 use loadmaster_core::workload::Workload;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyIndexError;
@@ -18,10 +18,11 @@ use crate::graph::{Floats, Ids, ids};
 /// ``start`` and ``finish`` per op, ``device_busy`` per device, ``channel_busy`` per channel, ``peak``
 /// and ``static_bytes`` per device. ``transfers()`` has columns tensor (-1: no data), op, src, dst,
 /// bytes, queued, start, finish, and copied: when the sender began to copy it out, which ends as it is
-/// queued. ``launched`` is when each op was launched, None where launches take no time. ``collectives()`` has columns op (the member that arrived last), kind,
-/// algorithm, bytes, queued, start, finish, channels. ``blame()`` is the chain of causes, last first: (what
-/// happened: "run", "transfer", "copy" or "launch"; its op or transfer; start, finish, what it waited
-/// for). ``overflow`` is None or (device, time, op or -1, bytes over,
+/// queued. ``launched`` is when each op was launched, None where launches take no time. ``collectives()`` has
+/// columns op (the member that arrived last), kind, algorithm, bytes, busy, queued, start, finish, channels.
+/// ``shares()`` has columns op, start, finish: what devices did of collectives. ``blame()`` is the chain of
+/// causes, last first: (what happened: "run", "transfer", "copy", "share" or "launch"; its op or transfer;
+/// start, finish, what it waited for). ``overflow`` is None or (device, time, op or -1, bytes over,
 /// largest tensors alive as (op, bytes, is a copy)).
 ///
 /// Examples
@@ -155,10 +156,30 @@ impl Schedule {
         columns.set_item("algorithm", all.iter().map(|t| t.algorithm.name()).collect::<Vec<_>>())?;
         let bytes: Vec<u64> = facts.iter().map(|c| c.bytes).collect();
         columns.set_item("bytes", bytes.into_pyarray(py))?;
+        columns.set_item("busy", column(|t| t.busy))?;
         columns.set_item("queued", column(|t| t.queued))?;
         columns.set_item("start", column(|t| t.start))?;
         columns.set_item("finish", column(|t| t.finish))?;
         columns.set_item("channels", all.iter().map(channels).collect::<Vec<_>>())?;
+        Ok(columns)
+    }
+
+    /// Columns of what devices did of collectives, by member.
+    fn shares<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let numbering = self.work.graph.numbering();
+        let members = self.work.graph.ops_by_index().filter(|op| {
+            let share = self.core.shares.get(op.ix());
+            share.is_some_and(|share| share.finish > share.start)
+        });
+        let members: Vec<OpId> = members.collect();
+        let column = |of: fn(&Copied) -> Ticks| {
+            let ticks: Vec<Ticks> = members.iter().map(|op| of(&self.core.shares[op.ix()])).collect();
+            self.seconds(py, &ticks)
+        };
+        let columns = PyDict::new(py);
+        columns.set_item("op", ids(py, members.iter().map(|op| numbering.index(*op))))?;
+        columns.set_item("start", column(|share| share.start))?;
+        columns.set_item("finish", column(|share| share.finish))?;
         Ok(columns)
     }
 
@@ -170,6 +191,7 @@ impl Schedule {
                 Doing::Running(op) => ("run", self.index(op)),
                 Doing::Moving(t) => ("transfer", i64::from(t)),
                 Doing::Copying(t) => ("copy", i64::from(t)),
+                Doing::Sharing(op) => ("share", self.index(op)),
                 Doing::Launching(op) => ("launch", self.index(op)),
             };
             let (start, finish) = (self.clock.seconds(b.start), self.clock.seconds(b.finish));
@@ -187,7 +209,7 @@ impl Schedule {
         let waited = self.core.op_waited[self.work.graph.numbering().op(op).ix()];
         let index = match waited {
             Waited::Nothing => -1,
-            Waited::Op(op) | Waited::Device(op) | Waited::Launch(op) => self.index(op),
+            Waited::Op(op) | Waited::Device(op) | Waited::Share(op) | Waited::Launch(op) => self.index(op),
             Waited::Copy(t) => i64::from(t),
             Waited::Transfer(t) | Waited::Channel(t) => match self.collective(t) {
                 Some(collective) => self.index(collective.last),
@@ -250,6 +272,7 @@ impl Schedule {
             Waited::Transfer(_) => "transfer",
             Waited::Device(_) => "device",
             Waited::Copy(_) => "copy",
+            Waited::Share(_) => "share",
             Waited::Launch(_) => "launch",
             Waited::Channel(t) if self.collective(t).is_some() => "collective",
             Waited::Channel(_) => "channel",

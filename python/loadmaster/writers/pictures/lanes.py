@@ -241,6 +241,8 @@ def links_of(plan: Plan, view: View) -> list[Link]:
         message = messages.of_link(blame)
         if blame.doing == "copy":
             found = [view.row_of_device.get(int(plan.schedule.transfers.src[message]))]
+        elif blame.doing == "share" and blame.op is not None:
+            found = [view.row_of_device.get(int(devices[blame.op]))]
         elif message >= 0:
             found = [view.row_of_channel.get(channel) for channel in messages.channels[message]]
         elif blame.op is not None and blame.doing == "run":

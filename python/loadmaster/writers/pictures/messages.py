@@ -15,7 +15,7 @@ from loadmaster.judge.simulation import Blame
 from loadmaster.plans.plan import Plan
 
 #: What links of the chain of causes are called that are the runtime's own work.
-WORDS = {"copy": "copies", "launch": "launches"}
+WORDS = {"copy": "copies", "share": "shares of collectives", "launch": "launches"}
 
 #: Devices that are listed by name; of more, the rest is counted.
 _NAMED = 4
@@ -51,8 +51,8 @@ class Messages:
         return len(self.bytes)
 
     def of_link(self, link: Blame) -> int:
-        """The message that a link of the chain of causes is, or that its sender copied out; -1: an
-        op that computes, or launches.
+        """The message that a link of the chain of causes is, or that its device copied out or did a
+        share of; -1: an op that computes, or launches.
         """
         if link.transfer is not None:
             return link.transfer

@@ -73,7 +73,9 @@ def trace_document(plan: Plan) -> dict[str, Any]:
     * A flow per member of a collective: from the op that ended last of those that it reads, by the
       collective, to the first op that reads the member.
     * Where sending costs devices time, an ``X`` slice (``cat`` is ``copy``) on the sender for what
-      it copies out; where launches cost a host time, a process for it, with a slice per launch.
+      it copies out; where collectives keep devices busy, one (``share``) for what each does of it,
+      named as the collective; where launches cost a host time, a process for it, with a slice per
+      launch.
     * A ``C`` counter per device: bytes in use.
 
     Notes
@@ -113,6 +115,7 @@ def _events(plan: Plan) -> list[Event]:
         *_op_events(plan, ops, messages),
         *_message_events(plan, sent, held.what, messages),
         *_copy_events(plan, messages),
+        *_share_events(plan, messages),
         *_launch_events(plan),
         *_transfer_flows(plan, ops, sent.at(first[: messages.n_transfers])),
         *_member_flows(plan, ops, sent, first),
@@ -232,6 +235,8 @@ def _waits(plan: Plan, order: Ints, messages: Messages) -> list[str]:
             said.append(f"channel: {title}" if word == "collective" else title)
         elif word in ("op", "device"):
             said.append(f"{word}: {names[op_of[index]]}")
+        elif word == "share":
+            said.append(f"share: {messages.title(message_of[index])}")
         elif word in ("transfer", "channel", "copy"):
             said.append(("" if word == "transfer" else f"{word}: ") + messages.title(index))
         else:
@@ -261,6 +266,17 @@ def _copy_events(plan: Plan, messages: Messages) -> list[Event]:
     args: list[Event] = [{"bytes": size, "to": device} for size, device in sizes]
     names = _pick(messages.names, order)
     return _drawn(names, ["copy"] * len(order), _slices(bars, 1), order, args)
+
+
+def _share_events(plan: Plan, messages: Messages) -> list[Event]:
+    """What devices do of collectives before their member has arrived."""
+    shares, graph = plan.schedule.timeline.shares, plan.program.graph
+    device = plan.schedule.devices[shares.op].astype(np.int64)
+    order = np.lexsort((shares.start, device))
+    bars = Bars(shares.start, shares.finish, device, np.arange(len(shares)))
+    args: list[Event] = [{"member": graph.names[op]} for op in shares.op[order].tolist()]
+    names = _pick(messages.names, messages.of_op[shares.op[order]])
+    return _drawn(names, ["share"] * len(order), _slices(bars, 1), order, args)
 
 
 def _hosts(plan: Plan) -> list[str]:

@@ -30,7 +30,7 @@ MAX_LANES = 64
 COLOURS = ("#3591c4", "#c07f00", "#009e73", "#8a8400", "#0b4f8a", "#d55e00", "#c46a9d", "#858585")
 
 #: The reasons for which an op can have waited; the page knows them by index.
-WAITS = ("nothing", "op", "device", "message", "copy", "launch")
+WAITS = ("nothing", "op", "device", "message", "copy", "share", "launch")
 
 #: A column: its type (``f8``, ``f4``, ``i4``, ``u1``), its first byte and its length.
 Column = tuple[str, int, int]
@@ -184,6 +184,8 @@ def _wait(plan: Plan, messages: Messages, reduced_op: int) -> tuple[str, int]:
     if word in ("op", "device", "collective"):
         message = int(messages.of_op[plan.problem.reduced.op_of[cause]])
         return (word, cause) if message < 0 else ("message", message)
+    if word == "share":
+        return word, int(messages.of_op[plan.problem.reduced.op_of[cause]])
     return word, cause
 
 

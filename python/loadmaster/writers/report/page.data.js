@@ -39,7 +39,7 @@ for (const lane of lanes) {
 
 // An item is an op of the reduced graph or a message: {op} or {message}. Messages are the transfers,
 // then the collectives.
-const WAITS = ["nothing", "op", "device", "message", "copy", "launch"];
+const WAITS = ["nothing", "op", "device", "message", "copy", "share", "launch"];
 const isOp = (item) => item.op !== undefined;
 const table = (item) => (isOp(item) ? ops : sent);
 const isTransfer = (item) => !isOp(item) && item.message < data.transfers;
@@ -51,7 +51,7 @@ const waitOf = (item) => WAITS[table(item).waited[number(item)]];
 const causeOf = (item) => {
   const word = waitOf(item), cause = table(item).cause[number(item)];
   if (["nothing", "launch"].includes(word)) return null;
-  return word === "message" || word === "copy" ? { message: cause } : { op: cause };
+  return ["message", "copy", "share"].includes(word) ? { message: cause } : { op: cause };
 };
 
 // Links of the chain of causes, from the first on.

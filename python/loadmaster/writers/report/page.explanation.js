@@ -45,7 +45,8 @@ function explain(item, k) {
   }
   const cause = causeOf(item);
   if (cause) {
-    const by = { device: "its device, busy with ", copy: "its device, copying out " }[waitOf(item)] ?? "";
+    const by = { device: "its device, busy with ", copy: "its device, copying out ",
+                 share: "its device, busy with its share of " }[waitOf(item)] ?? "";
     const leads = make("button", { type: "button", className: "link", textContent: by + titleOf(cause) });
     leads.onclick = () => choose(cause, { home: $("details").parentElement });
     rows.push([isTransfer(item) ? "sent by" : "it waited for", leads]);

@@ -22,7 +22,7 @@ const titleOf = (item) => (isTransfer(item) ? `transfer of ${nameOf(item)}` : na
 const took = (item) => seconds(end(item) - begin(item));
 
 // A link of the chain: what the runtime does beside ops and messages, and why it began no earlier.
-const WORK = { copy: "copy of ", launch: "launches up to " };
+const WORK = { copy: "copy of ", share: "a share of ", launch: "launches up to " };
 const linkTitle = (k) => (WORK[chain.doing.at(k)] ?? "") + titleOf(link(k));
 function reasonOf(k) {
   const word = chain.waited.at(k);
@@ -30,7 +30,8 @@ function reasonOf(k) {
   const cause = titleOf(link(k - 1));
   return { op: "its input from ", transfer: "its input: ", device: "its device, busy with ",
            channel: "its channel, busy with ", collective: "its channel, busy with ",
-           copy: "the sender's copy of ", launch: "its host, busy with launches up to " }[word] + cause;
+           copy: "the sender's copy of ", share: "its device, busy with its share of ",
+           launch: "its host, busy with launches up to " }[word] + cause;
 }
 
 // An element with attributes and children; null and false children are left out.

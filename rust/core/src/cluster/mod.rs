@@ -9,7 +9,7 @@ mod wiring;
 
 use std::collections::BTreeMap;
 
-use crate::collective_times::{self, Kind, Table};
+use crate::collective_times::{self, Kind, Table, Taken};
 use crate::csr::Csr;
 use crate::error::ClusterError;
 use crate::ids::{ChannelId, DeviceId};
@@ -207,22 +207,31 @@ impl Cluster {
         }
     }
 
-    /// Measured seconds of a collective among these devices, given by machine; none if no table speaks
-    /// of it.
-    pub fn collective_seconds(&self, kind: Kind, machines: &[Vec<DeviceId>], bytes: u64) -> Option<f64> {
+    /// What a collective among these devices, given by machine, takes by measured times; none if no table
+    /// speaks of it.
+    pub fn collective_taken(&self, kind: Kind, machines: &[Vec<DeviceId>], bytes: u64) -> Option<Taken> {
         let each = machines.first()?.len();
         let is_even = machines.iter().all(|machine| machine.len() == each);
         let (n, devices) = (machines.len(), machines.len() * each);
-        is_even.then(|| collective_times::seconds(&self.tables, kind, n, devices, bytes)).flatten()
+        is_even.then(|| collective_times::taken(&self.tables, kind, n, devices, bytes)).flatten()
+    }
+
+    /// Whether collectives keep some device busy.
+    pub fn has_busy_collectives(&self) -> bool {
+        self.tables.iter().any(|table| !table.busy.is_empty())
     }
 
     /// The most seconds that a collective of so many bytes may take among so many devices, whatever
-    /// algorithm does it.
+    /// algorithm does it, the members' own time one after another.
     pub fn longest_collective(&self, devices: usize, bytes: u64) -> f64 {
         let ((latency, inverse), k) = (self.slowest_link(), devices as f64);
         // A ring's hops may share one channel, and so may all pairs of a direct exchange.
         let by_links = 2.0 * k * k * latency + 2.0 * k * bytes as f64 * inverse;
-        self.tables.iter().map(|table| table.seconds(bytes)).fold(by_links, f64::max)
+        let by_table = |table: &Table| {
+            let Taken { seconds, busy } = table.taken(bytes);
+            seconds + k * busy
+        };
+        self.tables.iter().map(by_table).fold(by_links, f64::max)
     }
 
     /// Number of devices.

@@ -10,6 +10,7 @@ use crate::cluster::Cluster;
 use crate::collective::machines::machines;
 use crate::collective::rounds::{self, Round};
 use crate::collective::{Kind, ring};
+use crate::collective_times::Taken;
 use crate::ids::{ChannelId, DeviceId};
 
 /// How a collective is done.
@@ -85,6 +86,8 @@ pub struct Way {
     pub algorithm: Algorithm,
     /// How long it takes.
     pub seconds: f64,
+    /// For how much of that each member keeps its device busy.
+    pub busy: f64,
     /// The channels that it holds.
     pub channels: Arc<[ChannelId]>,
 }
@@ -115,14 +118,14 @@ impl<'a> Group<'a> {
     pub fn way(&self, bytes: u64) -> Way {
         let seconds = |c: &Candidate| c.seconds(bytes as f64);
         let Some(best) = self.candidates.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))) else {
-            return Way { algorithm: Algorithm::Alone, seconds: 0.0, channels: Arc::from([]) };
+            return Way { algorithm: Algorithm::Alone, seconds: 0.0, busy: 0.0, channels: Arc::from([]) };
         };
-        let measured = self.cluster.collective_seconds(self.kind, &self.machines, bytes);
-        let (algorithm, seconds) = match measured {
-            Some(seconds) => (Algorithm::Table, seconds),
-            None => (best.algorithm, seconds(best)),
+        let measured = self.cluster.collective_taken(self.kind, &self.machines, bytes);
+        let (algorithm, Taken { seconds, busy }) = match measured {
+            Some(taken) => (Algorithm::Table, taken),
+            None => (best.algorithm, Taken { seconds: seconds(best), busy: 0.0 }),
         };
-        Way { algorithm, seconds, channels: Arc::clone(&best.channels) }
+        Way { algorithm, seconds, busy, channels: Arc::clone(&best.channels) }
     }
 }
 

@@ -20,6 +20,8 @@ pub enum Waited {
     Device(OpId),
     /// The copy of what the device sends (the index of its transfer).
     Copy(u32),
+    /// The device's share of a collective, as this member's.
+    Share(OpId),
     /// The launch of an op by its host: of this one or, of a member, of the last to arrive.
     Launch(OpId),
     /// The transfer that kept a channel busy; past the last transfer, the collective that did.
@@ -35,6 +37,8 @@ pub enum Doing {
     Moving(u32),
     /// The sender copies out what a transfer sends.
     Copying(u32),
+    /// A device does its share of a collective, as this member's.
+    Sharing(OpId),
     /// A host launches ops, the last of them this one.
     Launching(OpId),
 }
@@ -75,6 +79,10 @@ impl Schedule {
                 Waited::Copy(t) => {
                     let Copied { start, finish, waited } = self.copies[t as usize];
                     Blame { doing: Doing::Copying(t), start, finish, waited }
+                }
+                Waited::Share(op) => {
+                    let Copied { start, finish, waited } = self.shares[op.ix()];
+                    Blame { doing: Doing::Sharing(op), start, finish, waited }
                 }
                 Waited::Launch(op) => {
                     // A host never waits.

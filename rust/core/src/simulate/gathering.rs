@@ -17,6 +17,8 @@ pub struct Together {
     pub channels: Arc<[ChannelId]>,
     /// The member that arrived last.
     pub last: OpId,
+    /// For how long each member kept its device busy before it had arrived.
+    pub busy: Ticks,
     /// When all members had arrived.
     pub queued: Ticks,
     /// When it had all its channels.
@@ -49,13 +51,28 @@ impl Gathering {
                 .or_insert_with_key(|(kind, devices)| Group::new(sim.cluster, *kind, devices));
             let way = group.way(collective.bytes);
             let slowest = members.iter().map(|op| sim.time_on(*op, placement[op.ix()])).max().unwrap_or(0);
-            length.push(sim.clock.ticks(way.seconds) + slowest);
+            let whole = sim.clock.ticks(way.seconds);
+            let busy = sim.clock.ticks(way.busy).min(whole);
+            length.push(whole - busy + slowest);
             missing.push(members.len() as u32);
             let (algorithm, channels) = (way.algorithm, way.channels);
-            all.push(Together { algorithm, channels, last: members[0], queued: 0, start: 0, finish: 0 });
+            all.push(Together {
+                algorithm,
+                channels,
+                last: members[0],
+                busy,
+                queued: 0,
+                start: 0,
+                finish: 0,
+            });
         }
         let ended = vec![false; all.len()];
         Self { first_message: n_transfers as u32, all, length, missing, ended }
+    }
+
+    /// For how long each member of a collective keeps its device busy.
+    pub fn share(&self, collective: usize) -> Ticks {
+        self.all[collective].busy
     }
 
     /// The collective of a message, if it is none of a transfer.

@@ -15,11 +15,12 @@
 //! arrived, the collective is queued on all channels of its algorithm, like a transfer over several
 //! channels. While it holds them its members run, as long as the links need and the slowest member.
 //!
-//! Two costs of a runtime are off unless the problem has them. Where a device type has a cost of
-//! sending, its devices copy out what they send ([`Copied`], `sending.rs`). Where launches take time,
-//! an op can start once its host has launched it, and devices take ops as they were launched
-//! (`launching.rs`). A member of a collective is launched too; the copies that a collective makes are
-//! in its own time, and a copy that a device sends is launched with the op that made the tensor.
+//! Three costs of a runtime are off unless the problem has them. Where a device type has a cost of
+//! sending, its devices copy out what they send ([`Copied`], `sending.rs`). Where measured times of a
+//! collective say that it keeps devices busy, each member's device does that share before the member has
+//! arrived, and the collective takes the rest of its time. Where launches take time, an op can start once
+//! its host has launched it, and devices take ops as they were launched (`launching.rs`). A member of a
+//! collective is launched too; a copy that a device sends is launched with the op that made the tensor.
 
 mod blame;
 mod channels;
@@ -114,6 +115,9 @@ pub struct Schedule {
     pub together: Vec<Together>,
     /// The copy that each transfer's sender made; empty where no device pays for sending.
     pub copies: Vec<Copied>,
+    /// Per op, what its device did of a collective before the op had arrived as a member; empty where no
+    /// collective keeps devices busy.
+    pub shares: Vec<Copied>,
     /// When each op was launched; empty where launches take no time.
     pub launched: Vec<Ticks>,
     /// What each op's start waited for.
@@ -262,7 +266,7 @@ fn of_transfer(message: u32) -> u64 {
     TRANSFER | u64::from(message)
 }
 
-/// At one instant, copies come after launches, by the index of their transfer.
+/// At one instant, copies come after launches, by the index of their transfer; then shares, by op.
 #[inline(always)]
 fn of_copy(message: u32) -> u64 {
     COPY | u64::from(message)
@@ -273,7 +277,7 @@ const COPY: u64 = 1 << 62;
 /// At one instant, hosts launch after ops have ended.
 const LAUNCH: u64 = 1 << 61;
 
-/// Stands for the op that a device runs while it copies out what it sends.
+/// Stands for the op that a device runs while it copies out what it sends, or does a member's share.
 const COPYING: OpId = OpId(u32::MAX - 1);
 
 /// What the arrival of an input reads of its op. The two lie side by side, since arrivals visit ops
@@ -302,14 +306,14 @@ struct Run<'a> {
     ready: Ready<'a>,
     /// The op each device runs.
     running: Vec<OpId>,
-    /// What each device did last: an op, or a copy.
+    /// What each device did last: an op, a copy, or a share of a collective.
     did: Vec<Waited>,
     /// Devices that may have something to start.
     wake: Vec<DeviceId>,
     channels: Channels,
     /// Collectives, whose messages are numbered after those of transfers.
     gathering: Gathering,
-    /// What devices copy out, if any pays for sending.
+    /// What devices copy out and do of collectives, if any pays for that.
     sending: Option<Sending>,
     /// What hosts launch, if launches take time.
     launching: Option<Launching>,
@@ -341,6 +345,7 @@ impl<'a> Run<'a> {
         let k = cluster.n_devices();
         let messages = Messages::new(work, placement, k);
         let transfers = transfers(work, placement, &messages);
+        let gathering = Gathering::new(sim, placement, messages.len());
         let launching = Launching::new(sim, placement, priority, options.policy);
         let mut missing = missing(work, placement);
         let mut least = busy.iter().copied().max().unwrap_or(0);
@@ -370,12 +375,12 @@ impl<'a> Run<'a> {
             did: vec![Waited::Nothing; k],
             wake: Vec::with_capacity(k),
             channels: Channels::new(cluster, options.contention),
-            gathering: Gathering::new(sim, placement, messages.len()),
             fresh: Vec::new(),
             memory: Memory::new(work, cluster, placement, &messages, options.record_memory),
             done: 0,
             transfer_waited: vec![Waited::Nothing; messages.len()],
-            sending: Sending::new(sim, &transfers),
+            sending: Sending::new(sim, &transfers, &gathering),
+            gathering,
             launching,
             transfers,
             device_left: busy.clone(),
@@ -421,7 +426,7 @@ impl<'a> Run<'a> {
             let Missing { inputs, device } = self.missing[op.ix()];
             if inputs == 0 {
                 match self.work.collectives.of_op(op) {
-                    Some(collective) => self.member_arrived(op, collective),
+                    Some(collective) => self.member_ready(op, device, collective, Waited::Nothing),
                     None => self.ready.push(op, device, 0),
                 }
             }
@@ -489,15 +494,16 @@ impl<'a> Run<'a> {
         let Missing { inputs, device } = &mut self.missing[op.ix()];
         *inputs -= 1;
         if *inputs == 0 {
+            let device = *device;
             self.start[op.ix()] = self.now;
             self.waited[op.ix()] = cause;
             if let Some(collective) = self.work.collectives.of_op(op) {
-                return self.member_arrived(op, collective);
+                return self.member_ready(op, device, collective, cause);
             }
-            self.ready.push(op, *device, self.now);
+            self.ready.push(op, device, self.now);
             // Most often this is the device that has just become free.
-            if self.running[device.ix()].is_none() && self.wake.last() != Some(device) {
-                self.wake.push(*device);
+            if self.running[device.ix()].is_none() && self.wake.last() != Some(&device) {
+                self.wake.push(device);
             }
         }
     }
@@ -509,6 +515,16 @@ impl<'a> Run<'a> {
         }
         if let Some(at) = self.launching.as_ref().and_then(Launching::next) {
             self.events.push(event(at, LAUNCH));
+        }
+    }
+
+    /// A member of a collective has its inputs. Where its device must do a share first, it waits for that.
+    fn member_ready(&mut self, op: OpId, device: DeviceId, collective: usize, cause: Waited) {
+        let (now, index) = (self.now, self.work.graph.index(op));
+        if self.sending.as_mut().is_some_and(|sending| sending.holds_member(index, device, now, cause)) {
+            self.wake.push(device);
+        } else {
+            self.member_arrived(op, collective);
         }
     }
 
@@ -631,25 +647,35 @@ impl<'a> Run<'a> {
         self.events.push(event(self.now + length, of_op(self.work.graph.index(op), device)));
     }
 
-    /// Whether a free device has something to copy out; then it begins.
+    /// Whether a free device has something to copy out, or a share to do; then it begins.
     #[inline(always)]
     fn start_copy(&mut self, device: DeviceId) -> bool {
         let Some(sending) = &mut self.sending else { return false };
-        let Some((message, finish)) = sending.begin(device, self.now, self.did[device.ix()]) else {
+        let Some((what, finish)) = sending.begin(device, self.now, self.did[device.ix()]) else {
             return false;
         };
         self.running[device.ix()] = COPYING;
-        self.events.push(event(finish, of_copy(message)));
+        self.events.push(event(finish, of_copy(what)));
         true
     }
 
-    fn complete_copy(&mut self, message: u32) {
-        let device = self.transfers[message as usize].src;
+    /// The end of a copy, or of a member's share.
+    fn complete_copy(&mut self, what: u32) {
+        let Some(sending) = &mut self.sending else { return };
+        let member = sending.member(what).map(|index| self.work.graph.numbering().op(index));
+        let (device, did) = match member {
+            Some(op) => (self.placement[op.ix()], Waited::Share(op)),
+            None => (self.transfers[what as usize].src, Waited::Copy(what)),
+        };
         self.running[device.ix()] = OpId::NONE;
-        self.did[device.ix()] = Waited::Copy(message);
+        self.did[device.ix()] = did;
         self.wake.push(device);
-        if let Some(sending) = &mut self.sending {
-            sending.end(message);
+        match member.and_then(|op| Some((op, self.work.collectives.of_op(op)?))) {
+            Some((op, collective)) => {
+                self.waited[op.ix()] = did;
+                self.member_arrived(op, collective);
+            }
+            None => sending.end(what),
         }
     }
 
@@ -754,13 +780,17 @@ impl<'a> Run<'a> {
             self.work.collectives.members(c).iter().for_each(|op| finish[op.ix()] = one.finish);
         }
         let (peak, overflow, memory) = self.memory.into_parts();
+        let pays_for_sending = self.cluster.has_send_costs();
+        let (copies, shares) =
+            self.sending.map_or_else(Default::default, |sending| sending.into_parts(pays_for_sending));
         Schedule {
             makespan: self.least,
             start: self.start,
             finish,
             transfers: self.transfers,
             together,
-            copies: self.sending.map_or_else(Vec::new, Sending::into_copies),
+            copies,
+            shares: if shares.is_empty() { shares } else { self.work.graph.numbering().by_op(shares, 1) },
             launched: self.launching.map_or_else(Vec::new, Launching::into_times),
             op_waited: self.waited,
             transfer_waited: self.transfer_waited,
