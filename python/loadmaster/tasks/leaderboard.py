@@ -404,11 +404,8 @@ def leaderboard(
 
 def _methods(given: MethodLike | Iterable[MethodLike], split: str) -> dict[str, dict[str, Any]]:
     """Options by the name of the method, checked."""
-    one = isinstance(given, str) or (
-        isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
-    )
     chosen: dict[str, dict[str, Any]] = {}
-    for each in [given] if one else given:  # type: ignore[list-item, union-attr]
+    for each in _several(given):
         text, options = each if isinstance(each, tuple) else (each, {})
         name = method_of(text)
         if name in chosen:
@@ -419,6 +416,15 @@ def _methods(given: MethodLike | Iterable[MethodLike], split: str) -> dict[str, 
     if not chosen:
         raise InputError("no method to rank: give one or more")
     return chosen
+
+
+def _several(given: MethodLike | Iterable[MethodLike]) -> list[MethodLike]:
+    """One method as several."""
+    if isinstance(given, str):
+        return [given]
+    several: list[Any] = list(given)
+    is_one = isinstance(given, tuple) and len(several) == 2 and isinstance(several[1], Mapping)
+    return [(several[0], several[1])] if is_one else several
 
 
 def _instances(

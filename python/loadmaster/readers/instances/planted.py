@@ -181,6 +181,7 @@ def _edges(n_ops: int, devices: int, mean: float, seed: int) -> tuple[NDArray[np
 def _filled(random: np.random.Generator, length: int, count: int) -> NDArray[np.int64]:
     """Whole times of at least one that add up to a length."""
     weight = random.lognormal(0, TIME_SPREAD, count)
-    time = 1 + np.floor(weight / weight.sum() * (length - count)).astype(np.int64)
+    shares = np.floor(weight / weight.sum() * (length - count))
+    time: NDArray[np.int64] = 1 + shares.astype(np.int64)
     time[np.argmax(time)] += length - time.sum()
     return time
