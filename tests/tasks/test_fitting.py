@@ -277,7 +277,6 @@ def test_replicas_of_one_sample_are_no_remedy():
 def test_a_target_fits_the_fewest_devices_on_which_its_plan_does():
     graph, cluster = lm.read("example:alexnet"), lm.Cluster.preset("4xV100-PCIe")
     peak = int(lm.place(graph, cluster.subset(range(2)), target="fsdp").memory.peak.max())
-    assert lm.fit(graph, cluster.with_memory(peak - 1), target="fsdp").fewest in (3, 4)
     found = lm.fit(graph, cluster.with_memory(peak), target="fsdp")
     # One device shards nothing: no FSDP.
     assert (found.fewest, found.plan.target) == (2, "fsdp")

@@ -281,11 +281,10 @@ def plan_for(
     candidate = _confirmed(problem.objective.best(rivals), tell)
     if made.bound is not None and (made.space != WHOLE_OPS or made.problem is problem):
         candidate = replace(candidate, bound=made.bound, space=made.space, offers=made.offers)
-    candidate = replace(candidate, left_out=made.left_out)
     if warm_start is not None:
         candidate = candidate.noted(_began_with(problem, warm_start))
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
-    plan = replace(plan, target=target)
+    plan = replace(plan, target=target, left_out=made.left_out)
     told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
     return plan
 
@@ -465,7 +464,6 @@ def _plan(
         space=searched,
         bounds={space: one.seconds for space, one in bounds.items()},
         offers=candidate.offers,
-        left_out=candidate.left_out,
         notes=candidate.notes,
         planning_seconds=seconds,
         constraints=binding.constraints,
