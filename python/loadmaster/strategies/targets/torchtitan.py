@@ -22,6 +22,7 @@ from loadmaster.strategies.targets import fsdp, megatron
 from loadmaster.strategies.targets.base import Semantics, target
 from loadmaster.strategies.targets.layered import listed_layers
 from loadmaster.strategies.targets.replicas import check_kind, numbers_of_devices
+from loadmaster.strategies.targets.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 
 NAME = "torchtitan"
@@ -119,7 +120,7 @@ def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
     inside = recipe.inside
     layout = None if inside is None else Layout.of(graph, inside)
     for axis in recipe.mesh.axes:
-        word = {fsdp.OUTER: "dp_replicate", fsdp.INNER: "dp_shard"}.get(axis.name, axis.name)
+        word = {REPLICAS: "dp_replicate", PARTS: "dp_shard"}.get(axis.name, axis.name)
         if word == "dp":
             assert layout is not None, "the axis is inside of stages"
             flat = layout.labels[layout.mesh.names.index("dp")] == FLAT
