@@ -41,7 +41,7 @@ _WITHIN = 0.05
 _ATTEMPTS, _SPARE = 4, 0.97
 
 #: The share of the memory that will do where best effort is asked for.
-_ANY = 1e6
+ANY = 1e6
 
 
 @target(NAME, SEMANTICS)
@@ -116,9 +116,9 @@ def megatron(
             f"are fewer than tp, and stages have one of the {len(found)} layers or more"
         )
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    best = _fastest(grids, asked, budget, progress)
+    best = fastest(grids, asked, budget, progress)
     if best is None and problem.best_effort:
-        best = _fastest(grids, asked, budget, progress, _ANY)
+        best = fastest(grids, asked, budget, progress, ANY)
     if best is None:
         raise InfeasibleError(
             f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "
@@ -131,7 +131,7 @@ def megatron(
     return accepted(one.problem, Outcome(one, 1.0))
 
 
-def _fastest(
+def fastest(
     grids: Grids, asked: Asked, budget: Budget, progress: Progress | None, share: float = 1.0
 ) -> tuple[Candidate, Cut] | None:
     """The best of the grids that were judged; None: the layers of no grid fit."""
