@@ -137,7 +137,7 @@ def line_of(graph: OpGraph, modules: str, ops: NDArray[np.bool_]) -> str | None:
     modules : str
         A pattern of module paths: what is outside of each keeps what it reads.
     ops : bool [n_ops]
-        What does not run, and what is in none of the modules, is left out.
+        Views, which go with what they show, and what is in none of the modules are left out.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def line_of(graph: OpGraph, modules: str, ops: NDArray[np.bool_]) -> str | None:
     """
     inside = instances(graph.modules, [modules], "recompute") >= 0
     forward = np.array([phase == "f" for phase in graph.phases], dtype=bool)
-    runs = inside & forward & ~graph.placeholder
+    runs = inside & forward & ~graph.placeholder & ~graph.view
     wanted = runs & ops
     places = Places([".".join(module_path(module)) for module in graph.modules], graph.kinds)
     found: dict[Selector, None] = {}

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.targets.again import whole_layers
 from loadmaster.strategies.targets.grids import Asked, Grid, Grids
 from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
 from loadmaster.strategies.targets.uniform_meshes import MODEL, PARTS, REPLICAS
@@ -59,7 +59,8 @@ class ShardedGrids(Grids):
         found = super().micro(grid, asked)
         return [m for m in found if m == 1] if grid.pp == 1 else found
 
-    def _labelled(self, tp: int, dp: int) -> Ranked | None:
+    def _labelled(self, tp: int, dp: int, ep: int) -> Ranked | None:
+        assert ep == 1, "no experts are apart"
         space = self.space
         if space is None or (tp > 1 and not divides(Dimensions.of(self.problem.model), tp)):
             return None
@@ -77,8 +78,7 @@ class ShardedGrids(Grids):
         made = layout_of(self.space, ranked)
         axis = made.mesh.names.index(PARTS)
         made = made.with_sharded_state(["parameters"] * made.graph.n_ops, [axis])
-        path = ".".join(word for word in (self.found.cuts.root, self.found.name) if word)
-        return replace(made, units={f"{escaped_pattern(path)}.*": self.word, ".": "kept"})
+        return replace(made, units={whole_layers(self.found): self.word, ".": "kept"})
 
     def _held(self, grid: Grid, ranked: Ranked) -> float:
         """Bytes of a device at the peak of the mirror, which has all state whole: so are parameters
@@ -90,4 +90,5 @@ class ShardedGrids(Grids):
         if self.word == "kept":
             is_spared &= graph.stands_for != PARAMETER
         state = float(graph.param_bytes[is_spared].sum())
-        return ranked.labels.seen.peak - state / grid.tp * (1 - 1 / self.parts(grid.dp))
+        spared = state / grid.tp * (1 - 1 / self.parts(grid.dp))
+        return ranked.labels.seen.peak - spared - grid.again.spared / grid.size

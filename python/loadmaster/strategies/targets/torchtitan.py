@@ -25,6 +25,7 @@ from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.targets import fsdp
+from loadmaster.strategies.targets.again import NOTHING, Again
 from loadmaster.strategies.targets.base import Semantics, target
 from loadmaster.strategies.targets.grids import Asked, Grids
 from loadmaster.strategies.targets.layered import listed_layers
@@ -101,12 +102,13 @@ def torchtitan(
         if value is not None:
             checks.integer(name, value, 1)
     found = listed_layers(NAME, problem, root, layers)
-    asked = Asked(tp, pp, None, micro_batches, None, recompute)
+    asked = Asked(tp, pp, m=micro_batches, ep=1)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     made: list[Candidate] = []
     for grids in _grids(problem, found, replicate, shard):
         if isinstance(grids, ShardedGrids) and grids.word == "again" and _has_room(made[-1:]):
             continue
+        grids.levels = _levels(grids, recompute)
         dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
         some = replace(asked, dp=dp)
         best = fastest(grids, some, budget, progress)
@@ -146,6 +148,11 @@ def _grids(
     if shard != 1:
         for word in ("kept", "again"):
             yield ShardedGrids(problem, found, batch, replicate=replicate, shard=shard, word=word)
+
+
+def _levels(grids: Grids, recompute: bool | None) -> tuple[Again, ...]:
+    """What may be recomputed: nothing, or layers as a whole."""
+    return (NOTHING,) * (recompute is not True) + (grids.full,) * (recompute is not False)
 
 
 def _sharded(
