@@ -32,6 +32,9 @@ PAGE = Path(__file__).parent / "results" / "beside-published.md"
 #: The most that a step of ours may be of the published one.
 MOST = 1.001
 
+#: What joins hosts: eight ports of NDR InfiniBand, taken together.
+_NETWORK = "384 GB/s"
+
 _MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob"
 _TITAN = "https://github.com/pytorch/torchtitan/blob/main"
 
@@ -47,10 +50,19 @@ def gpt(batch: int) -> lm.OpGraph:
 @cache
 def llama(batch: int) -> lm.OpGraph:
     """LLaMA-3 8B, 8,192 tokens a sample, in bfloat16, with AdamW."""
-    from published_models import Llama, training
+    from published_models import llama, training
 
     sizes = 4096, 32, 32, 8, 14336, 128256
-    return training("llama3_8b", lambda: Llama(*sizes), batch, 8192, "bfloat16")
+    return training("llama3_8b", lambda: llama(*sizes), batch, 8192, "bfloat16")
+
+
+@cache
+def mixtral_training(layers: int, batch: int) -> lm.OpGraph:
+    """Some layers of Mixtral 8x7B, 4,096 tokens a sample, in bfloat16, with AdamW."""
+    from published_models import mixtral, training
+
+    sizes = 4096, layers, 32, 8, 14336, 8, 32000
+    return training("mixtral_8x7b", lambda: mixtral(*sizes), batch, 4096, "bfloat16")
 
 
 def mixtral() -> lm.OpGraph:
@@ -71,7 +83,7 @@ class Case:
     cluster : str
         A preset: that of the address, or where it names none the nearest one.
     devices : int
-        How many of it.
+        How many of it; or of hosts with as much as it each, where that has fewer.
     target : str
     options : dict
         Of the target: the published recipe.
@@ -87,9 +99,22 @@ class Case:
     devices: int = 8
 
     @property
+    def where(self) -> str:
+        """The cluster in words."""
+        n = lm.Cluster.preset(self.cluster).n_devices
+        if self.devices <= n:
+            return f"{self.devices} of {self.cluster}"
+        return f"{self.devices // n} hosts of {self.cluster}, joined at {_NETWORK}"
+
+    @property
     def on(self) -> lm.Cluster:
         """The cluster."""
-        return lm.Cluster.preset(self.cluster).subset(range(self.devices))
+        preset = lm.Cluster.preset(self.cluster)
+        if self.devices <= preset.n_devices:
+            return preset.subset(range(self.devices))
+        gpus, link = self.cluster.split("-")
+        hosts = self.devices // preset.n_devices
+        return lm.Cluster.new(gpus, link.lower(), hosts=hosts, network=_NETWORK)
 
 
 _GPT_DP = {
@@ -140,6 +165,18 @@ CASES = [
         f"{_TITAN}/benchmarks/llama3_h100_202412_torchtitan.md",
         lambda: llama(16), "8xH100-NVLink", "fsdp",
         {"replicas": 8, "shard_size": 8, "reshard": True},
+    ),
+    Case(
+        "mixtral-training",
+        "32 GPUs; tp 1, pp 4, dp 8, ep 8; 1 sample a micro-batch, 32 micro-batches; distributed "
+        "optimizer, overlapped. Here 4 of the 32 layers, one a stage; the cluster, which it does "
+        "not name, is four hosts of 8 H100; an expert takes its fair share of the tokens of each "
+        "sample",
+        f"{_MEGATRON}/main/examples/mixtral/train_mixtral_8x7b_distributed.sh",
+        lambda: mixtral_training(4, 256), "8xH100-NVLink", "megatron",
+        {"tp": 1, "pp": 4, "dp": 8, "expert_parallel": 8, "micro_batches": 32, "virtual": 1,
+         "recompute": False, "distributed_optimizer": True},
+        32,
     ),
     Case(
         "mixtral-megatron",
@@ -263,9 +300,7 @@ def page(cases: list[Case]) -> str:
         shown = f"{ratio:.4f}" if ratio <= MOST else f"**{ratio:.4f}**"
         second.append(f"| {case.name} | {shown} | {where(theirs, ours)} |")
         print(second[-1], flush=True)
-        sources.append(
-            f"* {case.name}, on {case.devices} of {case.cluster}: {case.said} ({case.address})."
-        )
+        sources.append(f"* {case.name}, on {case.where}: {case.said} ({case.address}).")
     return "\n".join([*second, "", *first, "", *sources]) + "\n"
 
 
@@ -277,8 +312,6 @@ _HEAD = """\
 that of the published recipe of the same system, on the same model, batch and cluster; at most 1.001 is wanted. What a recipe's
 address leaves open, such as where layers are cut, has the best that the target finds. Times of ops are of the roofline: of kernels
 launched one by one. Seconds are per device, on average.
-
-Published recipes of Mixtral's training have experts on devices of their own (tp 1, pp 4, ep 8: 32 GPUs), which no target plans.
 
 """
 

@@ -73,7 +73,8 @@ def test_vllm_reads_the_partition(get_pp_indices, monkeypatch, counts):
     assert [set(order[a:b]) for a, b in found] == [{device} for device in devices]
 
 
-def test_vllm_reads_the_file(tmp_path):
+@pytest.mark.parametrize("apart", [False, True])
+def test_vllm_reads_the_file(tmp_path, apart):
     """Its reader of ``--config``, out of its file, and the names of what its engine takes."""
     yaml = pytest.importorskip("yaml", reason="needs PyYAML")
     spec = importlib.util.find_spec("vllm")
@@ -86,13 +87,15 @@ def test_vllm_reads_the_file(tmp_path):
     engine = defined(folder / "engine" / "arg_utils.py", "EngineArgs")
     taken = {line.target.id for line in engine.body if isinstance(line, ast.AnnAssign)}
     plan = lm.place(
-        lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink"), target="vllm", tp=4, pp=2
-    )
+        lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink"),
+        target="vllm", tp=4, pp=2, expert_parallel=apart,
+    )  # fmt: skip
     lm.writers.vllm(plan, tmp_path / "vllm.yaml")
     words = names["load_config_file"](None, str(tmp_path / "vllm.yaml"))
-    given = dict(zip(words[::2], words[1::2], strict=True))
-    assert given == {"--tensor-parallel-size": "4", "--pipeline-parallel-size": "2"}
-    assert {name[2:].replace("-", "_") for name in given} <= taken
+    sizes = ["--tensor-parallel-size", "4", "--pipeline-parallel-size", "2"]
+    assert words == sizes + ["--enable-expert-parallel"] * apart
+    given = {word[2:].replace("-", "_") for word in words if word.startswith("--")}
+    assert given <= taken
 
 
 def defined(path, name):

@@ -11,6 +11,7 @@ from written import flags, settings
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.targets.grids import Asked, Grid, Grids
@@ -249,7 +250,7 @@ def test_vllm_has_tensor_parallelism_inside_of_stages():
     mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink")
     plan = lm.place(mixtral, cluster, target="vllm", tp=2, pp=2)
     keys, variables = settings(lm.writers.vllm(plan))
-    assert keys == {"tensor-parallel-size": 2, "pipeline-parallel-size": 2}
+    assert (keys["tensor-parallel-size"], keys["pipeline-parallel-size"]) == (2, 2)
     counts = variables.get("VLLM_PP_LAYER_PARTITION", "16,16").split(",")
     assert sum(map(int, counts)) == 32
     assert set(plan.running_devices.tolist()) == {0, 1, 2, 3}
@@ -257,3 +258,32 @@ def test_vllm_has_tensor_parallelism_inside_of_stages():
     assert plan.memory.peak.max() < 0.7 * one.memory.peak.max()
     best = lm.place(mixtral, cluster, target="vllm")
     assert best.makespan <= min(plan.makespan, one.makespan)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_vllm_has_experts_cut_or_apart(apart):
+    """Of every expert's weights a device has a half, or of half of the experts it has all."""
+    mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink")
+    plan = lm.place(mixtral, cluster, target="vllm", tp=2, pp=1, expert_parallel=apart)
+    keys, _ = settings(lm.writers.vllm(plan))
+    assert keys.get("enable-expert-parallel", False) is apart
+    names = mixtral.names
+    held = [set(), set()]
+    bytes_ = [0, 0]
+    for at in np.flatnonzero(plan.program.graph.stands_for == PARAMETER).tolist():
+        name = names[plan.program.serves[at]]
+        if name.startswith("layers.9.moe.w"):
+            device = int(plan.running_devices[at])
+            size = int(plan.program.graph.param_bytes[at])
+            bytes_[device] += size
+            held[device] |= {name} if size else set()
+    assert bytes_[0] == bytes_[1] == 8 * 3 * 14336 * 4096 * 2 // 2
+    assert (held[0] & held[1] == set()) is apart
+    free = lm.place(mixtral, cluster, target="vllm", tp=2, pp=1)
+    assert free.makespan <= plan.makespan
+
+
+def test_heads_of_groups_go_into_as_many_parts_as_groups():
+    mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink")
+    plan = lm.place(mixtral, cluster, target="vllm", tp=8, pp=1)
+    assert settings(lm.writers.vllm(plan))[0]["tensor-parallel-size"] == 8

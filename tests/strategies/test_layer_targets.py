@@ -101,6 +101,7 @@ def test_vllm_balances_runs_where_batches_follow_each_other():
         ("vllm", stack(4), {}, "takes the inference of a transformer.*no attention in.*'layers'"),
         ("vllm", attending(4, train=True), {}, "of a training step"),
         ("vllm", attending(4), {"layers": "towers"}, "'towers' is no list of layers"),
+        ("vllm", attending(4), {"expert_parallel": True}, "the model has no routed experts"),
         ("llama-cpp", stack(4, train=True), {}, "takes the inference of a transformer"),
         ("megatron", attending(4), {}, "takes a training step of a transformer.*no backward"),
         ("onnx", stack(4, train=True), {}, "takes the inference of an ONNX model"),

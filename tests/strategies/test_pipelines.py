@@ -375,6 +375,25 @@ def test_recipes_that_are_no_pipeline_are_refused(changes: dict, message: str) -
         lm.Recipe.from_document({key: value for key, value in given.items() if value is not None})
 
 
+def test_stages_that_a_pass_comes_back_to_are_refused_with_the_way_out(bert: Problem) -> None:
+    """One layer in the middle alone: what follows it is in stage 0 again."""
+    layer = "m.bert.encoder.layer"
+    recipe = lm.Recipe({"pp": 2}, stages={f"{layer}.12.**": 1}, micro=Micro(2))
+    with pytest.raises(lm.InputError, match="does not come back") as refused:
+        lm.place(bert.model, bert.cluster, recipe=recipe)
+    said = str(refused.value)
+    op, read = said.split("'")[1:4:2]
+    stage, names = recipe.stage_of(bert.model), bert.model.names
+    assert f"op {op!r} is in stage 0 and reads {read!r} of stage 1" in said
+    assert stage[[names.index(op), names.index(read)]].tolist() == [0, 1]
+    assert f"lines with stage 1 or later to the modules '{layer}.13', '{layer}.14'" in said
+    after = dict.fromkeys([*(f"{layer}.{i}.**" for i in range(12, 24)), "m.cls.**", "m"], 1)
+    with pytest.raises(lm.InputError, match=r"to the modules 'm\.bert\.pooler\.dense'"):
+        lm.place(bert.model, bert.cluster, recipe=replace(recipe, stages=after))
+    after |= {"m.bert.pooler.**": 1}
+    assert lm.place(bert.model, bert.cluster, recipe=replace(recipe, stages=after)).fits
+
+
 def test_a_stage_of_nothing_is_refused(bert: Problem) -> None:
     recipe = lm.Recipe({"pp": 2}, stages={"h.99.**": 1}, micro=Micro(2))
     with pytest.raises(lm.InputError, match=r"no op is 'h\.99"):

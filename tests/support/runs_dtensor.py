@@ -21,6 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import loadmaster as lm
 
+#: Axes that share the batch.
+OF_BATCH = ("dp", "replicate", "shard")
+
 
 def run(case, plan, written):
     """A step by the written file is that of the model as it is, on every process."""
@@ -60,8 +63,10 @@ def step(name, written, shards):
     rows = shards["parameters"]
     for name, parameter in model.named_parameters():
         assert_lies(rows[name], mesh, parameter, whole.get_parameter(name).detach())
-    k = file["MESH"].get("dp", 1)
-    place = mesh["dp"].get_local_rank() if k > 1 else 0
+    of_batch = [axis for axis in file["MESH"] if axis in OF_BATCH]
+    k, place = prod(file["MESH"][axis] for axis in of_batch), 0
+    for axis in of_batch:
+        place = place * file["MESH"][axis] + mesh[axis].get_local_rank()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with ExitStack() as within:
         # On a CPU DTensor knows attention by its parts alone.
@@ -71,8 +76,8 @@ def step(name, written, shards):
         loss = made.loss(model(*inputs), share(made.targets, place, k))
         loss.backward()
     mean = full(loss.detach()).clone()
-    if k > 1:
-        dist.all_reduce(mean, group=mesh["dp"].get_group())
+    for axis in of_batch:
+        dist.all_reduce(mean, group=mesh[axis].get_group())
     of = dict(model.named_parameters())
     gradients = {name: unmixed(rows[name], mesh, full(p.grad)) for name, p in of.items()}
     optimizer.step()
@@ -87,7 +92,7 @@ def full(tensor):
 def assert_lies(row, mesh, parameter, whole):
     """This process has the part of a parameter that is written."""
     part = mixed(row, mesh, whole)
-    for axis in ("tp", "dp"):
+    for axis in ("tp", *OF_BATCH):
         if row["placements"].get(axis, "Replicate") != "Replicate":
             at = int(row["placements"][axis].removeprefix("Shard(").removesuffix(")"))
             part = part.chunk(mesh[axis].size(), at)[mesh[axis].get_local_rank()]

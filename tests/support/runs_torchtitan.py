@@ -9,6 +9,14 @@ from jax_models import functions
 
 from loadmaster.transforms.shares import batch_size
 
+#: What torchtitan calls the sizes that a plan is asked for.
+DEGREES = {
+    "replicate": "data_parallel_replicate_degree",
+    "shard": "data_parallel_shard_degree",
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+}
+
 
 def run(case, plan, written):
     """Degrees are those of so many devices, and the batch is that of the model."""
@@ -22,8 +30,7 @@ def run(case, plan, written):
     assert training.global_batch_size % (training.local_batch_size * shares) == 0
     assert training.global_batch_size == batch_size(plan.graph)
     for name, value in case.get("options", {}).items():
-        degree = {"tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree"}[name]
-        assert getattr(said, degree) == value
+        assert getattr(said, DEGREES[name]) == value
     if said.pipeline_parallel_degree > 1:
         assert training.local_batch_size % said.pipeline_parallel_microbatch_size == 0
         parts = said.module_fqns_per_model_part

@@ -30,4 +30,4 @@ def settings(text):
     command = next(line for line in text.splitlines() if "vllm serve" in line)
     words = command.removeprefix("#").split()
     variables = dict(word.split("=") for word in words[: words.index("vllm")])
-    return {name: int(value) for name, value in keys.items()}, variables
+    return {name: value == "true" or int(value) for name, value in keys.items()}, variables

@@ -7,6 +7,7 @@ import pytest
 
 import loadmaster as lm
 import loadmaster.fast as fast
+from loadmaster.model.made_anew import Segments, line_of
 from loadmaster.model.patterns import instances
 from loadmaster.transforms import recompute, shard
 
@@ -131,3 +132,87 @@ def test_a_program_says_what_recomputation_costs() -> None:
     (note,) = program.notes
     assert f"{more:.0%} more FLOPs" in note
     assert f"{program.graph.n_ops - program.source.n_ops} ops" in note
+
+
+# ---- some ops of a module -----------------------------------------------------------------------
+
+#: In the layers of GPT-330M, what has as many elements as there are pairs of tokens.
+SCORES = (
+    "h.* | h.* aten.bmm.default#0 | h.* aten.mul.Tensor | h.* aten.masked_fill.Scalar"
+    " | h.* aten._softmax.default"
+)
+
+
+def again(graph: lm.OpGraph) -> set[str]:
+    return {name.removesuffix("@again") for name in graph.names if name.endswith("@again")}
+
+
+def test_of_a_module_only_what_is_said_is_made_again():
+    one = recompute(chain(), ["h.* | h.* op#0"]).graph
+    assert again(one) == {"a0", "a1"}
+    # Within the module, outputs are not kept for its other ops.
+    assert reads(one, "gb1") == {"loss", "a1@again"}
+    with pytest.raises(lm.InputError, match=r"recompute: no op is 'h\.\* gelu'"):
+        recompute(chain(), ["h.* | h.* gelu"])
+
+
+def test_what_leaves_the_module_is_kept_whoever_is_meant():
+    assert again(recompute(chain(), ["h.0 | h.* op#1"]).graph) == set(), "h.1 reads b0"
+    # The model is one module: then nothing leaves it but what another line means.
+    assert "b0" in again(recompute(chain(), ["** | h.0 op#1"]).graph)
+
+
+def test_views_go_with_what_they_show():
+    graph = lm.read("example:gpt3-330m")
+    made = recompute(graph, [SCORES]).graph
+    done = again(made)
+    assert {"_softmax_3", "expand_14", "view_41", "detach_3"} <= done
+    assert not {"bmm_7", "addmm_12", "gelu_3"} & done
+
+
+def test_scores_of_attention_are_alive_one_layer_at_a_time():
+    """The softmax of each of 24 layers is 1 GiB, and no other is kept."""
+    graph = lm.read("example:gpt3-330m")
+    softmax = int(graph.output_bytes[graph.index("_softmax")])
+
+    def peak(lines: list[str]) -> int:
+        one = recompute(graph, lines).graph if lines else graph
+        order = np.arange(one.reduced.graph.n_ops, dtype=np.int32)
+        return fast.peak_bytes(one.reduced.graph, order)[0]
+
+    assert peak([]) - peak([SCORES]) == pytest.approx(23 * softmax, rel=0.1)
+    assert peak(["h.*"]) < peak([SCORES]) < peak([])
+
+
+def test_the_wait_is_for_the_gradient_and_not_for_a_view_of_the_copy():
+    graph = lm.read("example:gpt3-330m")
+    made = recompute(graph, [SCORES]).graph
+    waits = {name for name in reads(made, "bmm_6@again") if name.startswith("(")}
+    assert waits == {"(_unsafe_view_205)"}
+
+
+def test_a_line_says_the_ops_that_it_is_made_of():
+    graph = lm.read("example:gpt3-330m")
+    wanted = np.array([kind in ("aten.gelu.default", "aten.bmm.default") for kind in graph.kinds])
+    second = {graph.index(f"bmm_{2 * layer + 1}") for layer in range(24)}
+    wanted[list(second)] = False
+    line = line_of(graph, "h.*", wanted)
+    assert line == "h.* | h.* aten.bmm.default#0 | h.* aten.gelu.default"
+    meant = Segments.of_lines(graph, [line]).of >= 0
+    forward = np.array([phase == "f" for phase in graph.phases])
+    assert (meant[forward] == wanted[forward]).all()
+    wanted[graph.index("gelu")] = False
+    assert line_of(graph, "h.*", wanted) is None, "layers differ"
+    assert line_of(graph, "h.*", np.zeros(graph.n_ops, dtype=bool)) is None
+
+
+def test_lines_of_one_module_are_made_again_one_by_one():
+    graph = lm.read("example:gpt3-330m")
+    norms = "h.* | h.*.ln_* aten.native_layer_norm.default"
+    both = recompute(graph, [SCORES, norms]).graph
+    assert again(both) == again(recompute(graph, [SCORES]).graph) | again(
+        recompute(graph, [norms]).graph
+    )
+    names = both.names
+    # The second norm of a layer is needed before its attention, and made when it is.
+    assert names.index("native_layer_norm_7@again") < names.index("_softmax_3@again")

@@ -43,27 +43,59 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, 0.1)
 
 
-def written(name, cluster, *, sequence):
+def written(name, cluster, *, tp=2, sequence=None, **sizes):
     """A model's file and its shards. Devices are slow: cutting such small ops gains."""
     slow = lm.Cluster.preset(cluster).with_speed(1e-5)
-    plan = lm.place(graph_of(name), slow, target="dtensor", tp=2, sequence=sequence)
+    plan = lm.place(graph_of(name), slow, target="dtensor", tp=tp, sequence=sequence, **sizes)
     text = lm.writers.dtensor(plan)
-    for row in [*CUT[name], *(BY_TOKENS[name] if sequence else ())]:
+    for row in [*(CUT[name] if tp > 1 else ()), *(BY_TOKENS[name] if sequence else ())]:
         assert row in text
     return name, text, shards_of(plan)
 
 
-#: Clusters, with the models that are cut on them and whether by tokens too.
+#: Models with what is asked of their plans, by cluster.
 STEPS = {
-    "2xV100-NVLink": {"llama": True, "gpt": False, "unseen": False, "masked": False},
-    "4xV100-NVLink": {"llama": False, "gpt": True},
+    "2xV100-NVLink": [
+        ("llama", {"sequence": True}),
+        *[(name, {"sequence": False}) for name in ("gpt", "unseen", "masked")],
+    ],
+    "4xV100-NVLink": [
+        ("llama", {"replicate": 2, "sequence": False}),
+        ("gpt", {"shard": 2, "sequence": True}),
+        ("gpt", {"replicate": 2, "shard": 2, "tp": 1}),
+    ],
 }
 
 
 @pytest.mark.parametrize("cluster", STEPS)
 def test_a_step_has_the_numbers_of_the_whole_model(cluster):
-    rows = STEPS[cluster].items()
-    assert_steps([written(name, cluster, sequence=sequence) for name, sequence in rows])
+    assert_steps([written(name, cluster, **asked) for name, asked in STEPS[cluster]])
+
+
+def test_parameters_are_in_parts_on_the_inner_one_of_two_axes_of_the_batch():
+    _, text, shards = written("unseen", "8xH100-NVLink", replicate=2, shard=2)
+    assert "MESH = {'replicate': 2, 'shard': 2, 'tp': 2}" in text
+    assert "fully_shard(model, mesh=mesh['replicate', 'shard'])" in text
+    assert shards["parameters"]["b.weight"]["placements"] == {
+        "replicate": "Replicate", "shard": "Shard(0)", "tp": "Shard(1)",
+    }  # fmt: skip
+
+
+def test_slow_links_between_hosts_carry_parts_of_gradients_alone():
+    """On two hosts replicas of parts send a quarter of the gradients over the slow link."""
+    graph, hosts = lm.read("example:alexnet"), lm.Cluster.preset("2x4xV100-25GbE")
+    plans = [
+        lm.place(graph, hosts, target="dtensor", tp=1, replicate=n, shard=8 // n) for n in (8, 2, 1)
+    ]
+    whole, both, flat = (plan.makespan for plan in plans)
+    assert both < min(whole, flat)
+
+
+@pytest.mark.parametrize("asked", [{"replicate": 3}, {"shard": 2, "tp": 4}, {"tp": 3}])
+def test_sizes_that_do_not_multiply_to_the_devices_are_refused(asked):
+    name, size = next(iter(asked.items()))
+    with pytest.raises(lm.InputError, match=f"{name} is {size}.*mesh of all 4 devices"):
+        lm.place(graph_of("gpt"), lm.Cluster.preset("4xV100-NVLink"), target="dtensor", **asked)
 
 
 def test_a_plan_of_another_kind_is_refused_with_what_is_in_the_way():

@@ -108,3 +108,21 @@ def test_stages_have_the_layers_that_the_plan_gives_them(gpt):
             assert stage[gpt.index(f"h.{layer}.fc.weight")] == number
     micro = file["TRAINING"]["local_batch_size"] / said["pipeline_parallel_microbatch_size"]
     assert micro == plan.recipe.micro.n
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"shard": 4, "tp": 2}, {"replicate": 2, "shard": 2, "pp": 2}, {"replicate": 4, "tp": 2}],
+)
+def test_state_lies_in_parts_beside_tensor_parallelism_and_stages(gpt, asked):
+    plan = lm.place(gpt, lm.Cluster.preset("8xH100-NVLink"), target="torchtitan", **asked)
+    said = read(lm.writers.torchtitan(plan))["PARALLELISM"]
+    of = {"replicate": "data_parallel_replicate", "shard": "data_parallel_shard",
+          "tp": "tensor_parallel", "pp": "pipeline_parallel"}  # fmt: skip
+    assert {name: said[f"{word}_degree"] for name, word in of.items()} == dict.fromkeys(
+        of, 1
+    ) | asked
+    assert ("fsdp_reshard_after_forward" in said) == ("shard" in asked)
+    # All devices together have as many replicas of all state: norms alone are not cut.
+    held, once = int(plan.program.graph.param_bytes.sum()), int(gpt.param_bytes.sum())
+    assert 1 <= held / once / asked.get("replicate", 1) < 1.02

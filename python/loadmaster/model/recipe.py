@@ -32,6 +32,7 @@ from loadmaster.base.units import SIZE, counted, parse_bytes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.compression import compressed, nested
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.made_anew import MadeAnew
 from loadmaster.model.micro import Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import Places, Selector
@@ -232,7 +233,8 @@ class Recipe:
         What of the updates of a module's parameters is sharded: ``"none"``, ``"optimizer"``, or
         ``"gradients"``, ``"parameters"`` too (ZeRO 1, 2 and 3).
     recompute : tuple of patterns
-        Modules whose activations are not kept but made anew in the backward pass.
+        Modules whose activations are not kept but made anew in the backward pass. Behind bars,
+        selectors of the ops of theirs that alone are: ``"h.* | h.* aten._softmax.default"``.
     units : mapping of pattern to word
         Modules whose parameters are gathered together, and whose gradients are scattered together,
         by one collective each, where ``shard_state`` has them sharded: ``"again"``, they are
@@ -319,6 +321,9 @@ class Recipe:
             "bucket_bytes": parse_bytes(self.bucket_bytes, "bucket_bytes"),
             "expert_imbalance": imbalance(self.expert_imbalance),
         }
+        for line in checked["recompute"]:
+            with naming("recompute"):
+                MadeAnew.parse(line)
         for pattern, word in checked["shard_state"].items():
             checks.one_of(f"shard_state of {pattern!r}", word, SHARD_STATES)
         for pattern, word in checked["units"].items():

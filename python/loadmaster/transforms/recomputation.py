@@ -4,6 +4,10 @@ Chen et al. 2016, as frameworks do it by modules (PyTorch's activation checkpoin
 reads from others is kept, and so is what others read of it in the forward pass. Of the rest, what
 the backward pass reads is made a second time, from what is kept, when the backward pass reaches the
 module. What is random is kept: drawn again it would be another number.
+
+Of a module some ops alone may be done again, as Megatron-LM's selective recomputation has it
+(Korthikanti et al. 2022) and PyTorch's selective activation checkpointing. Then what the others in
+the module read of them is not kept for that.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.model.arguments import renumbered
 from loadmaster.model.graph import SIZE_COLUMNS, TIME_SOURCES, OpGraph
-from loadmaster.model.patterns import instances
+from loadmaster.model.made_anew import Segments
 from loadmaster.model.program import Program
 from loadmaster.transforms.base import ranks
 
@@ -38,7 +42,9 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
         Of a training step: its phases say what is forward and what is backward.
     modules : iterable of str
         Patterns of module paths. Each module that fits one is done again by itself: ``"h.*"`` are
-        the modules ``h.0``, ``h.1`` and so on, with all that is in them.
+        the modules ``h.0``, ``h.1`` and so on, with all that is in them. Behind bars are selectors
+        of the ops of these modules that alone are done again, with what shares their storage:
+        ``"h.* | h.* aten._softmax.default"``.
 
     Returns
     -------
@@ -50,13 +56,14 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
     Raises
     ------
     InputError
-        A pattern of no module; a graph without a backward pass; ops that are members of
-        collectives.
+        A pattern of no module, a selector of no op; a graph without a backward pass; ops that are
+        members of collectives.
 
     Notes
     -----
     O(V + E), and sorting. A module waits with its second forward pass for the gradients that its
-    first op of the backward pass reads.
+    first op of the backward pass reads. So does each line by itself of which ops are meant: what
+    one line means is kept where ops that another line means read it.
 
     Examples
     --------
@@ -66,23 +73,27 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
     >>> [name for name in again.names if name.startswith("gelu@")][:1]
     ['gelu@again']
     """
-    segment = instances(graph.modules, modules, "recompute")
+    segments = Segments.of_lines(graph, modules)
     if graph.is_member.any():
         op = graph.names[int(graph.is_member.argmax())]
         raise InputError(f"op {op!r} is a member of a collective: recompute first, then shard")
     phase = np.array(graph.phases, dtype=object)
     if not (phase == "b").any():
         raise InputError("nothing is recomputed: no op of the graph is of a backward pass")
-    return _Again(graph, np.where(phase == "f", segment, -1), phase == "b").program()
+    return _Again(graph, segments, phase == "f", phase == "b").program()
 
 
 class _Again:
     """Which ops are done again, and where."""
 
     def __init__(
-        self, graph: OpGraph, segment: NDArray[np.int64], is_backward: NDArray[np.bool_]
+        self,
+        graph: OpGraph,
+        segments: Segments,
+        is_forward: NDArray[np.bool_],
+        is_backward: NDArray[np.bool_],
     ) -> None:
-        self.graph, self.segment, self.is_backward = graph, segment, is_backward
+        self.graph, self.is_backward = graph, is_backward
         self.src, self.dst = graph.src, graph.dst
         self.tensor = graph.src if graph.tensor is None else graph.tensor
         self.carries = self.tensor >= 0
@@ -90,8 +101,11 @@ class _Again:
         self.rank = ranks(graph)
         #: The op or placeholder whose storage each op has a part of.
         self.storage = storage_of(graph)
+        self.segments = segments.with_storage(self.storage, is_forward & ~graph.placeholder)
+        self.segment = self.segments.of
         self.copied = self._copied()
-        self.before = self._before()
+        #: Per segment, the op of the backward pass that comes first of those that read of it.
+        self.before = self._first(np.where(self.copied, self.segment, -1))
 
     def _copied(self) -> NDArray[np.bool_]:
         """Whether each op is done again."""
@@ -100,7 +114,7 @@ class _Again:
         kinds = graph.kinds
         can &= ~np.array([any(word in kind for word in _RANDOM) for kind in kinds], dtype=bool)
         # What others read in the forward pass is kept, with all that shows or rewrites it.
-        leaves = self.carries & ~self.is_backward[dst] & (self.segment[src] != self.segment[dst])
+        leaves = self.carries & ~self.is_backward[dst] & self.segments.leaves(src, dst)
         kept = np.zeros(graph.n_ops, dtype=bool)
         kept[self.storage[src[leaves]]] = True
         kept[self.storage[~can & ~self.is_backward]] = True
@@ -118,11 +132,14 @@ class _Again:
                 found[needs[op]] = True
         return found
 
-    def _before(self) -> NDArray[np.int64]:
-        """Per segment, the op of the backward pass that comes first of those that read of it."""
-        reads = self.carries & self.copied[self.src] & self.is_backward[self.dst]
+    def _first(self, shown: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Per segment, the op of the backward pass that comes first of those that read what has
+        it, and have none themselves; the number of ops: there is none.
+        """
+        src, dst = self.src, self.dst
+        reads = self.carries & (shown[src] >= 0) & self.is_backward[dst] & (shown[dst] < 0)
         first = np.full(int(self.segment.max(initial=-1)) + 1, self.graph.n_ops, dtype=np.int64)
-        np.minimum.at(first, self.segment[self.src[reads]], self.rank[self.dst[reads]])
+        np.minimum.at(first, shown[src[reads]], self.rank[dst[reads]])
         return np.append(np.argsort(self.rank), self.graph.n_ops)[first]
 
     def program(self) -> Program:
@@ -252,15 +269,28 @@ class _Again:
         begins: dict[int, list[int]] = {}
         for op in np.flatnonzero(is_first).tolist():
             begins.setdefault(int(self.segment[op]), []).append(op)
+        shown = self._shown()
+        trigger = self._first(shown)
         from_, to = [], []
         for segment, heads in begins.items():
-            trigger = int(self.before[segment])
-            gradients = src[(dst == trigger) & self.carries & (self.segment[src] != segment)]
+            into = (dst == trigger[segment]) & self.carries
+            gradients = src[into & (shown[src] != segment)]
             gradients = gradients[~self.graph.placeholder[gradients]]
             for gradient in np.unique(gradients).tolist():
                 from_ += [gradient] * len(heads)
                 to += heads
         return original[np.array(from_, dtype=np.int64)], copy[np.array(to, dtype=np.int64)]
+
+    def _shown(self) -> NDArray[np.int64]:
+        """The segment of each op that is done again, and of each view of one in the backward pass;
+        -1: of none.
+        """
+        found = np.where(self.copied, self.segment, -1)
+        views = self.carries & self.graph.view[self.dst] & self.is_backward[self.dst]
+        rows = np.flatnonzero(views)
+        for row in rows[np.argsort(self.rank[self.dst[rows]], kind="stable")].tolist():
+            found[self.dst[row]] = max(found[self.dst[row]], found[self.src[row]])
+        return found
 
 
 def storage_of(graph: OpGraph) -> NDArray[np.int64]:

@@ -12,10 +12,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import ranks
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.pipelines.backtracking import came_back
 from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, PASSES, WEIGHT
 from loadmaster.strategies.pipelines.schedules import (
     Action,
@@ -72,7 +74,10 @@ def _judged(staged: Staged, given: Windows) -> Candidate:
     plan = _Turns.of(staged, given)
     src, dst = plan.control()
     op_of = staged.problem.reduced.op_of
-    waiting = with_control(staged.problem.model, op_of[src], op_of[dst])
+    try:
+        waiting = with_control(staged.problem.model, op_of[src], op_of[dst])
+    except InputError as error:
+        raise came_back(staged) or error from error
     problem = staged.problem.transformed(waiting)
     stages = counted(staged.p * staged.chunks, "stage")
     note = f"{stages}, {counted(staged.m, 'micro-batch', 'micro-batches')}: {given}"

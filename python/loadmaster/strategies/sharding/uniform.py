@@ -46,15 +46,15 @@ def tensor_parallel(structure: Structure, parts: int, *, sequence: bool) -> Mask
     """
     ways, way, state = structure.ways, structure.way, ("whole", *TENSOR)
     mask = roles_only(structure, TENSOR, state)
-    products, has_heads = _products(structure), np.array(["head" in one for one in ways.role])[way]
+    weighted, has_heads = products(structure), np.array(["head" in one for one in ways.role])[way]
     if sequence:
-        between = ~(has_heads | products)
+        between = ~(has_heads | weighted)
         with_tokens = roles_only(structure, (*TENSOR, "token"), state)
         mask = np.where(between[:, None], with_tokens, mask)
     cuts = _rows(ways.role, ways.label.shape[1], TENSOR) & (ways.label > 0)
     cuts = (cuts & ((ways.limit == 0) | (ways.limit >= parts)))[way]
     sums = (cuts & (ways.outputs[ways.first_output[way]] == PARTIAL)).any(axis=1)
-    forward = products & sums & (structure.phase == 0)
+    forward = weighted & sums & (structure.phase == 0)
     turns = cuts & by_turns(structure, forward)
     cuts[forward & turns.any(axis=1)] &= turns[forward & turns.any(axis=1)]
     a = structure.arguments
@@ -115,7 +115,7 @@ def matrices(structure: Structure) -> NDArray[np.bool_]:
     return found
 
 
-def _products(structure: Structure) -> NDArray[np.bool_]:
+def products(structure: Structure) -> NDArray[np.bool_]:
     """Which nodes read a matrix of weights, or make its gradient; casts stand for either."""
     a, updates, weights = structure.arguments, structure.updates, matrices(structure)
     of_cast = np.flatnonzero(_is_cast(structure)[a.reader])

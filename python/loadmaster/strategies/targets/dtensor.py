@@ -4,14 +4,15 @@ The labelling solver says which parameters it would cut on the inner axis, with 
 Megatron (:mod:`loadmaster.strategies.sharding.megatron`). What styles of modules make of these is
 walked through (:mod:`.module_styles`); what they cannot say stays whole. The forward pass then has
 these labels, and the solver finds those of the backward pass, with weights where they lie. The
-outer axis shares the batch, with parameters whole or in parts (``fully_shard``).
+outer axis shares the batch, with parameters whole or in parts (``fully_shard``); or there are two,
+replicas of devices that have a part each (HSDP).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,15 @@ from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
 from loadmaster.strategies.targets.base import Semantics, refused, target
 from loadmaster.strategies.targets.judged_meshes import best_judged
 from loadmaster.strategies.targets.module_styles import SEQUENCE, Forward, Styled, alike
-from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, tensor_parts, uniform_meshes
+from loadmaster.strategies.targets.uniform_meshes import (
+    DATA,
+    MODEL,
+    PARTS,
+    REPLICAS,
+    in_two,
+    tensor_parts,
+    uniform_meshes,
+)
 
 
 @target(
@@ -53,6 +62,8 @@ def place(
     problem: Problem,
     *,
     tp: int | None = None,
+    replicate: int | None = None,
+    shard: int | None = None,
     sequence: bool | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
@@ -64,6 +75,11 @@ def place(
     problem : Problem
     tp : int, optional
         Size of the inner axis, which must divide the number of usable devices; absent: the best.
+    replicate : int, optional
+        How many replicas of parameters share the batch; 1: none. Absent: the best number.
+    shard : int, optional
+        How many devices that share the batch have a part each of a replica; 1: parameters are
+        whole. Absent: the best number. The three sizes multiply to the number of usable devices.
     sequence : bool, optional
         Whether what lies between the products is cut by tokens (sequence parallelism), where styles
         of modules can say that; absent: where it is shorter.
@@ -80,27 +96,63 @@ def place(
     InfeasibleError
         It does not fit.
     """
-    if tp is not None:
-        checks.integer("tp", tp, 1)
+    asked = Sizes(replicate, shard, tp)
     space = Space.of(problem)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    shapes = [m for m in uniform_meshes(problem) if tp is None or tensor_parts(m) == tp]
+    shapes = [mesh for mesh in uniform_meshes(problem) if next(asked.open(mesh), None)]
     if not shapes:
-        raise InputError(f"tp is {tp}: it does not divide the number of devices that can be used")
+        n = max((mesh.size for mesh in uniform_meshes(problem)), default=1)
+        raise InputError(
+            f"{asked}: these are no sizes of a mesh of all {n} devices that can be used"
+        )
     tries = (False, True) if sequence is None else (sequence,)
-    found = best_of(_styled(space, shapes, budget, tries), len(shapes))
+    found = best_of(_styled(space, shapes, asked, budget, tries), len(shapes))
     if not found:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
     return best_judged(space, found, "styles of modules", budget, progress)
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What a user may have said of the sizes of a mesh; None: all are tried."""
+
+    replicate: int | None = None
+    shard: int | None = None
+    tp: int | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if (value := getattr(self, one.name)) is not None:
+                checks.integer(one.name, value, 1)
+
+    def __str__(self) -> str:
+        said = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return ", ".join(f"{name} is {value}" for name, value in said if value is not None)
+
+    def open(self, mesh: Mesh) -> Iterator[tuple[Mesh, str]]:
+        """A mesh of one axis of data, and those with that axis in two, each with how parameters lie
+        on the outermost axis.
+        """
+        if self.tp not in (None, tensor_parts(mesh)):
+            return
+        n = mesh.size // tensor_parts(mesh)
+        ways = [(mesh, "whole", n, 1)]
+        ways += [(mesh, "flat", 1, n)] if n > 1 else []
+        for two in in_two(mesh):
+            parts = two.shape[two.names.index(PARTS)]
+            ways.append((two, "whole", n // parts, parts))
+        for one, state, replicas, parts in ways:
+            if self.replicate in (None, replicas) and self.shard in (None, parts):
+                yield one, state
+
+
 def _styled(
-    space: Space, shapes: list[Mesh], budget: Budget, tries: tuple[bool, ...]
+    space: Space, shapes: list[Mesh], asked: Sizes, budget: Budget, tries: tuple[bool, ...]
 ) -> Iterator[Ranked]:
     """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
     best: tuple[Ranked, Way] | None = None
-    for mesh in shapes:
-        for way in _ways(space, mesh, tries):
+    for shape in shapes:
+        for mesh, way in _ways(space, shape, asked, tries):
             if budget.is_cut:
                 return
             found = solved(space, mesh, way)
@@ -118,7 +170,7 @@ class Way:
     Attributes
     ----------
     state : str
-        How parameters lie on the outer axis: "whole" or "flat".
+        How parameters lie on the outermost axis: "whole" or "flat".
     lays : dict of int to int
         The factors by which parameters are cut on the inner axis, by node.
     sequence : bool
@@ -134,16 +186,17 @@ def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
     return one[0].key
 
 
-def _ways(space: Space, mesh: Mesh, tries: tuple[bool, ...]) -> Iterator[Way]:
+def _ways(
+    space: Space, mesh: Mesh, asked: Sizes, tries: tuple[bool, ...]
+) -> Iterator[tuple[Mesh, Way]]:
     """All columns, then rows; and what the solver would cut. Each with sequence parallelism, too,
-    or as ``tries`` has it, where that can be said.
+    or as ``tries`` has it, where that can be said; and with all that is open of the outer axis.
     """
-    states = ("whole", "flat") if DATA in mesh.names else ("whole",)
     forward = Forward.of(space.structure, tensor_parts(mesh))
     for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
         for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
-            for state in states:
-                yield Way(state, lays, sequence)
+            for one, state in asked.open(mesh):
+                yield one, Way(state, lays, sequence)
 
 
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
@@ -163,9 +216,9 @@ def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
 
 def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     """The cheapest labels of a way; None: there are none, or an axis shares nothing."""
-    structure, masks = space.structure, []
-    if DATA in mesh.names:
-        masks.append(by_batch(structure, way.state))
+    structure = space.structure
+    states = {DATA: way.state, REPLICAS: "whole", PARTS: "flat"}
+    masks = [by_batch(structure, states[name]) for name in mesh.names if name in states]
     if MODEL in mesh.names:
         forward = Forward.of(structure, tensor_parts(mesh))
         styled = forward.styled(way.lays, sequence=way.sequence)

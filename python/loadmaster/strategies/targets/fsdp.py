@@ -35,14 +35,12 @@ from loadmaster.strategies.targets.replicas import (
     is_hopeless,
     numbers_of_devices,
 )
+from loadmaster.strategies.targets.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms import shard
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.reducer import updated_last
 
 NAME = "fsdp"
-
-#: Names of the axes of meshes: replicas outside, and what shards parameters inside.
-OUTER, INNER = "replicate", "shard"
 
 SEMANTICS = Semantics(
     system="torch.distributed.fsdp.fully_shard",
@@ -169,7 +167,7 @@ def recipe_of(
     recompute: Sequence[str] = (),
 ) -> Recipe:
     """The recipe of fully sharded data parallelism on a mesh of one axis, or of two."""
-    graph, names = problem.model, (OUTER, INNER)[-len(sizes) :]
+    graph, names = problem.model, (REPLICAS, PARTS)[-len(sizes) :]
     mesh = Mesh.of(
         dict(zip(names, sizes, strict=True)),
         [problem.cluster.devices[d].name for d in devices],

@@ -1,7 +1,8 @@
 """Grids of devices as Megatron-LM has them: tensor parallelism inside of replicas inside of stages.
 
-A grid is tp x dp x pp devices, with a number of micro-batches and of runs of layers per stage, and
-with layers recomputed or not. What the layers take for one micro-batch is read off a simulation in
+A grid is tp x dp x pp devices, with a number of micro-batches and of runs of layers per stage, with
+some or all of the layers recomputed or nothing, and with routed experts apart on ep of the dp
+replicas. What the layers take for one micro-batch is read off a simulation in
 which the devices of one stage have all of them, two micro-batches one after the other: collectives,
 and what overlaps with them, are in it. Where stages are cut, and what a schedule makes of that, is
 estimated from these seconds; the judge has the last word on the best few.
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +29,6 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
-from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
@@ -44,6 +45,9 @@ from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.targets.again import NOTHING, Again, whole_layers
+from loadmaster.strategies.targets.expert_parallel import AXIS as EXPERTS
+from loadmaster.strategies.targets.expert_parallel import number_of_experts
 from loadmaster.strategies.targets.layer_space import LayerSpace
 from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
 from loadmaster.transforms.layout import Layout
@@ -56,10 +60,10 @@ MOST_MICRO = 64
 _EVEN = 0.002
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Grid:
     """Sizes: of the tensor-parallel group, of replicas, of stages; micro-batches, runs of layers
-    per stage; whether layers are recomputed.
+    per stage; what is recomputed; how many of the replicas have the experts apart.
     """
 
     tp: int
@@ -67,7 +71,8 @@ class Grid:
     pp: int = 1
     m: int = 1
     chunks: int = 1
-    again: bool = False
+    again: Again = NOTHING
+    ep: int = 1
 
     @property
     def size(self) -> int:
@@ -83,9 +88,10 @@ class Grid:
     def words(self) -> str:
         """The grid in words."""
         each = f", {self.chunks} runs of layers per stage" if self.chunks > 1 else ""
-        again = ", layers recomputed" if self.again else ""
+        again = f", {self.again.words} recomputed" if self.again.lines else ""
+        experts = f" (ep {self.ep})" if self.ep > 1 else ""
         micro = counted(self.m, "micro-batch", "micro-batches")
-        return f"tp {self.tp} x dp {self.dp} x pp {self.pp}{each}, {micro}{again}"
+        return f"tp {self.tp} x dp {self.dp}{experts} x pp {self.pp}{each}, {micro}{again}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Asked:
     dp: int | None = None
     m: int | None = None
     chunks: int | None = None
-    again: bool | None = None
+    ep: int | None = None
 
 
 @dataclass(eq=False)
@@ -123,6 +129,8 @@ class Grids:
         Whether what lies between the products may be cut by tokens.
     flat : bool
         Whether replicas have a part each of the optimizer's state (ZeRO 1).
+    levels : sequence of Again
+        What may be recomputed: a level is tried where those before it do not fit.
     over : set of Grid
         Those that the judge found not to fit.
     """
@@ -132,8 +140,9 @@ class Grids:
     batch: int
     sequence: bool = True
     flat: bool = True
+    levels: Sequence[Again] = (NOTHING,)
     over: set[Grid] = field(default_factory=set)
-    _labels: dict[tuple[int, int], Ranked | None] = field(default_factory=dict)
+    _labels: dict[tuple[int, int, int], Ranked | None] = field(default_factory=dict)
     _costs: dict[Grid, StageCosts] = field(default_factory=dict)
 
     @cached_property
@@ -165,19 +174,19 @@ class Grids:
         return LayerSpace(self.problem, self.batch, found=self.found.cuts, listed=self.found)
 
     @cached_property
-    def recomputed(self) -> tuple[str, ...]:
-        """Patterns of the layers."""
-        path = ".".join(word for word in (self.found.cuts.root, self.found.name) if word)
-        return (f"{escaped_pattern(path)}.*" if path else "*",)
+    def full(self) -> Again:
+        """The level at which layers are recomputed as a whole."""
+        return Again.of(self.problem, "layers", (whole_layers(self.found),), self.kind)
 
     @cached_property
-    def work(self) -> tuple[float, float]:
-        """Seconds of all ops on one device, and of those of the forward pass of layers."""
-        problem = self.problem
-        time, op_of = problem.time[:, self.kind], problem.reduced.op_of
-        in_layers = np.zeros(problem.model.n_ops, dtype=bool)
-        in_layers[self.found.cuts.order[self.found.first :]] = True
-        return float(time.sum()), float(time[in_layers[op_of]].sum())
+    def n_experts(self) -> int:
+        """Into how many parts the routed experts of every layer go; 0: there are none."""
+        return 0 if self.space is None else number_of_experts(self.space.structure)
+
+    @cached_property
+    def work(self) -> float:
+        """Seconds of all ops on one device."""
+        return float(self.problem.time[:, self.kind].sum())
 
     # -- which there are ---------------------------------------------------------------------------
 
@@ -190,14 +199,20 @@ class Grids:
         for size in numbers:
             for pp in _divisors(size, asked.pp):
                 for tp in _divisors(size // pp, asked.tp):
+                    if tp > 1 and self.n_experts and not self.sequence:
+                        continue  # Megatron-LM trains no experts so.
                     dp = size // (pp * tp)
                     if asked.dp not in (None, dp) or self.batch % dp or pp > layers:
                         continue
                     if (pp, dp) != (1, 1) and self.batch // dp < min(pp, 2):
                         continue
-                    if tp * dp > 1 and self.labels(tp, dp) is None:
-                        continue
-                    yield Grid(tp, dp, pp)
+                    for ep in self._experts(dp, asked):
+                        if tp * dp == 1 or self.labels(tp, dp, ep) is not None:
+                            yield Grid(tp, dp, pp, ep=ep)
+
+    def _experts(self, dp: int, asked: Asked) -> list[int]:
+        """Numbers of replicas that have the experts apart: divisors of both numbers."""
+        return [ep for ep in _divisors(gcd(dp, self.n_experts or 1), asked.ep)]
 
     def micro(self, grid: Grid, asked: Asked) -> list[int]:
         """Numbers of micro-batches of a grid: the divisors of what a replica has."""
@@ -219,38 +234,39 @@ class Grids:
         """Seconds that a grid takes at least, about: what a device of one stage computes if that
         has all layers and the whole batch, over the number of stages, and the bubble.
         """
-        work, forward = self.work
-        ranked = self.labels(grid.tp, grid.dp) if grid.tp * grid.dp > 1 else None
-        computing = work if ranked is None else ranked.labels.seen.computing
-        again = grid.again * forward / (grid.tp * grid.dp)
+        ranked = self.labels(grid.tp, grid.dp, grid.ep)
+        computing = self.work if ranked is None else ranked.labels.seen.computing
+        again = grid.again.seconds / (grid.tp * grid.dp)
         bubble = (grid.pp - 1) / (grid.chunks * grid.m)
         return (computing + again) / grid.pp * (1 + bubble)
 
     # -- what they take ----------------------------------------------------------------------------
 
-    def labels(self, tp: int, dp: int) -> Ranked | None:
-        """The labels inside of a stage; None: there are none."""
-        if (tp, dp) not in self._labels:
-            self._labels[tp, dp] = self._labelled(tp, dp)
-        return self._labels[tp, dp]
+    def labels(self, tp: int, dp: int, ep: int = 1) -> Ranked | None:
+        """The labels inside of a stage; None: a stage is on one device, or there are none."""
+        if (tp, dp, ep) not in self._labels:
+            self._labels[tp, dp, ep] = self._labelled(tp, dp, ep) if tp * dp > 1 else None
+        return self._labels[tp, dp, ep]
 
-    def _labelled(self, tp: int, dp: int) -> Ranked | None:
+    def _labelled(self, tp: int, dp: int, ep: int) -> Ranked | None:
         space = self.space
         if space is None or (tp > 1 and not divides(Dimensions.of(self.problem.model), tp)):
             return None
-        axes = {name: size for name, size in (("dp", dp), ("tp", tp)) if size > 1}
+        sizes = ("dp", dp // ep), (EXPERTS, ep), ("tp", tp)
+        axes = {name: size for name, size in sizes if size > 1}
         names = [self.problem.cluster.devices[d].name for d in self.devices[: tp * dp]]
         return weights_cut(space, Mesh.of(axes, names), self.found, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
         """How ops are shared inside of a stage; None: a stage is on one device."""
-        ranked = self.labels(grid.tp, grid.dp) if grid.tp * grid.dp > 1 else None
+        ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None or self.space is None:
             return None
         made = layout_of(self.space, ranked)
         if not flat or grid.dp == 1:
             return made
-        return made.with_sharded_state(["optimizer"] * made.graph.n_ops, [0])
+        of_replicas = [i for i, name in enumerate(made.mesh.names) if name != "tp"]
+        return made.with_sharded_state(["optimizer"] * made.graph.n_ops, of_replicas)
 
     def costs(self, grid: Grid) -> StageCosts:
         """What the layers take for a micro-batch, and hold, on the devices of one stage."""
@@ -261,8 +277,7 @@ class Grids:
 
     def _probed(self, grid: Grid) -> StageCosts:
         each = self.batch // grid.m
-        modules = self.recomputed if grid.again else ()
-        layout = self.layout(grid, flat=self.flat)
+        modules, layout = grid.again.lines, self.layout(grid, flat=self.flat)
         problem = self.problem
         rows = (self.batch - each, each)
         probe = problem.transformed(in_micro_batches(problem.model, 2, modules, rows, layout))
@@ -309,7 +324,7 @@ class Grids:
         """Grids with their stages, those that are taken to be the fastest first.
 
         What does not fit, as it is estimated or as :attr:`over` has it when the next one is asked
-        for, comes again with layers recomputed and, without stages, with more micro-batches.
+        for, comes again with more recomputed and, without stages, with more micro-batches.
         """
         order = count()
         heap: list[tuple[float, int, Grid | Cut]] = []
@@ -327,7 +342,7 @@ class Grids:
 
         for size in self.sizes(asked):
             for m in self.micro(size, asked)[: 1 if size.pp == 1 else None]:
-                push_grid(replace(size, m=m, again=bool(asked.again)))
+                push_grid(replace(size, m=m, again=self.levels[0]))
         while heap:
             _, _, first = heapq.heappop(heap)
             if isinstance(first, Cut):
@@ -343,10 +358,11 @@ class Grids:
                     push_grid(other)
 
     def _smaller(self, grid: Grid, asked: Asked) -> Iterator[Grid]:
-        """What holds less: layers recomputed; without stages, more micro-batches."""
-        if not grid.again and asked.again is None:
-            yield replace(grid, again=True)
-        if grid.pp == 1 and grid.again == bool(asked.again):
+        """What holds less: more recomputed; without stages, more micro-batches."""
+        level = self.levels.index(grid.again)
+        if level + 1 < len(self.levels):
+            yield replace(grid, again=self.levels[level + 1])
+        if grid.pp == 1 and level == 0:
             yield from [replace(grid, m=m) for m in self.micro(grid, asked) if m > grid.m][:1]
 
     def _cuts(self, grid: Grid, asked: Asked, share: float) -> Iterator[Cut]:
@@ -358,21 +374,27 @@ class Grids:
                     yield found
             return
         # Nothing is in stages: the mirror of the labels says what a step takes.
-        ranked = self.labels(grid.tp, grid.dp) if grid.size > 1 else None
+        ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None:
             yield Cut(grid, self.least(grid))
-        elif grid.again or self._held(grid, ranked) <= self.memory:
-            again = grid.again * self.work[1] / grid.size
+        elif grid.again == self.levels[-1] or self._held(grid, ranked) <= self.memory:
+            again = grid.again.seconds / grid.size
             yield Cut(grid, ranked.labels.seen.step_time + again)
 
     def _held(self, grid: Grid, ranked: Ranked) -> float:
-        """Bytes of a device at the peak of the mirror, which has the optimizer's state whole."""
+        """Bytes of a device at the peak of the mirror, which has the optimizer's state whole, less
+        what is not kept.
+        """
         layout = self.layout(grid, flat=False)
         assert layout is not None
-        graph = layout.graph
-        state = graph.param_bytes[(layout.set_of >= 0) & (graph.stands_for != PARAMETER)].sum()
-        spared = float(state) / grid.tp * (1 - 1 / grid.dp) if self.flat else 0.0
-        return ranked.labels.seen.peak - spared
+        graph, mesh = layout.graph, layout.mesh
+        state = (layout.set_of >= 0) & (graph.stands_for != PARAMETER)
+        is_cut, sizes = layout.labels[:, state] != 0, np.array(mesh.shape)[:, None]
+        has = graph.param_bytes[state] / np.where(is_cut, sizes, 1).prod(axis=0)
+        replicas = np.array([[name != "tp"] for name in mesh.names])
+        parts = np.where(replicas & ~is_cut, sizes, 1).prod(axis=0)
+        spared = float((has * (1 - 1 / parts)).sum()) if self.flat else 0.0
+        return ranked.labels.seen.peak - spared - grid.again.spared / grid.size
 
     # -- the judge ---------------------------------------------------------------------------------
 
@@ -388,7 +410,7 @@ class Grids:
         grid, problem = cut.grid, self.problem
         stage, layout = self.stage(cut), self.layout(grid, flat=flat)
         micro = Micro(grid.m, grid.schedule, grid.chunks)
-        modules = self.recomputed if grid.again else ()
+        modules = grid.again.lines
         slices = np.array(self.devices[: grid.size]).reshape(grid.pp, -1)
         table = np.tile(slices, (grid.chunks, 1))
         inside = None if layout is None else replace(layout, stage=stage)

@@ -1,28 +1,40 @@
 """torchtitan: degrees of parallelism of a decoder, as its configuration has them.
 
 Fully sharded data parallelism in replicas (:mod:`.fsdp`), or tensor parallelism in replicas in a
-pipeline of runs of layers (:mod:`.megatron`): the better, with layers recomputed or not.
+pipeline of runs of layers, with replicas whole (:mod:`.grids`) or in parts
+(:mod:`.sharded_grids`): the best, with layers recomputed or not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.base.errors import InfeasibleError
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import FLAT
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.recipe import Recipe
+from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.targets import fsdp, megatron
+from loadmaster.strategies.targets import fsdp
+from loadmaster.strategies.targets.again import NOTHING, Again
 from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.grids import Asked, Grids
 from loadmaster.strategies.targets.layered import is_encoder, listed_layers
+from loadmaster.strategies.targets.megatron import ANY, fastest
 from loadmaster.strategies.targets.replicas import check_kind, numbers_of_devices
+from loadmaster.strategies.targets.sharded_grids import ShardedGrids
+from loadmaster.strategies.targets.uniform_meshes import DATA, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import batch_size
 
 NAME = "torchtitan"
 
@@ -45,6 +57,8 @@ def torchtitan(
     *,
     root: str = "",
     layers: str | None = None,
+    replicate: int | None = None,
+    shard: int | None = None,
     tp: int | None = None,
     pp: int | None = None,
     micro_batches: int | None = None,
@@ -63,6 +77,9 @@ def torchtitan(
         larger one.
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
+    replicate, shard : int, optional
+        How many replicas of the state of a stage there are, and how many devices have a part each
+        of one; 1: it is whole. Absent: several are tried.
     tp, pp : int, optional
         Sizes. Absent: several are tried.
     micro_batches : int, optional
@@ -80,35 +97,80 @@ def torchtitan(
         Nothing of that fits.
     """
     check_kind(problem, NAME)
+    sizes = {"replicate": replicate, "shard": shard, "tp": tp, "pp": pp, "micro": micro_batches}
+    for name, value in sizes.items():
+        if value is not None:
+            checks.integer(name, value, 1)
     found = listed_layers(NAME, problem, root, layers)
     if is_encoder(found):
         raise refused(NAME, f"the attention in the layers {found.name!r} is not causal")
+    asked = Asked(tp, pp, m=micro_batches, ep=1)
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     made: list[Candidate] = []
-    with suppress(InfeasibleError):
-        one = megatron.megatron(
-            problem,
-            root=root,
-            layers=layers,
-            tp=tp,
-            pp=pp,
-            micro_batches=micro_batches,
-            recompute=recompute,
-            distributed_optimizer=False,
-            time_limit=time_limit,
-            progress=progress,
-        )
-        made += [one] if degrees(problem.model, one.problem.program.recipe) else []
-    several = any(len(devices) > 1 for devices in numbers_of_devices(problem, NAME, None))
-    if several and max(tp or 1, pp or 1) == 1 and micro_batches is None:
-        with suppress(InfeasibleError):
-            made.append(fsdp.plan(problem, recompute=recompute, progress=progress))
+    for grids in _grids(problem, found, replicate, shard):
+        if isinstance(grids, ShardedGrids) and grids.word == "again" and _has_room(made[-1:]):
+            continue
+        grids.levels = _levels(grids, recompute)
+        dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
+        some = replace(asked, dp=dp)
+        best = fastest(grids, some, budget, progress)
+        if best is None and problem.best_effort:
+            best = fastest(grids, some, budget, progress, ANY)
+        if best is not None and degrees(problem.model, best[0].problem.program.recipe):
+            made.append(best[0])
+    if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1:
+        with suppress(InfeasibleError, InputError):
+            made.append(_sharded(problem, replicate, shard, recompute, progress))
     if not made:
         raise InfeasibleError(
             "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
             f"{len(found)} layers that fit: give more memory, or a batch that more devices divide"
         )
-    best = problem.objective.best(made)
-    return accepted(best.problem, Outcome(best, 1.0))
+    best_of_all = problem.objective.best(made)
+    return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))
+
+
+def _has_room(made: list[Candidate]) -> bool:
+    """Whether these fit with nothing recomputed: to hold less would gain them nothing."""
+    recipes = [one.problem.program.recipe for one in made]
+    return (
+        bool(made)
+        and all(one.fits for one in made)
+        and not any(recipe.recompute for recipe in recipes if recipe is not None)
+    )
+
+
+def _grids(
+    problem: Problem, found: LayerList, replicate: int | None, shard: int | None
+) -> Iterator[Grids]:
+    """Grids with state whole, and in parts, kept or gathered again."""
+    batch = batch_size(problem.model) or 1
+    if shard in (None, 1):
+        yield Grids(problem, found, batch, flat=False)
+    if shard != 1:
+        for word in ("kept", "again"):
+            yield ShardedGrids(problem, found, batch, replicate=replicate, shard=shard, word=word)
+
+
+def _levels(grids: Grids, recompute: bool | None) -> tuple[Again, ...]:
+    """What may be recomputed: nothing, or layers as a whole."""
+    return (NOTHING,) * (recompute is not True) + (grids.full,) * (recompute is not False)
+
+
+def _sharded(
+    problem: Problem,
+    replicate: int | None,
+    shard: int | None,
+    recompute: bool | None,
+    progress: Progress | None,
+) -> Candidate:
+    """State in parts on devices that share nothing but the batch."""
+    n = max(map(len, numbers_of_devices(problem, NAME, None)))
+    parts = n // replicate if replicate and shard is None else shard
+    replicas = replicate * parts if replicate and parts else None
+    return fsdp.plan(
+        problem, replicas=replicas, shard_size=parts, recompute=recompute, progress=progress
+    )
 
 
 def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
@@ -121,15 +183,15 @@ def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
     inside = recipe.inside
     layout = None if inside is None else Layout.of(graph, inside)
     for axis in recipe.mesh.axes:
-        word = {fsdp.OUTER: "dp_replicate", fsdp.INNER: "dp_shard"}.get(axis.name, axis.name)
-        if word == "dp":
+        word = axis.name
+        if word in (DATA, REPLICAS, PARTS):
             assert layout is not None, "the axis is inside of stages"
-            flat = layout.labels[layout.mesh.names.index("dp")] == FLAT
+            flat = layout.labels[layout.mesh.names.index(word)] == FLAT
             is_whole = ~flat[graph.stands_for == PARAMETER]
-            if is_whole.any() and flat.any():
+            if word != PARTS and is_whole.any() and flat.any():
                 return None
             word = "dp_shard" if np.any(flat) else "dp_replicate"
-        if word not in found or axis.shares is not None:
+        if found.get(word) != 1 or axis.shares is not None:
             return None
         found[word] = axis.size
     return found

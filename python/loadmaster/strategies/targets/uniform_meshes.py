@@ -1,8 +1,12 @@
-"""Meshes of all usable devices whose parts are equal: data parallelism outside, tensors inside."""
+"""Meshes of all usable devices whose parts are equal: data parallelism outside, tensors inside.
+
+Data parallelism has one axis; or two, replicas of what devices near each other share (HSDP).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from loadmaster.judge.problem import Problem
 from loadmaster.model.families import families
@@ -12,6 +16,10 @@ from loadmaster.strategies.simple.data_parallel import usable
 
 #: Names of the outer axis, which shares the batch, and of the inner one, which cuts tensors.
 DATA, MODEL = "dp", "tp"
+
+#: Names of the two axes that the outer one may be taken apart into: replicas, and the devices near
+#: each other that have a part each of what is replicated.
+REPLICAS, PARTS = "replicate", "shard"
 
 
 def tensor_parts(mesh: Mesh) -> int:
@@ -42,3 +50,19 @@ def uniform_meshes(problem: Problem) -> Iterator[Mesh]:
             axes = tuple(MeshAxis(name, size) for name, size in sizes.items() if size > 1)
             if axes:
                 yield Mesh(axes, devices)
+
+
+def in_two(mesh: Mesh) -> Iterator[Mesh]:
+    """The meshes in which the outer axis is replicas of parts, the most parts first.
+
+    >>> [two.shape for two in in_two(Mesh.of({"dp": 8, "tp": 2}))]
+    [(2, 4, 2), (4, 2, 2)]
+    """
+    if DATA not in mesh.names:
+        return
+    at = mesh.names.index(DATA)
+    n = mesh.shape[at]
+    for parts in range(n // 2, 1, -1):
+        if n % parts == 0:
+            two = MeshAxis(REPLICAS, n // parts), MeshAxis(PARTS, parts)
+            yield replace(mesh, axes=(*mesh.axes[:at], *two, *mesh.axes[at + 1 :]))

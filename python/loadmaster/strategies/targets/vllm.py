@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.expert import ranges
 from loadmaster.strategies.targets.base import Semantics, refused, target
+<<<<<<< HEAD
 from loadmaster.strategies.targets.layered import (
     in_runs,
     inference_layers,
@@ -32,6 +34,11 @@ from loadmaster.strategies.targets.layered import (
     layer_of,
 )
 from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
+=======
+from loadmaster.strategies.targets.expert_parallel import number_of_experts
+from loadmaster.strategies.targets.layered import in_runs, inference_layers, layer_of
+from loadmaster.strategies.targets.tensor_parallel import Experts, divides, weights_cut
+>>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
 
 NAME = "vllm"
 
@@ -39,9 +46,14 @@ SEMANTICS = Semantics(
     system="vLLM",
     models="the inference of a transformer: a list of layers with attention",
     splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
+<<<<<<< HEAD
     "parallelism)",
     unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
     "devices",
+=======
+    "parallelism), which have routed experts in parts, or apart (expert parallelism)",
+    unit="a run of layers per stage (pipeline parallelism), or all layers on all devices",
+>>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
     moves="activations to the next run of layers, and an all-reduce after each product by rows",
     launches="each device's process its own ops",
     memory="weights of its part, and activations; not the cache of keys and values",
@@ -56,6 +68,7 @@ def vllm(
     layers: str | None = None,
     tp: int | None = None,
     pp: int | None = None,
+    expert_parallel: bool | None = None,
 ) -> Candidate:
     """The best sizes of tensor parallelism and of pipeline parallelism.
 
@@ -69,8 +82,15 @@ def vllm(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp : int, optional
+<<<<<<< HEAD
         Sizes. Absent: powers of two whose product the devices are enough for. An encoder has no
         stages: vLLM's classes of encoders know none.
+=======
+        Sizes. Absent: powers of two whose product the devices are enough for.
+    expert_parallel : bool, optional
+        Whether each device of a stage has some routed experts whole, or a part of each. Absent:
+        what is better.
+>>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
 
     Raises
     ------
@@ -83,20 +103,34 @@ def vllm(
         if value is not None:
             checks.integer(name, value, 1)
     found = inference_layers(NAME, problem, root, layers)
+<<<<<<< HEAD
     if is_encoder(found):
         if pp not in (None, 1):
             raise refused(NAME, f"pp is {pp}, and it has no stages of an encoder")
         pp = 1
+=======
+    if expert_parallel and not _has_experts(problem):
+        raise refused(NAME, "the model has no routed experts, and expert_parallel has them apart")
+>>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
     family = [name for name, _ in families(problem.cluster)]
     gpus = [d for d, name in enumerate(family) if name != "cpu"] or list(range(len(family)))
     layer = layer_of(problem, found)
-    made = list(_candidates(problem, found, layer, gpus, tp, pp))
+    experts: list[Experts] = ["cut"] * (expert_parallel is not True)
+    experts += ["apart"] * (expert_parallel is not False)
+    made = list(_candidates(problem, found, layer, gpus, tp, pp, experts))
     if not made:
         raise InfeasibleError(
             f"{len(gpus)} devices do not hold the {len(found)} layers, in runs or in equal parts"
         )
     best = problem.objective.best(made)
     return accepted(best.problem, Outcome(best, 1.0))
+
+
+def _has_experts(problem: Problem) -> bool:
+    try:
+        return number_of_experts(Space.of(problem).structure) > 0
+    except InputError:
+        return False
 
 
 def _candidates(
@@ -106,14 +140,15 @@ def _candidates(
     gpus: list[int],
     tp: int | None,
     pp: int | None,
+    experts: list[Experts],
 ) -> Iterator[Candidate]:
     """What is judged: of each size of a stage, each number of stages."""
     sizes = [1 << i for i in range(len(gpus).bit_length())]
     for k in sizes if tp is None else [tp]:
-        labels = _labels(problem, found, gpus[:k]) if k > 1 else None
-        if k > len(gpus) or (k > 1 and labels is None):
+        if k > len(gpus):
             continue
-        for p in sizes if pp is None else [pp]:
+        ways = _labels(problem, found, gpus[:k], experts) if k > 1 else [None]
+        for p, labels in product(sizes if pp is None else [pp], ways):
             if p * k > len(gpus) or p > len(found):
                 continue
             if labels is None:
@@ -129,18 +164,27 @@ def _candidates(
                 yield one
 
 
-def _labels(problem: Problem, found: LayerList, gpus: list[int]) -> tuple[Space, Ranked] | None:
-    """Labels of all layers in equal parts on some devices; None: heads do not go into so many."""
-    if not divides(Dimensions.of(problem.model), len(gpus)):
-        return None
+def _labels(
+    problem: Problem, found: LayerList, gpus: list[int], experts: list[Experts]
+) -> list[tuple[Space, Ranked] | None]:
+    """Labels of all layers in equal parts on some devices, with routed experts cut or apart; none:
+    heads, or experts that are apart, do not go into so many.
+    """
+    k = len(gpus)
+    if not divides(Dimensions.of(problem.model), k):
+        return []
     try:
         space = Space.of(problem)
     except InputError:
-        return None
+        return []
     names = tuple(problem.cluster.devices[d].name for d in gpus)
-    mesh = replace(Mesh.of({"tp": len(gpus)}), devices=names)
-    ranked = weights_cut(space, mesh, found, sequence=False)
-    return None if ranked is None else (space, ranked)
+    mesh = replace(Mesh.of({"tp": k}), devices=names)
+    n_experts, made = number_of_experts(space.structure), list[tuple[Space, Ranked] | None]()
+    for way in experts if n_experts else experts[:1]:
+        if way == "cut" or n_experts % k == 0:
+            ranked = weights_cut(space, mesh, found, sequence=False, experts=way)
+            made += [] if ranked is None else [(space, ranked)]
+    return made
 
 
 def _in_stages(

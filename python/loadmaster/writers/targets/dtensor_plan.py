@@ -31,7 +31,7 @@ from loadmaster.strategies.targets.module_styles import (
     Styled,
     alike,
 )
-from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL
+from loadmaster.strategies.targets.uniform_meshes import DATA, MODEL, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import only_gradients
 from loadmaster.writers.targets.refusal import Reason, refusal
@@ -132,12 +132,18 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
 
 
 def axes_by_role(layout: Layout) -> list[str]:
-    """What each axis of a layout is called here: that of the batch, if most ops are cut by it."""
-    cut = _cut(layout)
-    return [
+    """What each axis of a layout is called here: that of the batch, if most ops are cut by it; two
+    of these, if parameters are whole on the outer and in parts on the inner one.
+    """
+    found = [
         DATA if 2 * is_batch[some].sum() >= some.sum() else MODEL
-        for some, is_batch in zip(cut, layout.is_batch, strict=True)
+        for some, is_batch in zip(_cut(layout), layout.is_batch, strict=True)
     ]
+    flat = (layout.labels[:, layout.graph.stands_for == PARAMETER] == FLAT).any(axis=1)
+    of_batch = [at for at, name in enumerate(found) if name == DATA]
+    if flat[of_batch].tolist() == [False, True]:
+        found[of_batch[0]], found[of_batch[1]] = REPLICAS, PARTS
+    return found
 
 
 def _cut(layout: Layout) -> NDArray[np.bool_]:
@@ -212,8 +218,8 @@ class _Said:
             names = [self.graph.names[self.structure.op[n]] for n in self._others(self.styled)]
             if names:
                 found.append(("styles of modules cut these in another way", names))
-        if DATA in self.mesh.names:
-            found += self._data_reasons(self.mesh.names.index(DATA))
+        for axis in self.of_batch:
+            found += self._data_reasons(axis)
         if any(axis.shares is not None for axis in self.mesh.axes):
             found.append("devices have unequal shares")
         return found
@@ -229,7 +235,7 @@ class _Said:
                 [repr(names[op]) for op in others],
             )
         updates = (layout.set_of >= 0) & (self.graph.stands_for != PARAMETER)
-        if not self.is_flat and (self.labels[axis, updates] != 0).any():
+        if not self._is_flat(axis) and (self.labels[axis, updates] != 0).any():
             yield "updates are shared among replicas, and parameters are whole"
 
     def _name(self, module: str) -> str:
@@ -247,7 +253,7 @@ class _Said:
         mesh = ", ".join(f"{name!r}: {size}" for name, size in self._axes())
         lines = [self._head(), "from __future__ import annotations", ""]
         lines += ["import torch"] if is_fused else []
-        if DATA in self.mesh.names:
+        if self.of_batch:
             lines.append("from torch.distributed.fsdp import fully_shard")
         if names:
             of = "DTensor, Replicate, Shard" if is_fused else "Replicate, Shard"
@@ -271,17 +277,23 @@ class _Said:
         there is one more, of one place, on which fully_shard cuts nothing.
         """
         axes = [(axis.name, axis.size) for axis in self.mesh.axes]
-        if DATA not in self.mesh.names or self.is_flat:
+        if not self.are_whole:
             return axes
-        at = self.mesh.names.index(DATA) + 1
+        at = self.of_batch[0] + 1
         return [*axes[:at], (_ONE, 1), *axes[at:]]
 
     @property
-    def is_flat(self) -> bool:
-        """Whether parameters lie in parts on the outer axis."""
-        if DATA not in self.mesh.names:
-            return False
-        axis = self.mesh.names.index(DATA)
+    def of_batch(self) -> list[int]:
+        """The axes that share the batch."""
+        return [at for at, name in enumerate(self.mesh.names) if name != MODEL]
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether the batch is shared, and no axis that shares it has parameters in parts."""
+        return bool(self.of_batch) and not any(map(self._is_flat, self.of_batch))
+
+    def _is_flat(self, axis: int) -> bool:
+        """Whether parameters lie in parts on an axis."""
         nodes = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
         return any(self._lay(axis, n) == FLAT for n in nodes)
 
@@ -311,7 +323,7 @@ class _Said:
                 "Classes of the loss are shared out: run loss and backward within",
                 "torch.distributed.tensor.parallel's loss_parallel().",
             ]
-        if DATA in self.mesh.names and not self.is_flat:
+        if self.are_whole:
             lines += [
                 "",
                 f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of",
@@ -340,10 +352,10 @@ class _Said:
         lines += [f"    parallelize_module(model, mesh['tp'], {table})" for table in tables]
         for module, name, owner in self._tied():
             lines.append(f"    model.{module}.{name} = model.{owner}.{name}")
-        if DATA in self.mesh.names:
-            at, more = f"{DATA!r}", ""
-            if not self.is_flat:
-                at, more = f"{DATA!r}, {_ONE!r}", ", reshard_after_forward=False"
+        if self.of_batch:
+            at, more = ", ".join(repr(self.mesh.names[axis]) for axis in self.of_batch), ""
+            if self.are_whole:
+                at, more = f"{at}, {_ONE!r}", ", reshard_after_forward=False"
             for layers in self._lists():
                 lines += [
                     f"    for layer in model.{layers}:",

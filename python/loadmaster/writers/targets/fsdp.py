@@ -17,7 +17,8 @@ from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
-from loadmaster.strategies.targets.fsdp import INNER, NAME, OUTER, unit_patterns
+from loadmaster.strategies.targets.fsdp import NAME, unit_patterns
+from loadmaster.strategies.targets.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients
 from loadmaster.writers.targets.figures import figures
@@ -187,7 +188,7 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     found = {}
     for op, (unit, _) in zip(of, units, strict=True):
         shape = [int(size) for size in parse_output(graph.outputs[op])[0][1] or ()]
-        n, k = (shape or [1])[0], mesh[INNER]
+        n, k = (shape or [1])[0], mesh[PARTS]
         each = -(-n // k)
         rows = [[min(i * each, n), min((i + 1) * each, n)] for i in range(k)]
         found[_below(graph.names[op], root)] = {
@@ -202,7 +203,7 @@ def _mesh(layout: Layout) -> dict[str, int]:
     """The sizes of the mesh, by the names of the file."""
     inner = _inner(layout)[0]
     outer = int(np.prod([size for i, size in enumerate(layout.mesh.shape) if i != inner]))
-    return {**({OUTER: outer} if outer > 1 else {}), INNER: layout.mesh.shape[inner]}
+    return {**({REPLICAS: outer} if outer > 1 else {}), PARTS: layout.mesh.shape[inner]}
 
 
 def _inner(layout: Layout) -> list[int]:

@@ -13,15 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import INPUT, PARAMETER
+from loadmaster.model.made_anew import MadeAnew, Segments
 from loadmaster.model.micro import Micro
 from loadmaster.model.patterns import innermost
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
-from loadmaster.strategies.targets.tensor_parallel import in_layers, shared
+from loadmaster.strategies.targets.expert_parallel import (
+    experts_apart,
+    number_of_experts,
+    shared,
+)
+from loadmaster.strategies.targets.megatron_modules import lines_of_modules
+from loadmaster.strategies.targets.tensor_parallel import in_layers
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients
 from loadmaster.writers.targets.layers import (
@@ -33,6 +41,9 @@ from loadmaster.writers.targets.layers import (
 )
 from loadmaster.writers.targets.processes import devices_of, no_replicas
 from loadmaster.writers.targets.refusal import Reason
+
+#: What an axis of tensor parallelism is called, by what it does with routed experts.
+_CUT, _APART = "tensor-parallel group has", "tensor-parallel group with experts apart has"
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,16 @@ class Grid:
         Whether replicas have a part each of the optimizer's state.
     recomputed : tuple of int
         Of each run, how many of its layers are recomputed, from its first one on.
+    selective : tuple of str
+        What is recomputed of all layers alike, in Megatron-LM's words, where these are not
+        recomputed as a whole.
+    ep : int
+        How many of the replicas have routed experts apart.
+    apart : bool
+        Whether each device of a tensor-parallel group has routed experts whole, others than the
+        next one.
+    experts : int
+        Of every layer, where devices have experts apart.
     """
 
     devices: tuple[int, ...]
@@ -68,6 +89,10 @@ class Grid:
     sequence: bool = False
     flat: bool = False
     recomputed: tuple[int, ...] = ()
+    selective: tuple[str, ...] = ()
+    ep: int = 1
+    apart: bool = False
+    experts: int = 0
 
     @property
     def pp(self) -> int:
@@ -141,6 +166,7 @@ def _of_recipe(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | No
     if batch % (dp * micro.n):
         reasons.append(f"{dp} replicas do not do {batch} samples in {micro.n} equal micro-batches")
     again = _recomputed(plan, found, counts, reasons)
+    selective = _selective(plan, found, reasons)
     on = recipe.mesh.on(plan.cluster)
     if not counts or axes is None:
         devices = on
@@ -156,6 +182,10 @@ def _of_recipe(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | No
         axes is not None and axes.sequence,
         axes is not None and axes.flat,
         again,
+        selective,
+        1 if axes is None else axes.ep,
+        axes is not None and axes.apart,
+        0 if axes is None else axes.experts,
     )
 
 
@@ -186,31 +216,42 @@ class _Axes:
     dp: int
     sequence: bool
     flat: bool
+    ep: int
+    apart: bool
+    experts: int
 
     @classmethod
     def of(cls, layout: Layout, found: LayerList, reasons: list[Reason]) -> _Axes:
         """Each as what fewer ops speak against."""
         structure = Structure.of(layout.dimensions)
         graph, mesh = layout.graph, layout.mesh
-        as_replicas = _against(layout, structure, shared(structure, ("whole", "flat")))
-        as_tensors = _against(layout, structure, in_layers(structure, found, sequence=True))
-        of_tensors = [len(t) < len(r) for r, t in zip(as_replicas, as_tensors, strict=True)]
-        for axis, name in enumerate(mesh.names):
-            ops = as_tensors[axis] if of_tensors[axis] else as_replicas[axis]
-            kind = "tensor-parallel group has" if of_tensors[axis] else "replica has"
-            if ops:
+        masks = {
+            "replica has": shared(structure, ("whole", "flat")),
+            "group of replicas with experts apart has": experts_apart(structure, ("whole", "flat")),
+            _CUT: in_layers(structure, found, sequence=True),
+            _APART: in_layers(structure, found, sequence=True, experts="apart"),
+        }
+        against = {kind: _against(layout, structure, mask) for kind, mask in masks.items()}
+        # Of kinds that say as much the first counts.
+        kinds = [min(masks, key=lambda kind: len(against[kind][i])) for i in range(len(mesh.names))]
+        for axis, (name, kind) in enumerate(zip(mesh.names, kinds, strict=True)):
+            if ops := against[kind][axis]:
                 named = [repr(graph.names[op]) for op in ops]
                 reasons.append((f"on axis {name!r} ops are shared otherwise than a {kind}", named))
         parameters = np.flatnonzero(graph.stands_for == PARAMETER)
         whole = [graph.names[op] for op in parameters if (layout.labels[:, op] == FLAT).any()]
         if whole:
             reasons.append(("parameters are in parts among replicas", list(map(repr, whole))))
-        inner = [axis for axis, is_tensor in enumerate(of_tensors) if is_tensor]
+        replicas, experts, inner = (
+            [axis for axis, kind in enumerate(kinds) if kind in said]
+            for said in ([*masks][:1], [*masks][1:2], (_CUT, _APART))
+        )
         if len(inner) > 1:
             names = [repr(mesh.names[axis]) for axis in inner]
             reasons.append(("several axes cut weights", names))
-        outer = [axis for axis in range(len(of_tensors)) if axis not in inner]
         updates = (layout.set_of >= 0) & (graph.stands_for != PARAMETER)
+        outer = [*replicas, *experts]
+        is_apart = any(kinds[axis] == _APART for axis in inner)
         return cls(
             mesh.shape,
             (*outer, *inner),
@@ -218,6 +259,9 @@ class _Axes:
             math.prod(mesh.shape[axis] for axis in outer),
             any(_by_tokens(layout, found, axis) for axis in inner),
             bool((layout.labels[outer][:, updates] == FLAT).any()),
+            math.prod(mesh.shape[axis] for axis in experts),
+            is_apart,
+            number_of_experts(structure) if is_apart or experts else 0,
         )
 
 
@@ -240,7 +284,7 @@ def _by_tokens(layout: Layout, found: LayerList, axis: int) -> bool:
     words = layout.recipe().words(layout.graph)[layout.mesh.names[axis]]
     graph = layout.graph
     return any(
-        word == "token" and "norm" in kind and layer_number(module, found) >= 0
+        word == "token" and ("norm" in kind or "rsqrt" in kind) and layer_number(module, found) >= 0
         for word, kind, module in zip(words, graph.kinds, graph.modules, strict=True)
     )
 
@@ -250,7 +294,7 @@ def _recomputed(
 ) -> tuple[int, ...]:
     """How many layers of each run are recomputed, from its first one on."""
     assert plan.recipe is not None
-    patterns = plan.recipe.recompute
+    patterns = [line for line in plan.recipe.recompute if not MadeAnew.parse(line).only]
     if not patterns:
         return ()
     paths = dict.fromkeys(plan.graph.modules)
@@ -270,3 +314,26 @@ def _recomputed(
             break
         first += n
     return tuple(numbers)
+
+
+def _selective(plan: Plan, found: LayerList, reasons: list[Reason]) -> tuple[str, ...]:
+    """What lines recompute of all layers, by the names of Megatron's modules."""
+    assert plan.recipe is not None
+    lines = [line for line in plan.recipe.recompute if MadeAnew.parse(line).only]
+    if not lines:
+        return ()
+    if len(lines) < len(plan.recipe.recompute):
+        reasons.append("some layers are recomputed as a whole, and some ops of others")
+    graph = plan.graph
+    known = lines_of_modules(Structure.of(Dimensions.of(graph)), found)
+    # Views go with what they show, and parameters are kept, whether they are meant or not.
+    runs = np.array([phase == "f" for phase in graph.phases]) & ~graph.view & ~graph.placeholder
+    meant = {name: Segments.of_lines(graph, [line]).of[runs] for name, line in known.items()}
+    names, others = list[str](), list[str]()
+    for line in lines:
+        of = Segments.of_lines(graph, [line]).of[runs]
+        same = [name for name, one in meant.items() if np.array_equal(one, of)]
+        names, others = names + same[:1], others + [line] * (not same)
+    if others:
+        reasons.append(("ops are recomputed that are no module of --recompute-modules", others))
+    return tuple(names)

@@ -82,11 +82,19 @@ def megatron(
     again = None if grid is None else _recomputed(grid, reasons)
     if grid is None or reasons:
         raise refusal(plan, NAME, reasons)
-    flags = [*_sizes(grid), *_batches(plan, grid), *_optimizer(plan, grid), *(again or ())]
+    flags = [
+        *_sizes(grid),
+        *_experts(plan, grid),
+        *_batches(plan, grid),
+        *_optimizer(plan, grid),
+        *(again or ()),
+    ]
     ranks = " ".join(spelled[device] for device in grid.devices)
+    neighbours = f" (experts are apart on {grid.ep} next to each other)" if grid.ep > 1 else ""
     text = _SCRIPT.format(
         figures="\n".join(figures(plan, _more(plan, grid))),
-        ranks=f"#   {ranks}: tp {grid.tp} changes fastest, then dp {grid.dp}, then pp {grid.pp}.",
+        ranks=f"#   {ranks}: tp {grid.tp} changes fastest, then dp {grid.dp}{neighbours}, then pp "
+        f"{grid.pp}.",
         flags="\n".join(f"    {flag}" for flag in flags),
         command=command(plan, grid.devices, '"$@" "${PLAN[@]}"'),
     )
@@ -109,6 +117,18 @@ def _sizes(grid: Grid) -> Iterator[str]:
         yield f"--num-layers-per-virtual-pipeline-stage {grid.counts[0]}"
 
 
+def _experts(plan: Plan, grid: Grid) -> Iterator[str]:
+    """Routed experts that devices have apart."""
+    if grid.experts:
+        yield f"--num-experts {grid.experts}"
+        yield f"--expert-model-parallel-size {grid.ep * (grid.tp if grid.apart else 1)}"
+        if grid.apart:
+            yield "--expert-tensor-parallel-size 1"
+        kinds = {label.partition("/")[0] for label in plan.program.graph.collectives}
+        dispatcher = "alltoall" if "all_to_all" in kinds else "allgather"
+        yield f"--moe-token-dispatcher-type {dispatcher}"
+
+
 def _batches(plan: Plan, grid: Grid) -> Iterator[str]:
     batch = batch_size(plan.graph)
     if batch is not None:
@@ -129,7 +149,11 @@ def _optimizer(plan: Plan, grid: Grid) -> Iterator[str]:
 
 
 def _recomputed(grid: Grid, reasons: list[Reason]) -> list[str]:
-    """The flags of recomputed layers: all, or the first few of each run."""
+    """The flags of recomputed layers: some modules of all, or all, or the first few of each run."""
+    if grid.selective:
+        modules = f"--recompute-modules {' '.join(grid.selective)}"
+        grouped = ["--moe-grouped-gemm"] if "moe_act" in grid.selective else []
+        return ["--recompute-granularity selective", modules, *grouped]
     if not any(grid.recomputed):
         return []
     if grid.recomputed == grid.counts:
@@ -154,5 +178,17 @@ def _more(plan: Plan, grid: Grid) -> Iterator[str]:
             "The plan sums gradients in the precision of the graph; --grad-reduce-in-bf16, or not, "
             "says that to Megatron-LM."
         )
+    if grid.ep > 1 and grid.tp > 1:
+        yield (
+            "In the plan devices of a tensor-parallel group send all tokens to experts each; those "
+            "of Megatron-LM send a part each."
+        )
+    if "core_attn" in grid.selective:
+        yield (
+            "The graph has attention op by op. Fused attention keeps no scores, and needs no "
+            "core_attn."
+        )
+    if "moe_act" in grid.selective:
+        yield "Megatron-LM has moe_act with --moe-grouped-gemm only."
     if plan.target != NAME and grid.dp > 1:
         yield "Megatron-LM updates when all gradients are summed; the plan may begin before."

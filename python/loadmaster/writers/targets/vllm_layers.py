@@ -27,7 +27,7 @@ _FILE = """\
 #   {ranks}: tp {tp} changes fastest, then pp {pp}.
 tensor-parallel-size: {tp}
 pipeline-parallel-size: {pp}
-"""
+{experts}"""
 
 
 def vllm(
@@ -88,6 +88,7 @@ def vllm(
         ranks=" ".join(spelled[device] for device in grid.devices),
         tp=grid.tp,
         pp=grid.pp,
+        experts="enable-expert-parallel: true\n" if grid.apart else "",
     )
     if path is not None:
         write_bytes(path, text.encode())

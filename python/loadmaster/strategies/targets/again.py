@@ -1,0 +1,104 @@
+"""How much of the layers is recomputed: levels, from nothing to all of each layer.
+
+A level is lines of a recipe (:mod:`loadmaster.model.made_anew`), with what it costs and spares.
+What a system can recompute of a layer is its own: :mod:`.megatron_modules` has Megatron-LM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from loadmaster.judge.problem import Problem
+from loadmaster.model.patterns import escaped_pattern
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.transforms.recomputation import recompute, storage_of
+
+
+def whole_layers(found: LayerList) -> str:
+    """The pattern of the layers."""
+    path = ".".join(word for word in (found.cuts.root, found.name) if word)
+    return f"{escaped_pattern(path)}.*" if path else "*"
+
+
+@dataclass(frozen=True)
+class Again:
+    """A level.
+
+    Attributes
+    ----------
+    words : str
+        What is recomputed, for a person: ``"layers"``; empty: nothing.
+    lines : tuple of str
+        Of a recipe.
+    seconds : float
+        Of what runs a second time, of a step on one device.
+    spared : float
+        Bytes of activations of a step that are not kept for the backward pass.
+    """
+
+    words: str = ""
+    lines: tuple[str, ...] = ()
+    seconds: float = 0.0
+    spared: float = 0.0
+
+    @classmethod
+    def of(cls, problem: Problem, words: str, lines: tuple[str, ...], kind: int) -> Again:
+        """The level of lines, at the times of a type of device. O(V + E)."""
+        graph = problem.model
+        program = recompute(graph, lines)
+        times = np.bincount(program.serves, minlength=graph.n_ops)
+        twice = times > 1
+        seconds = problem.time[twice[problem.reduced.op_of], kind].sum()
+        storage, backward = storage_of(graph), np.array([p == "b" for p in graph.phases])
+        tensor = graph.src if graph.tensor is None else graph.tensor
+        kept = (tensor >= 0) & twice[graph.src] & backward[graph.dst]
+        spared = graph.output_bytes[np.unique(storage[graph.src[kept]])].sum()
+        return cls(words, lines, float(seconds), float(spared))
+
+    def __add__(self, other: Again) -> Again:
+        """Both."""
+        return Again(
+            f"{self.words}, {other.words}",
+            (*self.lines, *other.lines),
+            self.seconds + other.seconds,
+            self.spared + other.spared,
+        )
+
+
+#: Nothing is recomputed.
+NOTHING = Again()
+
+
+def worthwhile(
+    parts: Mapping[str, Again], apart: tuple[tuple[str, str], ...] = ()
+) -> tuple[Again, ...]:
+    """Sets of parts which no other beats, the shortest first: each spares more than any before.
+
+    Parameters
+    ----------
+    parts : mapping of str to Again
+        A few: all sets of them are looked at.
+    apart : tuple of (str, str)
+        Pairs that do not go together.
+
+    Examples
+    --------
+    >>> parts = {"a": Again("a", seconds=1, spared=9), "b": Again("b", seconds=2, spared=5)}
+    >>> [level.words for level in worthwhile(parts)]
+    ['a', 'a, b']
+    """
+    found: list[Again] = []
+    for n in range(1, len(parts) + 1):
+        for names in combinations(parts, n):
+            if not any(set(pair) <= set(names) for pair in apart):
+                first, *rest = (parts[name] for name in names)
+                found.append(sum(rest, start=first))
+    best: list[Again] = []
+    for one in sorted(found, key=lambda level: (level.seconds, -level.spared)):
+        if one.spared > max((level.spared for level in best), default=0.0):
+            best.append(one)
+    return tuple(best)
