@@ -13,9 +13,19 @@ from strategies import in_ms
 
 import loadmaster as lm
 from loadmaster.judge.timeline import Timeline
-from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
+from loadmaster.model.micro import Micro
+from loadmaster.strategies.pipelines.estimates import StageTimes, estimated, most_at_once
 from loadmaster.strategies.pipelines.phases import PASSES
-from loadmaster.strategies.pipelines.schedules import NAMED, Windows, actions, in_windows, windows
+from loadmaster.strategies.pipelines.schedules import (
+    CHUNKED,
+    NAMED,
+    Windows,
+    actions,
+    alive_of_stages,
+    in_windows,
+    named_for,
+    windows,
+)
 from loadmaster.strategies.pipelines.scheduling import scheduled, unheld
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.staged import (
@@ -39,8 +49,8 @@ def step_ms(candidate) -> int:
 @pytest.mark.parametrize("schedule", NAMED)
 @pytest.mark.parametrize(("p", "m"), [*SIZES, (1, 1), (5, 3)])
 def test_each_device_does_everything_once_and_after_what_it_needs(schedule, p, m):
-    chunks = 2 if schedule == "interleaved-1f1b" else 1
-    kinds = "FBW" if schedule == "zero-bubble" else "FB"
+    chunks = 2 if schedule in CHUNKED else 1
+    kinds = "FBW" if schedule in ("zero-bubble", "zb-v") else "FB"
     for s, device in enumerate(actions(schedule, p, m, chunks)):
         every = {(kind, c, j) for kind in kinds for c in range(chunks) for j in range(m)}
         assert len(device) == len(every)
@@ -62,6 +72,13 @@ def test_each_device_does_everything_once_and_after_what_it_needs(schedule, p, m
         (lambda: actions("1f1b", 2, 0), "m is 0: wants an integer, at least 1"),
         (lambda: actions("1f1b", 2, 4, 2), "'1f1b' with 2 stages per device"),
         (lambda: actions("interleaved-1f1b", 2, 4), "interleaved-1f1b needs at least 2"),
+        (lambda: actions("zb-v", 2, 4, 3), "zb-v needs 2"),
+        (
+            lambda: scheduled(uniform(2, 4, 1, 1, 1, chunks=2), "zb-v"),
+            "through the devices and back",
+        ),
+        (lambda: scheduled(in_v(2, 4), "interleaved-1f1b"), "through the devices in turn"),
+        (lambda: Micro(4, "zb-v"), "devices have 2 stages each"),
         (lambda: estimated(StageTimes.of([1.0] * 3), 4, chunks=2), "3 stages are not 2 per device"),
         (lambda: StageTimes.of([1.0, -1.0]), "forward is .*: wants seconds >= 0"),
         (lambda: StageTimes.of([1.0, 1.0], [1.0] * 3), "backward has shape"),
@@ -111,6 +128,38 @@ def test_zero_bubble_idles_at_most_half_as_long_as_1f1b(p, m):
     assert in_flight(given, zero).max() <= 2 * p - 1
     # Where gradients of weights are no ops of their own, 1F1B idles three times as long.
     assert step_ms(scheduled(uniform(p, m, 1, 2), "1f1b")) - 3 * m == 3 * (p - 1)
+
+
+def in_v(p, m):
+    """Stages in a V whose passes all take a tick, with an update of one."""
+    return uniform(p, m, 1, 1, 1, 1, chunks=2, in_v=True)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 6), (4, 8), (4, 9), (8, 16)])
+def test_a_v_idles_while_it_fills_alone_and_keeps_alive_what_1f1b_does(p, m):
+    given = in_v(p, m)
+    found = scheduled(given, "zb-v")
+    work = 6 * m + 2
+    assert in_ms(found.schedule.device_busy) == [work] * p
+    assert step_ms(found) - work == p - 1
+    # Of half a stage of 1F1B each.
+    assert windows("zb-v", p, m, 2).alive == (2 * p,) * p
+    assert in_flight(given, found).max() <= 2 * p
+    seen = estimated(stage_times(given), m, "zb-v", chunks=2)
+    assert in_ms([seen.seconds]) == in_ms([found.verdict.step_time])
+
+
+def test_stages_of_a_v_keep_no_more_alive_than_is_counted():
+    given = in_v(4, 8)
+    found = scheduled(given, "zb-v")
+    many, n = given.passes >= 0, 8 * 8
+    of = given.of_op[many].astype(int) * 8 + given.micro[many]
+    begin, end = np.full(n, np.inf), np.zeros(n)
+    np.minimum.at(begin, of, found.schedule.start[many])
+    np.maximum.at(end, of, found.schedule.finish[many])
+    seen = [most_at_once(begin[at : at + 8], end[at : at + 8]) for at in range(0, n, 8)]
+    assert seen <= [*alive_of_stages(windows("zb-v", 4, 8, 2), 8, 2)]
+    assert max(seen) > 1
 
 
 def test_priorities_alone_run_ahead_and_control_edges_hold_them_back():
@@ -180,7 +229,7 @@ stages = st.integers(1, 5).flatmap(
 )
 
 
-@given(stages, st.sampled_from([name for name in NAMED if name != "interleaved-1f1b"]))
+@given(stages, st.sampled_from(named_for(1)))
 def test_the_estimate_is_what_the_judge_sees_of_a_chain(case, schedule):
     forward, backward, sent, m, in_order = case
     given = staged(m, [forward, backward], sent=sent)
@@ -221,10 +270,8 @@ def test_what_is_searched_for_is_never_worse_than_what_has_a_name(times, m, limi
     seen = estimated(times, m, found)
     if limit is not None:
         assert seen.in_flight.max() <= limit
-    for name in NAMED:
-        if name == "interleaved-1f1b":
-            continue
-        if limit is None or max(windows(name, p, m).alive) <= limit:
+    for name in named_for(1):
+        if max(windows(name, p, m).alive) <= min(limit or m, m):
             assert seen.seconds <= estimated(times, m, name).seconds
     assert found == searched(times, m, most_alive=most, budget=100)
 

@@ -82,14 +82,15 @@ def _step(m, forward, backward, weight, update, kept, sent):
     return graph, tuple(zip(*rows, strict=True))
 
 
-def staged(m: int, times, *, chunks=1, memory="1GiB", latency=0.0, **bytes_) -> Staged:
-    """The same as a problem, with stage k on device k mod p."""
+def staged(m: int, times, *, chunks=1, in_v=False, memory="1GiB", latency=0.0, **bytes_) -> Staged:
+    """The same as a problem, with stage k on device k mod p, or through the devices and back."""
     made, stage = program(m, *times, **bytes_)
     n = len(times[0])
     p = n // chunks
     devices = cluster(p, memory, latency)
     whole = Problem.make(made.source, devices, lm.costs.estimate(made.source, devices))
-    return Staged.of(whole.transformed(made), stage, np.arange(n) % p)
+    of = np.arange(n)
+    return Staged.of(whole.transformed(made), stage, np.minimum(of, n - 1 - of) if in_v else of % p)
 
 
 def uniform(p: int, m: int, *passes, chunks: int = 1, **more) -> Staged:

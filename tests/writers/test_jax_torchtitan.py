@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,3 +127,45 @@ def test_state_lies_in_parts_beside_tensor_parallelism_and_stages(gpt, asked):
     # All devices together have as many replicas of all state: norms alone are not cut.
     held, once = int(plan.program.graph.param_bytes.sum()), int(gpt.param_bytes.sum())
     assert 1 <= held / once / asked.get("replicate", 1) < 1.02
+
+
+def test_stages_in_a_v_are_given_by_torchtitans_name(gpt):
+    cluster = lm.Cluster.preset("8xH100-NVLink")
+    plan = lm.place(gpt, cluster, target="torchtitan", pp=2, shard=2, schedule="zb-v")
+    said = read(lm.writers.torchtitan(plan))["PARALLELISM"]
+    assert said["pipeline_parallel_schedule"] == "ZBVZeroBubble"
+    assert len(said["module_fqns_per_model_part"]) == 4
+    stage, on = plan.recipe.stage_of(gpt)[plan.program.serves], plan.running_devices
+    devices = [set(on[(stage == k) & (plan.program.micro >= 0)].tolist()) for k in range(4)]
+    assert devices[0] == devices[3]
+    assert devices[1] == devices[2]
+    assert not devices[0] & devices[1]
+    with pytest.raises(lm.InfeasibleError):
+        lm.place(gpt, cluster, target="torchtitan", pp=1, schedule="zb-v")
+
+
+def test_selective_checkpointing_keeps_what_products_and_attention_give(gpt):
+    cluster = lm.Cluster.preset("8xH100-NVLink")
+    plans = {
+        again: lm.place(gpt, cluster, target="torchtitan", shard=8, recompute=again)
+        for again in (False, "selective", True)
+    }
+    classes = {False: "= None", "selective": "= SelectiveAC.Config()", True: "= FullAC.Config()"}
+    for again, plan in plans.items():
+        assert f"activation_checkpoint {classes[again]}" in lm.writers.torchtitan(plan)
+    peaks, steps = zip(*((p.memory.peak.max(), p.makespan) for p in plans.values()), strict=True)
+    assert peaks[0] > peaks[1] > peaks[2]
+    assert steps[0] < steps[1] < steps[2]
+    made = {gpt.kinds[plans["selective"].program.serves[op]] for op, name in
+            enumerate(plans["selective"].program.graph.names) if "@again" in name}  # fmt: skip
+    assert any("gelu" in kind for kind in made)
+    assert not any(word in kind for kind in made for word in ("addmm", "bmm", "attention"))
+
+
+def test_other_recomputation_is_refused(gpt):
+    plan = lm.place(gpt, lm.Cluster.preset("8xH100-NVLink"), target="fsdp", recompute=True)
+    recipe = replace(plan.recipe, recompute=("h.0",))
+    other = lm.place(gpt, plan.cluster, recipe=recipe)
+    assert "FullAC.Config()" in lm.writers.torchtitan(plan)
+    with pytest.raises(lm.InputError, match="neither all layers nor what selective"):
+        lm.writers.torchtitan(other)

@@ -11,8 +11,12 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.text import shown
 
 #: The schedules that have a name of their own in the field.
-Named = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+Named = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zb-v"]
 NAMED: tuple[Named, ...] = get_args(Named)
+
+#: The schedule whose stages go through the devices and back: of 2 p stages, stage k and stage
+#: 2 p - 1 - k are on the same one.
+IN_V = "zb-v"
 
 #: The schedule that the numbers of a recipe say.
 WINDOWS = "windows"
@@ -79,6 +83,10 @@ class Micro:
             )
         if self.delay and len(self.delay) != len(self.ahead):
             raise InputError("micro: delay wants as many numbers as ahead")
+        if self.schedule == IN_V and self.chunks != 2:
+            raise InputError(
+                f"micro: schedule {IN_V!r} with chunks {self.chunks}: devices have 2 stages each"
+            )
         if self.in_turn and (self.schedule != "1f1b" or self.chunks > 1):
             raise InputError(
                 f"micro: in_turn with schedule {self.schedule!r} and chunks {self.chunks}: devices "

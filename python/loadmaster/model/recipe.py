@@ -254,10 +254,10 @@ class Recipe:
     micro : Micro or mapping, optional
         How many micro-batches go through the stages, and by which schedule. The first axis of the
         mesh is then that of the stages, in the order of the samples: of p slices of the mesh along
-        it, stage k is on slice k mod p; with ``in_turn``, the first stage is on the first devices,
-        and so on. Its other axes are inside of a stage: ``labels``,
-        ``parameters`` and ``shard_state`` speak of these alone, and without any a stage is on one
-        device.
+        it, stage k is on slice k mod p (by "zb-v", stages p to 2 p - 1 on the slices in reverse);
+        with ``in_turn``, the first stage is on the first devices, and so on. Its other axes are
+        inside of a stage: ``labels``, ``parameters`` and ``shard_state`` speak of these alone, and
+        without any a stage is on one device.
     overrides : mapping of pattern to device
         Ops, by name, that run on this device. Not with micro-batches.
     name : str

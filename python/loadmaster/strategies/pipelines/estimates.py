@@ -132,7 +132,8 @@ class Estimate:
 def estimated(
     times: StageTimes, m: int, schedule: Named | Windows = "1f1b", chunks: int = 1
 ) -> Estimate:
-    """The step of m micro-batches through stages, of which stage k is on device k mod p.
+    """The step of m micro-batches through stages, of which stage k is on device k mod p, or in
+    a V.
 
     Parameters
     ----------
@@ -241,7 +242,7 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
     priority = np.full(len(stage), rows.size)
     pairs: list[tuple[int, int]] = []
     for s, device in enumerate(in_windows(given, m, chunks)):
-        op = {a: int(rows[kinds.index(a.kind), a.chunk * p + s, a.micro]) for a in device}
+        op = {a: int(rows[kinds.index(a.kind), given.stage(s, a.chunk), a.micro]) for a in device}
         priority[list(op.values())] = np.arange(len(device))
         pairs += [(op[before], op[after]) for before, after in waits(device, given.in_order)]
     control = np.array(pairs, dtype=np.int64).reshape(-1, 2)
@@ -253,7 +254,7 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
         np.concatenate([src, control[:, 0]]),
         np.concatenate([dst, control[:, 1]]),
         np.concatenate([src, np.full(len(control), -1)]),
-        (stage % p).astype(np.int32),
+        np.array([given.device(k) for k in range(n_stages)], dtype=np.int32)[stage],
         priority.astype(np.int32),
     )
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.micro import NAMED, WINDOWS, Micro
+from loadmaster.model.micro import IN_V, NAMED, WINDOWS, Micro
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 from loadmaster.strategies.candidate import Candidate
@@ -155,11 +155,22 @@ def in_stages_of(problem: Problem, recipe: Recipe, layout: Layout | None) -> Can
     assert recipe.micro is not None
     stage = recipe.stage_of(problem.model)
     slices = recipe.mesh.on(problem.cluster).reshape(recipe.mesh.axes[0].size, -1)
-    on = np.tile(slices, (recipe.micro.chunks, 1))
+    on = slices_of_stages(slices, recipe.micro)
     found = piped(problem, stage, on, recipe.micro, recipe.recompute, layout)
     program = replace(found.problem.program, recipe=recipe)
     found = replace(found, problem=replace(found.problem, program=program))
     return found.noted(*program.notes)
+
+
+def slices_of_stages(slices: NDArray[Any], micro: Micro) -> NDArray[Any]:
+    """The devices of each stage, from those of the first ones.
+
+    >>> slices_of_stages(np.array([[0], [1]]), Micro(4, "zb-v", 2)).ravel().tolist()
+    [0, 1, 1, 0]
+    """
+    if micro.schedule == IN_V:
+        return np.concatenate([slices, slices[::-1]])
+    return np.tile(slices, (micro.chunks, 1))
 
 
 def micro_of(m: int, schedule: Named | Windows, chunks: int = 1) -> Micro:

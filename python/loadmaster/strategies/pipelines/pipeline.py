@@ -22,7 +22,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers
 from loadmaster.strategies.pipelines.floors import floors
 from loadmaster.strategies.pipelines.insides import Inside
-from loadmaster.strategies.pipelines.schedules import NAMED, Named
+from loadmaster.strategies.pipelines.schedules import IN_V, NAMED, Named
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.shapes import Shape, holds, moved, near, ranked
 from loadmaster.strategies.pipelines.space import Space
@@ -78,7 +78,7 @@ def place(
     devices_per_stage : int, optional
         Devices that share the work of a stage. Absent: one, or any number of which the devices are
         two sets or more.
-    schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b" or "zero-bubble"
+    schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble" or "zb-v"
         "auto": the best of these and of one that is searched for.
     time_limit : float, optional
         Seconds on the clock; what is under way is finished first. Absent: no limit.
@@ -275,7 +275,7 @@ def _judged(shape: Shape, share: float, asked: Asked) -> Iterator[tuple[Candidat
     yield from found
     if found:
         _, shape = min(found, key=lambda one: objective.rank(one[0].verdict))
-    if asked.is_free:
+    if asked.is_free and shape.schedule != IN_V:
         alive = shape.most_alive(share)
         given = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
         if (free := replace(shape, schedule=given)).seconds < shape.seconds:

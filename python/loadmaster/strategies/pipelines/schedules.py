@@ -1,8 +1,8 @@
 """Schedules of pipelines as data: what each device does to which micro-batch, in which order.
 
-Every schedule here is one pattern with other numbers. A device does some forward passes *ahead*,
-then a backward pass and a forward pass in turn. Where gradients of weights are apart from those of
-inputs, they come some backward passes later, after a *delay*.
+Every schedule but the last is one pattern with other numbers. A device does some forward passes
+*ahead*, then a backward pass and a forward pass in turn. Where gradients of weights are apart from
+those of inputs, they come some backward passes later, after a *delay*.
 
 * GPipe (Huang et al. 2019): all forward passes ahead.
 * 1F1B (Narayanan et al. 2019, PipeDream; 2021, PipeDream-Flush): p - s ahead on stage s of p.
@@ -10,32 +10,41 @@ inputs, they come some backward passes later, after a *delay*.
   the model. Micro-batches go through them in groups of p.
 * Zero-bubble (Qi et al. 2023, ZB-H1): as many ahead as 1F1B; gradients of weights wait for s
   further backward passes, and so fill the time in which stage s would wait for the stages after it.
+* Zero-bubble in a V (Qi et al. 2023, ZB-V; :mod:`.v_schedule`): stages go through the devices and
+  back.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
+from loadmaster.model.micro import IN_V as IN_V
 from loadmaster.model.micro import NAMED as NAMED
 from loadmaster.model.micro import Named as Named
+from loadmaster.strategies.pipelines import v_schedule
 
 #: What is done to a micro-batch: the forward pass, the backward pass, and the gradients of weights
 #: where these are apart. Else they are a part of the backward pass.
 Kind = Literal["F", "B", "W"]
 
 
+#: Named schedules of several stages per device.
+CHUNKED: tuple[Named, ...] = ("interleaved-1f1b", "zb-v")
+
+
 def named_for(chunks: int) -> tuple[Named, ...]:
-    """The named schedules of so many stages per device.
+    """The named schedules of so many stages per device, stage k of which is on device k mod p.
 
     >>> named_for(1), named_for(2)
     (('gpipe', '1f1b', 'zero-bubble'), ('interleaved-1f1b',))
     """
-    return tuple(name for name in NAMED if (name == "interleaved-1f1b") == (chunks > 1))
+    return tuple(name for name in NAMED if name != IN_V and (name in CHUNKED) == (chunks > 1))
 
 
 class Action(NamedTuple):
@@ -62,11 +71,15 @@ class Windows:
     in_order : bool
         Whether a device waits for what is next in its order, as frameworks run a schedule. Else it
         takes what is ready, and waits only where more micro-batches would be alive.
+    in_v : bool
+        Whether it is the schedule in a V. Its order is one of its own; ``ahead`` is how many
+        micro-batches are alive.
     """
 
     ahead: tuple[int, ...]
     delay: tuple[int, ...] | None = None
     in_order: bool = True
+    in_v: bool = False
 
     def __str__(self) -> str:
         """In words; of devices that are alike once.
@@ -74,6 +87,8 @@ class Windows:
         >>> print(Windows((3, 2, 1), (1, 1, 1), in_order=False))
         3, 2, 1 ahead, gradients of weights 1 later, out of order
         """
+        if self.in_v:
+            return f"zero-bubble in a V, {_each(self.ahead)} alive"
         said = [f"{_each(self.ahead)} ahead"]
         if self.delay is not None:
             said.append(f"gradients of weights {_each(self.delay)} later")
@@ -86,6 +101,24 @@ class Windows:
             return self.ahead
         return tuple(a + d for a, d in zip(self.ahead, self.delay, strict=True))
 
+    def stage(self, device: int, chunk: int) -> int:
+        """The stage that is one of a device's.
+
+        >>> [windows("zb-v", 2, 3, 2).stage(*of) for of in ((0, 0), (0, 1), (1, 1))]
+        [0, 3, 2]
+        """
+        p = len(self.ahead)
+        return 2 * p - 1 - device if self.in_v and chunk else chunk * p + device
+
+    def device(self, stage: int) -> int:
+        """The device that has a stage.
+
+        >>> [windows("zb-v", 2, 3, 2).device(stage) for stage in range(4)]
+        [0, 1, 1, 0]
+        """
+        p = len(self.ahead)
+        return 2 * p - 1 - stage if self.in_v and stage >= p else stage % p
+
 
 def _each(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1]))
@@ -96,13 +129,14 @@ def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Actio
 
     Parameters
     ----------
-    schedule : "gpipe", "1f1b", "interleaved-1f1b" or "zero-bubble"
+    schedule : "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble" or "zb-v"
     p : int
-        Devices. Stage k of p x chunks is on device k mod p.
+        Devices. Stage k of p x chunks is on device k mod p; of "zb-v", the later stages are on the
+        devices in reverse.
     m : int
         Micro-batches.
     chunks : int
-        Stages per device: at least 2 for "interleaved-1f1b", 1 for the others.
+        Stages per device: at least 2 for "interleaved-1f1b", 2 for "zb-v", 1 for the others.
 
     Raises
     ------
@@ -126,17 +160,22 @@ def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Actio
 def windows(schedule: Named, p: int, m: int, chunks: int = 1) -> Windows:
     """The numbers of a named schedule; parameters and errors as those of :func:`actions`.
 
-    >>> windows("zero-bubble", 4, 8)
-    Windows(ahead=(4, 3, 2, 1), delay=(0, 1, 2, 3), in_order=True)
+    >>> found = windows("zero-bubble", 4, 8)
+    >>> found.ahead, found.delay
+    ((4, 3, 2, 1), (0, 1, 2, 3))
     """
     checks.one_of("schedule", schedule, NAMED)
     for name, value in (("p", p), ("m", m), ("chunks", chunks)):
         checks.integer(name, value)
-    if schedule not in named_for(chunks):
+    is_v = schedule == IN_V and chunks == v_schedule.CHUNKS
+    if not is_v and schedule not in named_for(chunks):
         raise InputError(
             f"schedule {schedule!r} with {chunks} stages per device: interleaved-1f1b needs at "
-            "least 2, and the other schedules need 1"
+            "least 2, zb-v needs 2, and the other schedules need 1"
         )
+    if is_v:
+        devices = _in_v(p, m)
+        return Windows(tuple(map(_most_alive, devices)), (0,) * p, in_v=True)
     most = m * chunks
     ahead = {
         "gpipe": [most] * p,
@@ -154,6 +193,8 @@ def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
     F0 F1 B0 F2 B1 W0 B2 W1 W2
     """
     p = len(given.ahead)
+    if given.in_v:
+        return _in_v(p, m)
     forward = _in_groups(p, m, chunks)
     backward = [(chunks - 1 - chunk, micro) for chunk, micro in forward]
     delays = [None] * p if given.delay is None else given.delay
@@ -161,6 +202,41 @@ def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
         _in_turn(forward, backward, ahead, delay)
         for ahead, delay in zip(given.ahead, delays, strict=True)
     ]
+
+
+def alive_of_stages(given: Windows, m: int, chunks: int) -> tuple[int, ...]:
+    """Micro-batches that are alive in each stage at most: of a device with several stages in turn,
+    its mean.
+
+    >>> alive_of_stages(windows("1f1b", 3, 8), 8, 1)
+    (3, 2, 1)
+    >>> alive_of_stages(windows("zb-v", 2, 8, 2), 8, 2)
+    (4, 3, 2, 1)
+    """
+    if not given.in_v:
+        return tuple(-(-alive // chunks) for alive in given.alive) * chunks
+    devices, p = _in_v(len(given.ahead), m), len(given.ahead)
+    places = [(given.device(stage), stage // p) for stage in range(chunks * p)]
+    return tuple(
+        _most_alive([action for action in devices[s] if action.chunk == chunk])
+        for s, chunk in places
+    )
+
+
+def _in_v(p: int, m: int) -> list[list[Action]]:
+    return [
+        [Action(cast(Kind, row[0]), *row[1:]) for row in rows] for rows in v_schedule.in_v(p, m)
+    ]
+
+
+def _most_alive(device: Sequence[Action]) -> int:
+    """Micro-batches that are alive at once at most, from forward passes to weights' gradients."""
+    alive: Counter[str] = Counter()
+    most = 0
+    for action in device:
+        alive[action.kind] += 1
+        most = max(most, alive["F"] - alive["W"])
+    return most
 
 
 def _in_groups(p: int, m: int, chunks: int) -> list[tuple[int, int]]:

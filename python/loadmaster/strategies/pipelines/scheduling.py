@@ -71,6 +71,12 @@ def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
 
 
 def _judged(staged: Staged, given: Windows) -> Candidate:
+    if [given.device(stage) for stage in range(len(staged.devices))] != staged.set_of.tolist():
+        way = "through the devices and back" if given.in_v else "through the devices in turn"
+        raise InputError(
+            f"stages are on the sets of devices {staged.set_of.tolist()}, and the schedule has "
+            f"them go {way}"
+        )
     plan = _Turns.of(staged, given)
     src, dst = plan.control()
     op_of = staged.problem.reduced.op_of
@@ -126,7 +132,7 @@ class _Turns:
         action = np.where(many, np.ravel_multi_index(where, _shape(staged), mode="wrap"), -1)
         turn = np.zeros(_shape(staged), dtype=np.int64)
         for s, device in enumerate(lists):
-            stage = np.array([a.chunk * staged.p + s for a in device])
+            stage = np.array([given.stage(s, a.chunk) for a in device])
             kind = np.array([PASSES.index(a.kind) for a in device])
             micro = np.array([a.micro for a in device])
             turn[stage, kind, micro] = 2 * np.arange(len(device))[:, None]
@@ -135,7 +141,7 @@ class _Turns:
         is_late = np.array([phases[op] in ("b", "o") for op in op_of.tolist()])
         turns = np.where(many, turn[where], np.where(is_late, 2 * turn.size, -1))
         last = np.array([max(i for i, a in enumerate(some) if a.kind == "B") for some in lists])
-        turns[sent_last] = 2 * last[staged.of_op[sent_last] % staged.p] + 1
+        turns[sent_last] = 2 * last[staged.set_of[staged.of_op[sent_last]]] + 1
         order = np.lexsort((staged.program_rank, turns))
         return cls(staged, given, lists, action, ranks(order.astype(np.int32)), sent_last)
 
@@ -163,13 +169,12 @@ class _Turns:
     def _sent_last_of(self, s: int, rank: int) -> NDArray[np.int64]:
         """Those of the s-th set of devices, and one of its ranks."""
         some, staged = self.sent_last, self.staged
-        here = (staged.of_op[some] % staged.p == s) & (staged.rank[some] == rank)
+        here = (staged.set_of[staged.of_op[some]] == s) & (staged.rank[some] == rank)
         return np.asarray(some[here])
 
     def _number(self, s: int, action: Action, rank: int) -> int:
         """The number of an action of the s-th set of devices."""
-        stage = action.chunk * self.staged.p + s
-        where = stage, PASSES.index(action.kind), action.micro, rank
+        where = self.given.stage(s, action.chunk), PASSES.index(action.kind), action.micro, rank
         return int(np.ravel_multi_index(where, _shape(self.staged)))
 
     def _tails(self) -> NDArray[np.int64]:

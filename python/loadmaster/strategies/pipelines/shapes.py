@@ -23,7 +23,14 @@ from loadmaster.strategies.pipelines.estimates import StageTimes, estimated
 from loadmaster.strategies.pipelines.floors import CHUNKS
 from loadmaster.strategies.pipelines.insides import Inside
 from loadmaster.strategies.pipelines.piped import micro_of, schedule_of, with_recipe
-from loadmaster.strategies.pipelines.schedules import Named, Windows, windows
+from loadmaster.strategies.pipelines.schedules import (
+    CHUNKED,
+    IN_V,
+    Named,
+    Windows,
+    alive_of_stages,
+    windows,
+)
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.space import Gathered, Space
 from loadmaster.strategies.pipelines.staged import Staged
@@ -91,7 +98,9 @@ class Shape:
         times, p = self.times, len(self.chain) // self.chunks
         work = self.m * (times.forward + times.backward + times.weight) + times.update
         before = np.cumsum(times.forward)[:p] - times.forward[:p]
-        return float((before + work.reshape(self.chunks, p).sum(axis=0)).max())
+        sets = list(dict.fromkeys(self.chain.devices))
+        np.add.at(of_set := np.zeros(p), [sets.index(some) for some in self.chain.devices], work)
+        return float((before + of_set).max())
 
     @property
     def stage(self) -> NDArray[np.int32]:
@@ -198,15 +207,14 @@ def _of_lines(
     space: Space, m: int, p: int, schedule: Named, share: float, inside: Inside | None
 ) -> Iterator[Shape]:
     """The best stages of each line."""
-    chunks = CHUNKS if schedule == "interleaved-1f1b" else 1
-    if chunks > 1 and m % p:
+    chunks = CHUNKS if schedule in CHUNKED else 1
+    if schedule == "interleaved-1f1b" and m % p:
         return
     given = space.pools if inside is None else inside.pools
-    pools, weight = _pools(given, p, chunks), m - 1.0
+    pools, weight = _pools(given, p, schedule, chunks), m - 1.0
     if pools is None:
         return
-    alive = -(-np.array(windows(schedule, p, m, chunks).alive) // chunks)
-    in_flight = tuple(np.tile(alive, chunks).tolist())
+    in_flight = alive_of_stages(windows(schedule, p, m, chunks), m, chunks)
     for line in range(len(space.lines)):
         ways: list[Way] = []
         for again in (False, True) if space.layers else (False,):
@@ -218,14 +226,16 @@ def _of_lines(
                 break
 
 
-def _pools(given: list[Pool], p: int, chunks: int) -> list[Pool] | None:
+def _pools(given: list[Pool], p: int, schedule: Named, chunks: int) -> list[Pool] | None:
     """Devices for so many stages each; None where they are not alike."""
     if chunks == 1:
         return given
     if len(given) > 1:
         return None
     (pool,) = given
-    devices = pool.devices[: p * pool.width] * chunks
+    sets = pool.sets[:p]
+    in_turn = sets + sets[::-1] if schedule == IN_V else sets * chunks
+    devices = tuple(device for some in in_turn for device in some)
     return [replace(pool, memory=pool.memory // chunks, devices=devices)]
 
 
@@ -267,9 +277,9 @@ def holds(shape: Shape, share: float) -> bool:
     given = shape.schedule
     if isinstance(given, str):
         given = windows(given, p, shape.m, shape.chunks)
-    for s, ((i, j), w) in enumerate(zip(shape.chain.ranges, shape.chain.ways, strict=True)):
+    alive = alive_of_stages(given, shape.m, shape.chunks)
+    for (i, j), w, count in zip(shape.chain.ranges, shape.chain.ways, alive, strict=True):
         way, pool = shape.ways[w], shape.pools[shape.ways[w].pool]
-        count = -(-given.alive[s % p] // shape.chunks)
         need = int(way.costs.fixed[i, j]) + count * int(way.costs.held[i, j])
         if need > share * pool.memory or not np.isfinite(way.costs.load(pool.device_type)[i, j]):
             return False

@@ -40,7 +40,7 @@ class Staged:
         The stage of each op of the user's graph.
     devices : int32 [n_stages, n_ranks]
         The device that each rank of the program is on in each stage. Stages k and k + p share
-        theirs, where there are p sets of devices.
+        theirs, where there are p sets of devices; or of 2 p stages, k and 2 p - 1 - k.
     """
 
     problem: Problem
@@ -88,10 +88,10 @@ class Staged:
                 f"{program.rank.max()}"
             )
         made = cls(problem, of, table)
-        if not (made.p and (table == table[np.arange(len(table)) % made.p]).all()):
+        if not (made.p and (table == table[made.set_of]).all()):
             raise InputError(
                 f"devices of stages are {table.tolist()}: wants those of the first stages, then "
-                "the same again in the same order"
+                "the same again in the same order, or once in reverse"
             )
         return made
 
@@ -104,6 +104,14 @@ class Staged:
     def m(self) -> int:
         """Micro-batches."""
         return int(self.problem.program.micro.max()) + 1
+
+    @cached_property
+    def set_of(self) -> NDArray[np.int64]:
+        """The set of devices of each stage, by the first stage that has it: int64 [n_stages]."""
+        table, p, n = self.devices, self.p, len(self.devices)
+        of = np.arange(n)
+        goes_back = n == 2 * p > 2 and (table[p:] == table[p - 1 :: -1]).all()
+        return np.minimum(of, n - 1 - of) if goes_back else of % p
 
     @property
     def chunks(self) -> int:
@@ -221,7 +229,7 @@ def in_flight(staged: Staged, seen: Candidate) -> NDArray[np.int64]:
     begin, end = np.full(n, np.inf), np.zeros(n)
     np.minimum.at(begin, of[many], schedule.start[many])
     np.maximum.at(end, of[many], schedule.finish[many])
-    device = np.arange(n) // staged.m % staged.p
+    device = staged.set_of[np.arange(n) // staged.m]
     return np.array([most_at_once(begin[device == s], end[device == s]) for s in range(staged.p)])
 
 

@@ -97,6 +97,25 @@ def plan(
         It does not fit.
     """
     graph = problem.model
+    again = layers(_modules(graph), 1)
+    if recompute and not again:
+        raise InputError(
+            f"target {NAME!r}: no module of {graph.name!r} is a numbered layer to recompute"
+        )
+    levels = {True: (again,), False: ((),), None: ((), again) if again else ((),)}[recompute]
+    return planned(problem, levels, replicas, shard_size, reshard, progress)
+
+
+def planned(
+    problem: Problem,
+    levels: Sequence[Sequence[str]],
+    replicas: int | None = None,
+    shard_size: int | None = None,
+    reshard: bool | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The same with levels of what is recomputed: one is tried where nothing before it fits."""
+    graph = problem.model
     check_kind(problem, NAME)
     if not has_shapes(graph) or not any(graph.modules):
         raise refused(NAME, f"{graph.name!r} does not say its modules and the shapes of tensors")
@@ -110,10 +129,8 @@ def plan(
     for devices in found:
         if best is not None and best.fits and is_hopeless(problem, best, devices):
             continue
-        for way in _ways(problem, devices, shard_size, reshard):
-            if recompute and not way.recompute:
-                continue
-            if way.recompute and not recompute and (recompute is False or (best and best.fits)):
+        for way in _ways(devices, levels, shard_size, reshard):
+            if way.recompute != tuple(levels[0]) and best is not None and best.fits:
                 continue
             one = _judged(problem, devices, way)
             if best is None or problem.objective.better(best, one) is one:
@@ -123,27 +140,24 @@ def plan(
         raise InputError(
             f"target {NAME!r}: no number of devices that the batch divides by is a multiple of "
             f"shard_size, {shard_size}"
-            if not recompute
-            else f"target {NAME!r}: no module of {graph.name!r} is a numbered layer to recompute"
         )
     return accepted(best.problem, Outcome(best.noted(*without_rule(problem)), 1.0))
 
 
 def _ways(
-    problem: Problem, devices: Sequence[int], size: int | None, reshard: bool | None
+    devices: Sequence[int], levels: Sequence[Sequence[str]], size: int | None, reshard: bool | None
 ) -> Iterator[_Way]:
     """What is tried on some devices: one axis and two, kept or gathered again; then the same with
-    layers recomputed.
+    more recomputed.
     """
     n = len(devices)
     sizes = [(n,)] + [(n // s, s) for s in range(n // 2, 1, -1) if n % s == 0]
     sizes = [one for one in sizes if size in (None, one[-1])]
     words = [word for word, says in (("kept", False), ("again", True)) if reshard in (None, says)]
-    again = layers(_modules(problem.model), 1)
-    for modules in ((), again) if again else ((),):
+    for modules in levels:
         for shape in sizes:
             for word in words:
-                yield _Way(shape, word, modules)
+                yield _Way(shape, word, tuple(modules))
 
 
 def _judged(problem: Problem, devices: Sequence[int], way: _Way) -> Candidate:

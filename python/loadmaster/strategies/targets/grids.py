@@ -36,8 +36,13 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.chains import Chain, Pool, Way, best_chain, pools, times
 from loadmaster.strategies.pipelines.estimates import estimated
 from loadmaster.strategies.pipelines.phases import FORWARD, ONCE
-from loadmaster.strategies.pipelines.piped import in_micro_batches, run_in_stages, with_recipe
-from loadmaster.strategies.pipelines.schedules import Named, windows
+from loadmaster.strategies.pipelines.piped import (
+    in_micro_batches,
+    run_in_stages,
+    slices_of_stages,
+    with_recipe,
+)
+from loadmaster.strategies.pipelines.schedules import Named, alive_of_stages, windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import mean_link
@@ -295,10 +300,10 @@ class Grids:
     def cut(self, grid: Grid, share: float = 1.0) -> Cut | None:
         """The best layers of each stage within a share of the memory; None: they do not fit."""
         costs, n_stages = self.costs(grid), grid.pp * grid.chunks
-        alive = np.array(windows(grid.schedule, grid.pp, grid.m, grid.chunks).alive)
-        in_flight = tuple(np.tile(-(-alive // grid.chunks), grid.chunks).tolist())
+        given = windows(grid.schedule, grid.pp, grid.m, grid.chunks)
+        in_flight = alive_of_stages(given, grid.m, grid.chunks)
         width = grid.tp * grid.dp
-        devices = tuple(self.devices[: grid.pp * width]) * grid.chunks
+        devices = tuple(self.table(grid).ravel().tolist())
         pool = Pool(self.kind, self.memory // grid.chunks, devices, width)
         way = Way(costs, 0, in_flight)
         found = best_chain([pool], [way], n_stages, grid.m - 1.0, share=share)
@@ -405,18 +410,22 @@ class Grids:
         ((line, cuts),) = self.layers.lines
         return cut.chain.stage(line.place, cuts)
 
+    def table(self, grid: Grid) -> NDArray[np.int64]:
+        """The devices of each stage: int64 [n_stages, n_ranks]."""
+        slices = np.array(self.devices[: grid.size]).reshape(grid.pp, -1)
+        return slices_of_stages(slices, Micro(grid.m, grid.schedule, grid.chunks))
+
     def judged(self, cut: Cut, *, flat: bool) -> Candidate:
         """A grid on all its devices, with its recipe. Updates wait for all sums of gradients."""
         grid, problem = cut.grid, self.problem
         stage, layout = self.stage(cut), self.layout(grid, flat=flat)
         micro = Micro(grid.m, grid.schedule, grid.chunks)
         modules = grid.again.lines
-        slices = np.array(self.devices[: grid.size]).reshape(grid.pp, -1)
-        table = np.tile(slices, (grid.chunks, 1))
+        table = self.table(grid)
         inside = None if layout is None else replace(layout, stage=stage)
         program = in_micro_batches(problem.model, grid.m, modules, layout=inside)
         if layout is not None:
-            device = stage[program.serves] * slices.shape[1] + np.maximum(program.rank, 0)
+            device = stage[program.serves] * table.shape[1] + np.maximum(program.rank, 0)
             program = updated_last(program, device=device)
         placed = problem.transformed(program)
         found = run_in_stages(placed, stage, table, micro)

@@ -67,7 +67,7 @@ def pipelining(
         Parts of the batch, which it must be divisible by. Absent: several numbers are tried.
     stages : int, optional
         Ranks. Absent: all devices, a half of them, a quarter, and so on.
-    schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b" or "zero-bubble"
+    schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble" or "zb-v"
         "auto": the best of these.
     time_limit, progress
         As :func:`loadmaster.strategies.pipelines.pipeline.place` has them.
@@ -172,7 +172,7 @@ class ModuleSpace(Space):
         """Whether PyTorch takes the numbers, and can send what stages read."""
         if schedule == "1f1b" and m < p:
             return False
-        if schedule in MULTI and m % max(1, m // p):
+        if schedule in ("interleaved-1f1b", "zero-bubble") and m % max(1, m // p):
             return False
         of_place = stage[self.found.order]
         neighbours = schedule in MULTI
@@ -211,4 +211,4 @@ class ModuleSpace(Space):
 
 
 #: Schedules that PyTorch runs on lists of stages, which send to their neighbours only.
-MULTI = ("interleaved-1f1b", "zero-bubble")
+MULTI = ("interleaved-1f1b", "zero-bubble", "zb-v")

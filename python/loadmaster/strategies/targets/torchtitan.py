@@ -2,7 +2,8 @@
 
 Fully sharded data parallelism in replicas (:mod:`.fsdp`), or tensor parallelism in replicas in a
 pipeline of runs of layers, with replicas whole (:mod:`.grids`) or in parts
-(:mod:`.sharded_grids`): the best, with layers recomputed or not.
+(:mod:`.sharded_grids`), and stages one after another or in a V (:mod:`.v_grids`): the best, with
+layers recomputed, some of their ops (:mod:`.checkpointing`), or nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -20,19 +22,22 @@ from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import FLAT
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.micro import IN_V
 from loadmaster.model.recipe import Recipe
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.targets import fsdp
-from loadmaster.strategies.targets.again import NOTHING, Again
+from loadmaster.strategies.targets.again import NOTHING, Again, whole_layers
 from loadmaster.strategies.targets.base import Semantics, refused, target
+from loadmaster.strategies.targets.checkpointing import SELECTIVE, selected
 from loadmaster.strategies.targets.grids import Asked, Grids
 from loadmaster.strategies.targets.layered import is_encoder, listed_layers
 from loadmaster.strategies.targets.megatron import ANY, fastest
 from loadmaster.strategies.targets.replicas import check_kind, numbers_of_devices
 from loadmaster.strategies.targets.sharded_grids import ShardedGrids
 from loadmaster.strategies.targets.uniform_meshes import DATA, PARTS, REPLICAS
+from loadmaster.strategies.targets.v_grids import GridsInV, ShardedGridsInV
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size
 
@@ -62,7 +67,8 @@ def torchtitan(
     tp: int | None = None,
     pp: int | None = None,
     micro_batches: int | None = None,
-    recompute: bool | None = None,
+    recompute: bool | Literal["selective"] | None = None,
+    schedule: Literal["auto", "1f1b", "zb-v"] = "auto",
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
@@ -84,8 +90,11 @@ def torchtitan(
         Sizes. Absent: several are tried.
     micro_batches : int, optional
         Of the batch. Absent: several numbers are tried.
-    recompute : bool, optional
-        Whether layers are recomputed. If absent: if nothing fits otherwise.
+    recompute : bool or "selective", optional
+        Whether layers are recomputed; "selective": what torchtitan's selective checkpointing does
+        not keep. If absent: as little of these as fits.
+    schedule : "auto" (default), "1f1b" or "zb-v"
+        Of stages. "auto": the best of these and of interleaved 1F1B.
     time_limit, progress
         As :func:`loadmaster.strategies.targets.megatron.megatron` has them.
 
@@ -101,16 +110,18 @@ def torchtitan(
     for name, value in sizes.items():
         if value is not None:
             checks.integer(name, value, 1)
+    checks.one_of("schedule", schedule, ("auto", "1f1b", IN_V))
     found = listed_layers(NAME, problem, root, layers)
     if is_encoder(found):
         raise refused(NAME, f"the attention in the layers {found.name!r} is not causal")
-    asked = Asked(tp, pp, m=micro_batches, ep=1)
+    levels = _levels(problem, found, recompute)
+    asked = Asked(tp, pp, m=micro_batches, chunks=1 if schedule == "1f1b" else None, ep=1)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     made: list[Candidate] = []
-    for grids in _grids(problem, found, replicate, shard):
-        if isinstance(grids, ShardedGrids) and grids.word == "again" and _has_room(made[-1:]):
+    for grids in _grids(problem, found, replicate, shard, schedule):
+        if _gains_nothing(grids, made, schedule):
             continue
-        grids.levels = _levels(grids, recompute)
+        grids.levels = tuple(_level(grids, *level) for level in levels)
         dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
         some = replace(asked, dp=dp)
         best = fastest(grids, some, budget, progress)
@@ -118,9 +129,10 @@ def torchtitan(
             best = fastest(grids, some, budget, progress, ANY)
         if best is not None and degrees(problem.model, best[0].problem.program.recipe):
             made.append(best[0])
-    if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1:
+    if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
         with suppress(InfeasibleError, InputError):
-            made.append(_sharded(problem, replicate, shard, recompute, progress))
+            lines = [line for _, line in levels]
+            made.append(_sharded(problem, replicate, shard, lines, progress))
     if not made:
         raise InfeasibleError(
             "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
@@ -130,47 +142,65 @@ def torchtitan(
     return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))
 
 
-def _has_room(made: list[Candidate]) -> bool:
-    """Whether these fit with nothing recomputed: to hold less would gain them nothing."""
+def _gains_nothing(grids: Grids, made: list[Candidate], schedule: str) -> bool:
+    """Whether others like these were found already that need no such grids: what is gathered again
+    holds less, where all fits with nothing recomputed; and a V shortens a pipeline.
+    """
     recipes = [one.problem.program.recipe for one in made]
-    return (
-        bool(made)
-        and all(one.fits for one in made)
-        and not any(recipe.recompute for recipe in recipes if recipe is not None)
-    )
+    if isinstance(grids, ShardedGrids) and grids.word == "again" and made:
+        return made[-1].fits and (recipes[-1] is None or not recipes[-1].recompute)
+    if isinstance(grids, GridsInV) and schedule != IN_V:
+        return not any(recipe is not None and recipe.micro is not None for recipe in recipes)
+    return False
 
 
 def _grids(
-    problem: Problem, found: LayerList, replicate: int | None, shard: int | None
+    problem: Problem, found: LayerList, replicate: int | None, shard: int | None, schedule: str
 ) -> Iterator[Grids]:
-    """Grids with state whole, and in parts, kept or gathered again."""
+    """Grids with state whole, and in parts, kept or gathered again; and these in a V."""
     batch = batch_size(problem.model) or 1
-    if shard in (None, 1):
-        yield Grids(problem, found, batch, flat=False)
-    if shard != 1:
-        for word in ("kept", "again"):
-            yield ShardedGrids(problem, found, batch, replicate=replicate, shard=shard, word=word)
+    ways: list[tuple[type[Grids], type[ShardedGrids]]] = []
+    ways += [(Grids, ShardedGrids)] * (schedule != IN_V)
+    ways += [(GridsInV, ShardedGridsInV)] * (schedule != "1f1b")
+    for whole, parts in ways:
+        if shard in (None, 1):
+            yield whole(problem, found, batch, flat=False)
+        if shard != 1:
+            for word in ("kept", "again"):
+                yield parts(problem, found, batch, replicate=replicate, shard=shard, word=word)
 
 
-def _levels(grids: Grids, recompute: bool | None) -> tuple[Again, ...]:
-    """What may be recomputed: nothing, or layers as a whole."""
-    return (NOTHING,) * (recompute is not True) + (grids.full,) * (recompute is not False)
+def _levels(
+    problem: Problem, found: LayerList, recompute: bool | str | None
+) -> list[tuple[str, tuple[str, ...]]]:
+    """What may be recomputed, the least first: in words, and by lines of a recipe."""
+    if not isinstance(recompute, bool | None):
+        checks.one_of("recompute", recompute, (SELECTIVE,))
+    line = selected(problem.model, found) if recompute in (None, SELECTIVE) else None
+    if recompute == SELECTIVE and line is None:
+        raise refused(NAME, "ops of its layers are not PyTorch's, or layers differ in them")
+    levels: list[tuple[str, tuple[str, ...]]] = [("", ())] if recompute in (None, False) else []
+    levels += [("all but saved ops of layers", (line,))] if line is not None else []
+    levels += [("layers", (whole_layers(found),))] if recompute in (None, True) else []
+    return levels
+
+
+def _level(grids: Grids, words: str, lines: tuple[str, ...]) -> Again:
+    return Again.of(grids.problem, words, lines, grids.kind) if lines else NOTHING
 
 
 def _sharded(
     problem: Problem,
     replicate: int | None,
     shard: int | None,
-    recompute: bool | None,
+    levels: list[tuple[str, ...]],
     progress: Progress | None,
 ) -> Candidate:
     """State in parts on devices that share nothing but the batch."""
     n = max(map(len, numbers_of_devices(problem, NAME, None)))
     parts = n // replicate if replicate and shard is None else shard
     replicas = replicate * parts if replicate and parts else None
-    return fsdp.plan(
-        problem, replicas=replicas, shard_size=parts, recompute=recompute, progress=progress
-    )
+    return fsdp.planned(problem, levels, replicas, parts, progress=progress)
 
 
 def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:

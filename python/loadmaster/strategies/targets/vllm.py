@@ -26,19 +26,14 @@ from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.expert import ranges
 from loadmaster.strategies.targets.base import Semantics, refused, target
-<<<<<<< HEAD
+from loadmaster.strategies.targets.expert_parallel import number_of_experts
 from loadmaster.strategies.targets.layered import (
     in_runs,
     inference_layers,
     is_encoder,
     layer_of,
 )
-from loadmaster.strategies.targets.tensor_parallel import divides, weights_cut
-=======
-from loadmaster.strategies.targets.expert_parallel import number_of_experts
-from loadmaster.strategies.targets.layered import in_runs, inference_layers, layer_of
 from loadmaster.strategies.targets.tensor_parallel import Experts, divides, weights_cut
->>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
 
 NAME = "vllm"
 
@@ -46,14 +41,9 @@ SEMANTICS = Semantics(
     system="vLLM",
     models="the inference of a transformer: a list of layers with attention",
     splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
-<<<<<<< HEAD
-    "parallelism)",
+    "parallelism), which have routed experts in parts, or apart (expert parallelism)",
     unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
     "devices",
-=======
-    "parallelism), which have routed experts in parts, or apart (expert parallelism)",
-    unit="a run of layers per stage (pipeline parallelism), or all layers on all devices",
->>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
     moves="activations to the next run of layers, and an all-reduce after each product by rows",
     launches="each device's process its own ops",
     memory="weights of its part, and activations; not the cache of keys and values",
@@ -82,15 +72,12 @@ def vllm(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp : int, optional
-<<<<<<< HEAD
         Sizes. Absent: powers of two whose product the devices are enough for. An encoder has no
         stages: vLLM's classes of encoders know none.
-=======
         Sizes. Absent: powers of two whose product the devices are enough for.
     expert_parallel : bool, optional
         Whether each device of a stage has some routed experts whole, or a part of each. Absent:
         what is better.
->>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
 
     Raises
     ------
@@ -103,15 +90,12 @@ def vllm(
         if value is not None:
             checks.integer(name, value, 1)
     found = inference_layers(NAME, problem, root, layers)
-<<<<<<< HEAD
     if is_encoder(found):
         if pp not in (None, 1):
             raise refused(NAME, f"pp is {pp}, and it has no stages of an encoder")
         pp = 1
-=======
     if expert_parallel and not _has_experts(problem):
         raise refused(NAME, "the model has no routed experts, and expert_parallel has them apart")
->>>>>>> de27783c9695fcf96b342a88943c14c8cb87c71e
     family = [name for name, _ in families(problem.cluster)]
     gpus = [d for d, name in enumerate(family) if name != "cpu"] or list(range(len(family)))
     layer = layer_of(problem, found)

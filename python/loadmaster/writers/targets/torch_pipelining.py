@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import counted
-from loadmaster.model.micro import Micro
+from loadmaster.model.micro import IN_V, Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.module_cuts import ModuleCuts, inside
+from loadmaster.strategies.targets.pipelining import MULTI
 from loadmaster.writers.targets.figures import figures
 from loadmaster.writers.targets.names import device_names, torch_device
 from loadmaster.writers.targets.refusal import Reason, refusal
@@ -31,10 +32,8 @@ SCHEDULES = {
     "1f1b": "Schedule1F1B",
     "interleaved-1f1b": "ScheduleInterleaved1F1B",
     "zero-bubble": "ScheduleInterleavedZeroBubble",
+    "zb-v": "ScheduleZBVZeroBubble",
 }
-
-#: Schedules that take a list of stages, and send to the next stage only.
-_MULTI = ("interleaved-1f1b", "zero-bubble")
 
 _FILE = '''"""A pipeline by torch.distributed.pipelining: written by Loadmaster.
 
@@ -53,7 +52,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import {schedule}, SplitPoint, pipeline
 
-#: The device of each rank: rank r has the stages r, r + {ranks}, ...
+#: The device of each rank: rank r has the stages {of_rank}.
 DEVICES = {devices}
 STAGES = {stages}
 
@@ -78,9 +77,7 @@ def parallelize(model, inputs, loss_fn=None, device=None, group=None):
         raise RuntimeError(f"the model has {{pipe.num_stages}} stages, and the plan {{STAGES}}")
     for index in range(STAGES):
         _send_in_order(pipe.get_stage_module(index))
-    stages = [
-        pipe.build_stage(index, device, group) for index in range(rank, STAGES, len(DEVICES))
-    ]
+    stages = [pipe.build_stage(index, device, group) for index in {indices}]
     schedule = {schedule}({which}, MICRO_BATCHES, loss_fn=loss_fn)
     return schedule, [stage.submod for stage in stages]
 
@@ -119,11 +116,11 @@ _TRAINED = (
     "    optimizer.step()\n"
     "\n"
     "loss_fn(output, target) is a mean over samples; gradients are of the mean over the batch.\n"
-    "The last rank has the losses of micro-batches."
+    "The {last} rank has the losses of micro-batches."
 )
 _EVALUATED = (
     "    given = inputs if dist.get_rank() == 0 else ()\n"
-    "    outputs = schedule.eval(*given)  # As the last rank has them."
+    "    outputs = schedule.eval(*given)  # As the {last} rank has them."
 )
 
 
@@ -184,7 +181,7 @@ def pipelining(
     points = (staged.cuts.points[place] for place in staged.places)
     spec = "".join(f'\n    "{module}": "{side}",' for module, side in points)
     trains = "b" in plan.graph.phases
-    sent, in_order = _SENT_APART if staged.schedule == "zero-bubble" else _SENT
+    sent, in_order = _SENT_APART if staged.schedule in ("zero-bubble", IN_V) else _SENT
     file = _FILE.format(
         ranks=len(staged.devices),
         figures="\n".join(figures(plan)),
@@ -193,9 +190,17 @@ def pipelining(
         stages=staged.n_stages,
         spec=spec and f"{spec}\n",
         micro=1 if staged.micro is None else staged.micro.n,
-        which="stages" if staged.schedule in _MULTI else "stages[0]",
+        of_rank=f"r and {staged.n_stages - 1} - r"
+        if staged.schedule == IN_V
+        else f"r, r + {len(staged.devices)}, ...",
+        indices="(rank, STAGES - 1 - rank)"
+        if staged.schedule == IN_V
+        else "range(rank, STAGES, len(DEVICES))",
+        which="stages" if staged.schedule in MULTI else "stages[0]",
         loss_fn=", loss_fn" if trains else "",
-        step=_TRAINED if trains else _EVALUATED,
+        step=(_TRAINED if trains else _EVALUATED).format(
+            last="first" if staged.schedule == IN_V else "last"
+        ),
         sent=sent,
         in_order=in_order,
     )
@@ -264,7 +269,9 @@ class _Staged:
             yield "autograd runs these with their module's forward pass, elsewhere", stray
 
     def _where(self, stage: int) -> str:
-        return self.plan.cluster.devices[self.devices[stage % len(self.devices)]].name
+        n = len(self.devices)
+        at = 2 * n - 1 - stage if self.schedule == IN_V and stage >= n else stage % n
+        return self.plan.cluster.devices[self.devices[at]].name
 
     def _of_cuts(self) -> Iterator[Reason]:
         names, order, modules = self.plan.graph.names, self.cuts.order, self.cuts.module_of
@@ -291,7 +298,7 @@ class _Staged:
         if late:
             yield "only the first stage is given inputs, and others read", late
         train = "b" in self.plan.graph.phases
-        several = self.schedule in _MULTI
+        several = self.schedule in MULTI
         unsent = cuts.unsendable(self.of_place, train=train, neighbours=several).tolist()
         if unsent:
             to = "the next stage only" if several else "one other stage only, with gradients"

@@ -18,6 +18,7 @@ from loadmaster.model.graph import INPUT
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.targets.checkpointing import level_of
 from loadmaster.strategies.targets.layered import is_encoder
 from loadmaster.strategies.targets.torchtitan import NAME, degrees
 from loadmaster.transforms.shares import batch_size
@@ -60,7 +61,16 @@ def parallelize(config):
 '''
 
 #: What torchtitan calls schedules.
-_SCHEDULES = {"1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "gpipe": "GPipe"}
+_SCHEDULES = {
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "zero-bubble": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+}
+
+#: Its classes of activation checkpointing, by how much is made anew.
+_CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC"}
 
 
 def torchtitan(
@@ -107,17 +117,24 @@ def torchtitan(
         raise refusal(plan, NAME, reasons)
     assert sizes is not None, "it was refused"
     found = LayerList.of(plan.graph, root, layers)
-    is_full = plan.recipe is not None and bool(plan.recipe.recompute)
+    level = level_of(plan.graph, found, plan.recipe.recompute if plan.recipe is not None else ())
+    if level is None:
+        raise refusal(
+            plan,
+            NAME,
+            ["what is recomputed are neither all layers nor what selective checkpointing selects"],
+        )
+    checkpoint = _CHECKPOINTS.get(level)
     text = _FILE.format(
         title=plan.graph.name,
         devices=int(np.prod(list(sizes.values()))),
         figures="\n".join(figures(plan, _unsaid(plan, sizes))),
-        imports="\nfrom torchtitan.distributed.activation_checkpoint import FullAC\n"
-        if is_full
+        imports=f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
+        if checkpoint
         else "",
         parallelism=_rows(_parallelism(plan, sizes, found)),
         training=_rows(_training(plan, sizes)),
-        checkpoint="FullAC.Config()" if is_full else "None",
+        checkpoint=f"{checkpoint}.Config()" if checkpoint else "None",
     )
     if path is not None:
         write_bytes(path, text.encode())
@@ -204,8 +221,6 @@ def _training(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
 def _unsaid(plan: Plan, sizes: dict[str, int]) -> Iterator[str]:
     if sizes["tp"] > 1:
         yield "What torchtitan cuts of each layer is in its own plan of the model."
-    if plan.recipe is not None and plan.recipe.recompute:
-        yield "Layers are recomputed whole: torchtitan's selective checkpointing is not planned."
 
 
 def _rows(said: dict[str, Any]) -> str:
