@@ -1,8 +1,8 @@
 """The models that targets are tried on: modules, their inputs, their graphs and their ONNX files.
 
-Each is small and made without weights from elsewhere. ``mobilenet`` and ``tiny-llama`` are the code of
-torchvision and transformers. ``gpt3-330m`` is an example of the package, which has a graph and no
-module.
+Each is small and made without weights from elsewhere. ``mobilenet`` and ``tiny-llama`` are the code
+of torchvision and transformers. ``gpt3-330m`` is an example of the package, which has a graph and
+no module.
 """
 
 from __future__ import annotations
