@@ -20,5 +20,6 @@ def run(case, plan, written):
     feeds = {name: x.numpy() for name, x in zip(names, made.inputs, strict=True)}
     found = parts.run(feeds)[parts.manifest["outputs"][0]]
     assert abs(found - expected).max() <= 1e-4 * abs(expected).max()
-    # Memory is so small that one device does not hold the model.
-    assert len({segment["device"] for segment in parts.manifest["segments"]}) > 1
+    # Memory that a case gives is so small that one device does not hold the model.
+    devices = {segment["device"] for segment in parts.manifest["segments"]}
+    assert len(devices) > 1 or not case.get("memory")
