@@ -130,7 +130,7 @@ def test_pytorch_runs_models_of_pytorch(target):
 
 @pytest.mark.parametrize("target", ["onnx", "openvino"])
 def test_runtimes_of_onnx_run_onnx(target):
-    with pytest.raises(InputError, match=r"takes the inference of an ONNX model.* is of torch"):
+    with pytest.raises(InputError, match=r"inference of an ONNX model.* is of torch"):
         lm.place(of_framework("torch 2.15.0"), CPU_AND_GPUS, target=target)
     assert lm.place(of_framework("onnx pytorch"), CPU_AND_GPUS, target=target).target == target
 

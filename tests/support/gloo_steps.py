@@ -32,6 +32,9 @@ _IMPORTED = [
     "torch.distributed.tensor.experimental",
     "torch.distributed.tensor.parallel",
     "target_models",
+    # Those that are not there are passed over.
+    "torchvision.models.mobilenetv2",
+    "transformers.models.llama.modeling_llama",
 ]
 
 _JOINED = {}

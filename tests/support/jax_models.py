@@ -20,7 +20,7 @@ FLAGS = (
     "--xla_llvm_disable_expensive_passes=true",
 )
 
-#: Seconds that the process has.
+#: Seconds that a call has.
 DEADLINE = 240
 
 
@@ -148,35 +148,67 @@ ARGUMENTS = ("parameters", "momentum", "x", "y")
 # ---- the process of eight devices ----------------------------------------------------------------
 
 
+_WORKERS = []
+
+
 def on_devices(function, *arguments):
-    """What a function of a module of these returns in a process with devices of the host."""
-    context = multiprocessing.get_context("spawn")
-    flags = os.environ.get("XLA_FLAGS", "")
-    before = os.environ.get("PYTHONPATH", "")
-    here = str(Path(__file__).parent)
-    os.environ["XLA_FLAGS"] = " ".join((flags, *FLAGS))
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
-    ours, theirs = context.Pipe(duplex=False)
-    worker = context.Process(target=_worker, args=(theirs, function, arguments), daemon=True)
+    """What a function of a module of these returns in a process with devices of the host.
+
+    The process is there for all calls, until one fails or a deadline passes.
+    """
+    if not _WORKERS:
+        _WORKERS.append(_Worker())
     try:
-        worker.start()
-    finally:
-        os.environ["XLA_FLAGS"], os.environ["PYTHONPATH"] = flags, before
-    theirs.close()
-    try:
-        assert ours.poll(DEADLINE), "the process with devices of the host did not end"
-        return ours.recv()
-    except EOFError:
-        raise AssertionError("the process with devices of the host failed: see above") from None
-    finally:
-        worker.kill()
-        worker.join()
+        return _WORKERS[0].found(function, arguments)
+    except BaseException:
+        _WORKERS.pop().end()
+        raise
 
 
-def _worker(answer, function, arguments):
+class _Worker:
+    """A process with devices of the host."""
+
+    def __init__(self):
+        context = multiprocessing.get_context("spawn")
+        flags = os.environ.get("XLA_FLAGS", "")
+        before = os.environ.get("PYTHONPATH", "")
+        here = str(Path(__file__).parent)
+        os.environ["XLA_FLAGS"] = " ".join((flags, *FLAGS))
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs,), daemon=True)
+        try:
+            self.process.start()
+        finally:
+            os.environ["XLA_FLAGS"], os.environ["PYTHONPATH"] = flags, before
+        theirs.close()
+
+    def found(self, function, arguments):
+        """What the function returns there."""
+        self.pipe.send((function, arguments))
+        try:
+            assert self.pipe.poll(DEADLINE), "the process with devices of the host did not end"
+            return self.pipe.recv()
+        except EOFError:
+            raise AssertionError(
+                "the process with devices of the host failed: see its output"
+            ) from None
+
+    def end(self):
+        """Ends it, wherever it is."""
+        self.process.kill()
+        self.process.join()
+
+
+def _work(pipe):
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["JAX_PLATFORMS"] = "cpu"
-    answer.send(function(*arguments))
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(function(*arguments))
 
 
 def functions(written):
@@ -217,20 +249,6 @@ def _step(name, file):
     for tree, sharding in zip(found[:2], on[:2], strict=True):
         jax.tree.map(lambda a, s: _assert_lies(a, s), tree, sharding)
     memory = compiled.memory_analysis()
-    import collections
-    import re
-
-    print(
-        name,
-        file["AXES"],
-        collections.Counter(
-            re.findall(
-                r"= \S+ (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\(",
-                compiled.as_text(),
-            )
-        ),
-        flush=True,
-    )
     return {"off": off(found, expected), "arguments": memory.argument_size_in_bytes}
 
 

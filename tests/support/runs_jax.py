@@ -1,99 +1,86 @@
-"""What is written for JAX, on devices of the host: a step of models that are written again in JAX.
-
-Parameters have PyTorch's names and shapes.
+"""What is written for JAX, on devices of the host: a step of the model as PyTorch exports it, its
+ops in JAX's words. Parameters have PyTorch's names and shapes.
 """
 
 from __future__ import annotations
 
+import aten_in_jax
 import jax_models
 import pytest
+import torch
+from aten_in_jax import Name, Program
 from gloo_steps import whole_step
 from target_models import built
+from torch import nn
 
 
 def run(case, plan, written):
     """Loss and gradients are those of PyTorch; every array lies as the file says."""
     pytest.importorskip("jax", reason="needs JAX")
-    made = built(case["model"])
-    whole = whole_step(built(case["model"]))
-    named = {name: p.detach().numpy() for name, p in made.module.named_parameters()}
-    arrays = [named, *[x.numpy() for x in (*made.inputs, made.targets)]]
+    made, whole = built(case["model"]), whole_step(built(case["model"]))
+    graph = plan.graph
+    names = [n for n, kind in zip(graph.names, graph.kinds, strict=True) if kind == "input"]
+    parameters = {name: p.detach().numpy() for name, p in made.module.named_parameters()}
+    given = [tensor.numpy() for tensor in (*made.inputs, made.targets)]
     expected = whole["loss"].numpy(), {n: g.numpy() for n, g in whole["gradients"].items()}
-    names = [name for name, kind in zip(plan.graph.names, plan.graph.kinds, strict=True)
-             if kind == "input"]  # fmt: skip
-    found = jax_models.on_devices(step, written, case["model"], arrays, names, expected)
+    found = jax_models.on_devices(
+        aten_in_jax.step,
+        written,
+        program(made, names),
+        parameters,
+        dict(zip(names, given, strict=True)),
+        expected,
+    )
     assert found < 1, found
 
 
-def step(written, model, arrays, names, expected):
-    """What loss and gradients are off by, in a process with devices of the host."""
-    import jax
+class _Loss(nn.Module):
+    """The loss of a model, of its inputs and targets."""
 
-    file = jax_models.functions(written)
-    mesh = file["mesh"]()
-    on = file["shardings"](mesh, arrays[0]), *[
-        file["shardings"](mesh, array, name)
-        for name, array in zip(names, arrays[1:], strict=True)
-    ]  # fmt: skip
-    function = jax.jit(
-        jax.value_and_grad(MODELS[model]), in_shardings=on, out_shardings=(None, on[0])
+    def __init__(self, made):
+        super().__init__()
+        self.model, self.loss = made.module, made.loss
+
+    def forward(self, *given):
+        return self.loss(self.model(*given[:-1]), given[-1])
+
+
+def program(made, names):
+    """The loss as ops, whose inputs have these names. What depends on neither parameters nor inputs
+    is computed here.
+    """
+    exported = torch.export.export(_Loss(made), (*made.inputs, made.targets))
+    exported = exported.run_decompositions({})
+    signature = exported.graph_signature
+    state = {**exported.state_dict, **exported.constants}
+    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    known = {name: state[of] for name, of in buffers.items()}
+    calls = []
+    for node in exported.graph.nodes:
+        if node.op != "call_function" or not node.users:
+            continue
+        needs = {one.name for one in node.all_input_nodes}
+        if needs <= known.keys():
+            arguments = torch.fx.map_arg((node.args, node.kwargs), lambda one: known[one.name])
+            known[node.name] = node.target(*arguments[0], **arguments[1])
+        else:
+            arguments = torch.fx.map_arg((node.args, node.kwargs), lambda one: Name(one.name))
+            calls.append((node.name, _op(node.target), *arguments))
+    read = {
+        one.text for call in calls for one in torch.utils._pytree.tree_leaves(call)
+        if isinstance(one, Name)
+    }  # fmt: skip
+    # A tied parameter has one name in the model, the first.
+    first = {id(p): name for name, p in made.module.named_parameters()}
+    every = {n: first[id(p)] for n, p in made.module.named_parameters(remove_duplicate=False)}
+    return Program(
+        {n: every[of.removeprefix("model.")] for n, of in signature.inputs_to_parameters.items()},
+        dict(zip(signature.user_inputs, names, strict=True)),
+        {name: known[name].detach().numpy() for name in sorted(read & known.keys())},
+        calls,
+        signature.user_outputs[0],
     )
-    loss, gradients = function(*jax.device_put(arrays, list(on)))
-    for name, gradient in gradients.items():
-        assert gradient.sharding.is_equivalent_to(on[0][name], gradient.ndim)
-    return jax_models.off((loss, gradients), expected)
 
 
-def decoder(parameters, words, targets):
-    """:class:`target_models.Decoder`."""
-    import jax
-    import jax.numpy as jnp
-
-    def norm(x, name):
-        mean = (x * x).mean(-1, keepdims=True)
-        return x * jax.lax.rsqrt(mean + jnp.finfo(x.dtype).eps) * parameters[f"{name}.weight"]
-
-    def linear(x, name):
-        return x @ parameters[f"{name}.weight"].T
-
-    x = parameters["embed_tokens.weight"][words]
-    for number in range(len({n.split(".")[1] for n in parameters if n.startswith("layers.")})):
-        at = f"layers.{number}"
-        y = norm(x, f"{at}.input_layernorm")
-        q, k, v = (linear(y, f"{at}.{one}_proj").reshape(*y.shape[:2], HEADS, -1) for one in "qkv")
-        seen = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(seen.reshape(y.shape), f"{at}.o_proj")
-        y = norm(x, f"{at}.post_attention_layernorm")
-        gate = jax.nn.silu(linear(y, f"{at}.gate_proj"))
-        x = x + linear(gate * linear(y, f"{at}.up_proj"), f"{at}.down_proj")
-    name = "lm_head" if "lm_head.weight" in parameters else "embed_tokens"
-    return entropy(linear(norm(x, "norm"), name), targets)
-
-
-def branched(parameters, x, targets):
-    """:class:`target_models.Branched`."""
-    import jax
-
-    def linear(x, name):
-        return x @ parameters[f"{name}.weight"].T + parameters[f"{name}.bias"]
-
-    y = jax.nn.relu(linear(x, "stem"))
-    deep = y
-    for number in (0, 2):
-        deep = jax.nn.gelu(linear(deep, f"deep.{number}"), approximate=False)
-    deep = linear(deep, "deep.4")
-    return entropy(linear(deep * parameters["scale"] + linear(y, "wide"), "head"), targets)
-
-
-def entropy(logits, targets):
-    """The mean of the cross entropy."""
-    import jax
-    import jax.numpy as jnp
-
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).mean()
-
-
-#: Heads of the decoder.
-HEADS = 4
-
-MODELS = {"decoder": decoder, "branched": branched}
+def _op(target):
+    return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__

@@ -1,14 +1,17 @@
-"""The models that targets are tried on: modules, their inputs, and their graphs.
+"""The models that targets are tried on: modules, their inputs, their graphs and their ONNX files.
 
-Each is small and made without weights from elsewhere. ``gpt3-330m`` is an example of the package,
-which has a graph and no module.
+Each is small and made without weights from elsewhere. ``mobilenet`` and ``tiny-llama`` are the code
+of torchvision and transformers. ``gpt3-330m`` is an example of the package, which has a graph and
+no module.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -119,12 +122,17 @@ class Built:
     loss: Callable[[Any, Any], torch.Tensor]
 
 
+def tensor_of(output):
+    """The first tensor of what a model puts out, of transformers the logits."""
+    return output if isinstance(output, torch.Tensor) else output[0]
+
+
 def _words(batch, length, vocabulary):
     return torch.randint(0, vocabulary, (batch, length))
 
 
 def _of_words(output, targets):
-    return functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(tensor_of(output).flatten(0, 1), targets.flatten())
 
 
 def _cnn(batch):
@@ -151,6 +159,33 @@ def _branched(batch):
     )
 
 
+def _mobilenet(batch):
+    from torchvision.models import MobileNetV2
+
+    # Expansion, channels, blocks and stride of each part.
+    parts = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 1, 2]]
+    model = MobileNetV2(10, width_mult=0.5, inverted_residual_setting=parts)
+    return (
+        model,
+        torch.rand(batch, 3, 32, 32),
+        torch.randint(0, 10, (batch,)),
+        functional.cross_entropy,
+    )
+
+
+def _tiny_llama(batch):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+            use_cache=False,
+        )
+    )  # fmt: skip
+    return model, _words(batch, 12, 96), _words(batch, 12, 96), _of_words
+
+
 def _tower(batch):
     return (
         Tower(),
@@ -161,7 +196,17 @@ def _tower(batch):
 
 
 #: The models of the matrix that have a module, by name.
-MODULES = {"cnn": _cnn, "encoder": _encoder, "decoder": _decoder, "branched": _branched}
+MODULES = {
+    "cnn": _cnn,
+    "encoder": _encoder,
+    "decoder": _decoder,
+    "branched": _branched,
+    "mobilenet": _mobilenet,
+    "tiny-llama": _tiny_llama,
+}
+
+#: The packages whose code they are.
+PACKAGES = {"mobilenet": "torchvision", "tiny-llama": "transformers"}
 
 #: Models for more than the matrix.
 OTHERS = {"tower": _tower}
@@ -193,3 +238,23 @@ def graph_of(name: str, *, train: bool = False) -> lm.OpGraph:
         targets=made.targets,
         optimizer=torch.optim.AdamW,
     )
+
+
+@cache
+def program_of(name: str) -> torch.export.ExportedProgram:
+    """A model as PyTorch exports it."""
+    made = built(name)
+    return torch.export.export(made.module, made.inputs)
+
+
+@cache
+def onnx_file(name: str) -> Path:
+    """A model as PyTorch exports it to ONNX, with its weights, in a file of this process."""
+    path = Path(_folder().name) / f"{name}.onnx"
+    torch.onnx.export(program_of(name), f=path, external_data=False, verbose=False)
+    return path
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()

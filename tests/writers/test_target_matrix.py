@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
-from target_models import EXAMPLES, MODULES, graph_of  # noqa: E402
+from target_models import EXAMPLES, MODULES, PACKAGES, graph_of, onnx_file  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
@@ -60,7 +60,7 @@ def runner(case):
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
-    graph = graph_of(case["model"], train=case.get("train", False))
+    given, graph = models_of(case)
     cluster, options = lm.Cluster.preset(case["cluster"]), case.get("options", {})
     for device, size in case.get("memory", {}).items():
         cluster = cluster.with_memory(size, device)
@@ -72,19 +72,28 @@ def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
     assert plan.target == case["target"]
     assert plan.fits
     assert plan.lower_bound <= plan.makespan * (1 + 1e-9)
-    if case["target"] not in WRITTEN:
-        return
-    needs = WRITTEN[case["target"]].options
-    if any(needs.values()):
-        return  # The consumer's test has the model's own file.
-    written = export(plan, path=tmp_path / "written")
+    written = export(plan, path=tmp_path / "written", **given)
     assert (tmp_path / "written").exists()
     if case["model"] in MODULES:  # To load the plan of a large model takes as long as to make it.
         again = lm.Plan.load(saved(plan, tmp_path))
         assert again.target == plan.target
-        assert json.dumps(written, default=str) == json.dumps(export(again, path=None), default=str)
+        twice = export(again, path=tmp_path / "again", **given)
+        assert json.dumps(written, default=str) == json.dumps(twice, default=str)
     if case.get("runs"):
-        importlib.import_module(runner(case)).run(case, plan, written)
+        of_use = tmp_path / "written" if WRITTEN[case["target"]].is_file else written
+        importlib.import_module(runner(case)).run(case, plan, of_use)
+
+
+def models_of(case):
+    """What the writer needs beside the plan, and the graph that is planned."""
+    if needed := PACKAGES.get(case["model"]):
+        pytest.importorskip(needed, reason=f"needs {needed}")
+    if WRITTEN[case["target"]].options.get("model") and case["model"] in MODULES:
+        pytest.importorskip("onnx", minversion="1.18", reason="needs onnx 1.18 or later")
+        pytest.importorskip("onnxscript", reason="needs onnxscript")
+        model = onnx_file(case["model"])
+        return {"model": model}, lm.read(model)
+    return {}, graph_of(case["model"], train=case.get("train", False))
 
 
 def saved(plan, folder):
