@@ -372,7 +372,12 @@ def page(rows: dict[str, list[Row]], cluster: lm.Cluster, command: str) -> str:
             "processes of gloo pinned to a core each, one thread an op. "
             f"{machine()} Load average at the end: {load:.1f}.",
             "",
-            f"Sums between two processes: {'; '.join(messages)}.",
+            "Sums between two processes, with the product that fills a bucket: "
+            f"{'; '.join(messages)}.",
+            "",
+            "Halves apart: how far the least steps of the first and of the second half of the "
+            "rounds are apart. Ops times: by how much times of ops were multiplied, so that they "
+            "add up to a step of one process by itself.",
             "",
             *table(heads, cells),
             "",

@@ -103,10 +103,10 @@ def _where(plan: Plan, messages: Messages, links: tuple[int, ...]) -> str:
             place = "host"
         elif link.doing == "copy":
             place = devices[int(plan.schedule.transfers.src[message])].name
-        elif link.doing != "share" and (message >= 0 or link.op is None):
+        elif link.op is None or (message >= 0 and link.doing != "share"):
             place = messages.places[message]
         else:
-            place = devices[int(plan.schedule.devices[link.op or 0])].name
+            place = devices[int(plan.schedule.devices[link.op])].name
         seconds[place] += link.finish - link.start
     (first, _), *others = sorted(seconds.items(), key=lambda row: (-row[1], row[0]))
     return first if not others else f"{first} and {len(others)} more"
