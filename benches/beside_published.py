@@ -159,12 +159,10 @@ CASES = [
     ),
     Case(
         "llama-torchtitan",
-        "8 H100 of 96 GB; FSDP of 8; 2 samples each, of 16; selective recomputation. That makes less "
-        "anew than whole layers do, and no target plans it: here all layers are recomputed on both "
-        "sides, since 80 GiB hold none that is kept",
+        "8 H100 of 96 GB; FSDP of 8; 2 samples each, of 16; selective recomputation",
         f"{_TITAN}/benchmarks/llama3_h100_202412_torchtitan.md",
-        lambda: llama(16), "8xH100-NVLink", "fsdp",
-        {"replicas": 8, "shard_size": 8, "reshard": True},
+        lambda: llama(16), "8xH100-NVLink", "torchtitan",
+        {"replicate": 1, "shard": 8, "tp": 1, "pp": 1, "recompute": "selective"},
     ),
     Case(
         "mixtral-training",
@@ -246,7 +244,8 @@ def _words(plan: lm.Plan) -> str:
     axes = " x ".join(f"{axis.name} {axis.size}" for axis in recipe.mesh.axes)
     words = sorted(set(recipe.units.values()))
     gathered = f", layers gathered {' and '.join(words)}" if words else ""
-    return f"{axes}{gathered}{', layers recomputed' if recipe.recompute else ''}"
+    again = "whole layers" if all(" | " not in line for line in recipe.recompute) else "some ops"
+    return f"{axes}{gathered}{f', {again} recomputed' if recipe.recompute else ''}"
 
 
 def planned(case: Case, options: dict[str, Any]) -> tuple[lm.Plan, float]:
