@@ -162,7 +162,7 @@ def apart(
 
 
 def _summed(found: Any, _: torch.Tensor) -> torch.Tensor:
-    """Stands in for the loss of a stage that is not the last: all that it sends is differentiated."""
+    """Stands in for the loss of a stage that is not the last: of all that it sends."""
     every = found if isinstance(found, tuple | list) else [found]
     return torch.stack([each.sum() for each in every]).sum()
 

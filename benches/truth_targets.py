@@ -389,8 +389,8 @@ def page(rows: dict[str, list[Row]], cluster: lm.Cluster, command: str) -> str:
             "rounds are apart. Ops times: by how much times of ops were multiplied, so that they "
             "add up to a step of one process by itself.",
             "",
-            "Not priced: the time of a core that is sent a message, and what threads of gloo cost the "
-            "ops that they interrupt. Most predictions on two processes are too short for that.",
+            "Not priced: the time of a core that is sent a message, and what threads of gloo cost "
+            "the ops that they interrupt.",
             "",
             *table(heads, cells),
             "",
