@@ -140,7 +140,7 @@ def stage(
 ) -> Callable[[], None]:
     """A step of a stage of torch.distributed.pipelining."""
     schedule, modules = file["parallelize"](module, batch[:1], loss, "cpu")
-    return _scheduled(schedule, modules, batch, takes=rank == 0)
+    return _scheduled(schedule, modules, batch[:1] if rank == 0 else (), batch[1])
 
 
 def apart(
@@ -151,21 +151,27 @@ def apart(
     schedule, modules = file["parallelize"](module, (inputs,), loss, "cpu")
     groups = [distributed.new_group([member]) for member in range(k)]
     alone = pipelining.PipelineStage(modules[0], 0, 1, torch.device("cpu"), group=groups[rank])
+    sent = [n.meta["val"] for n in modules[0].graph.nodes if n.op == "placeholder"]
+    given = (inputs,)
     if rank > 0:
-        [sent] = [n.meta["val"] for n in modules[0].graph.nodes if n.op == "placeholder"]
-        inputs = torch.rand(m * sent.shape[0], *sent.shape[1:]).requires_grad_()
-    scored = loss if rank == k - 1 else lambda found, _: found.sum()
+        sizes = [(m * one.shape[0], *one.shape[1:]) for one in sent]
+        given = tuple(torch.rand(size).requires_grad_() for size in sizes)
+    scored = loss if rank == k - 1 else _summed
     of_one = type(schedule)(alone, m, loss_fn=scored)
-    return _scheduled(of_one, modules, (inputs, targets), takes=True)
+    return _scheduled(of_one, modules, given, targets)
+
+
+def _summed(found: Any, _: torch.Tensor) -> torch.Tensor:
+    """Stands in for the loss of a stage that is not the last: of all that it sends."""
+    every = found if isinstance(found, tuple | list) else [found]
+    return torch.stack([each.sum() for each in every]).sum()
 
 
 def _scheduled(
-    schedule: Any, modules: list[nn.Module], batch: Any, *, takes: bool
+    schedule: Any, modules: list[nn.Module], given: tuple[torch.Tensor, ...], targets: torch.Tensor
 ) -> Callable[[], None]:
-    """A step of a schedule; ``takes``: whether this process is given the inputs."""
-    inputs, targets = batch
+    """A step of a schedule, with what it is given in this process."""
     optimizer = torch.optim.SGD([p for part in modules for p in part.parameters()], lr=0.01)
-    given = (inputs,) if takes else ()
 
     def run() -> None:
         optimizer.zero_grad()
