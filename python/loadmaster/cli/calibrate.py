@@ -49,6 +49,14 @@ def add(commands: Any) -> None:
     )
     command.add_argument("-o", "--output", metavar="COSTS.json", help="write the costs")
     command.add_argument(
+        "--picture", metavar="FILE.png", help="draw predicted against measured (.png or .svg)"
+    )
+    _add_cluster(command)
+
+
+def _add_cluster(command: argparse.ArgumentParser) -> None:
+    """Declares what is measured of the cluster itself."""
+    command.add_argument(
         "--links", metavar="FILE.csv", help="measured transfers: bytes, seconds_one_way, method"
     )
     command.add_argument(
@@ -75,9 +83,6 @@ def add(commands: Any) -> None:
     )
     command.add_argument(
         "--cluster-output", metavar="CLUSTER.toml", help="write the cluster with links as measured"
-    )
-    command.add_argument(
-        "--picture", metavar="FILE.png", help="draw predicted against measured (.png or .svg)"
     )
 
 

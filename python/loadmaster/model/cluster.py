@@ -342,7 +342,11 @@ class Cluster:
                     "dispatch, so launches would count twice: leave the type's launch out, as "
                     "Cluster.with_dispatch does"
                 )
-        self._core = fast.Cluster(
+        self._core = self._made()
+
+    def _made(self) -> fast.Cluster:
+        """The same for the judge."""
+        return fast.Cluster(
             [(d.name, d.type, d.memory) for d in self.devices],
             [
                 (
@@ -369,7 +373,7 @@ class Cluster:
                 for t in self.types
                 if t.send_cost
             ],
-            host_each=dispatch is not None and not dispatch.one_host,
+            host_each=self.dispatch is not None and not self.dispatch.one_host,
         )
 
     # -- lookup ------------------------------------------------------------------------------

@@ -154,13 +154,12 @@ def calibrate(
     if not profiles and transfers is None and device is None and not collectives:
         raise InputError("nothing to learn from: give profiles, transfers, or what was measured")
     links = None if transfers is None else fit_links(transfers, graph)
+    times = tuple(collectives)
     if links is not None:
         cluster = links.cluster(cluster, way)
     if device is not None:
         cluster = device.sending(cluster, device_type)
-    times = tuple(collectives)
-    if times:
-        cluster = cluster.with_collectives(times)
+    cluster = cluster.with_collectives(times) if times else cluster
     if not profiles:
         return Calibration(cluster, links=links, device=device, collectives=times)
     small, measured, batches = _by_batch(profiles, batch)
