@@ -152,8 +152,8 @@ CASES = [
         "llama-megatron",
         "8 H100; tp 1, pp 1; 1 sample a micro-batch, of 128 (here of 16: the same micro-batches, "
         "fewer of them); distributed optimizer, overlapped. FP8 and fused kernels; in bfloat16, "
-        "unfused, 80 GiB do not hold a sample's activations beside the rest, so layers are "
-        "recomputed",
+        "unfused, 80 GiB do not hold a sample's activations beside the rest, so as little "
+        "is recomputed as fits",
         f"{_MEGATRON}/main/examples/llama/train_llama3_8b_h100_fp8.sh",
         lambda: llama(16), "8xH100-NVLink", "megatron", _LLAMA | {"micro_batches": 2},
     ),
@@ -169,7 +169,7 @@ CASES = [
         "32 GPUs; tp 1, pp 4, dp 8, ep 8; 1 sample a micro-batch, 32 micro-batches; distributed "
         "optimizer, overlapped. Here 4 of the 32 layers, one a stage; the cluster, which it does "
         "not name, is four hosts of 8 H100; an expert takes its fair share of the tokens of each "
-        "sample",
+        "sample. With one layer a stage the head weighs more than with eight, so the gain is more too",
         f"{_MEGATRON}/main/examples/mixtral/train_mixtral_8x7b_distributed.sh",
         lambda: mixtral_training(4, 256), "8xH100-NVLink", "megatron",
         {"tp": 1, "pp": 4, "dp": 8, "expert_parallel": 8, "micro_batches": 32, "virtual": 1,
