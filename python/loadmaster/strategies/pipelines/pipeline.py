@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from loadmaster.base import checks
@@ -158,14 +159,16 @@ def pipelines_below(
 
 def _pipelines(space: Space, asked: Asked, budget: Budget) -> Iterator[tuple[Candidate, Shape]]:
     """Pipelines that were judged, each with its shape: those of one device per stage first, then
-    those of several that could be shorter.
+    those of several that could be shorter. Stages in a V come after those in turn: what their
+    estimate promises keeps none of the others from the judge.
     """
     objective, least = space.problem.objective, asked.least
     bests: list[tuple[Candidate, Shape]] = []
-    for width in asked.widths:
+    ways = (tuple(name for name in asked.schedules if (name == IN_V) == v) for v in (False, True))
+    for width, schedules in product(asked.widths, [names for names in ways if names]):
         if least < asked.least and budget.lacks(0.0):
             break
-        some = replace(asked, least=least)
+        some = replace(asked, schedules=schedules, least=least)
         best: tuple[Candidate, Shape] | None = None
         for found in _searched(space, some, _tried(space, some, width), budget):
             yield found
