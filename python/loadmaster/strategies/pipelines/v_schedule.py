@@ -22,7 +22,7 @@ def in_v(p: int, m: int) -> list[list[Row]]:
     >>> for device in in_v(2, 2):
     ...     print(*(f"{kind}{'ab'[chunk]}{micro}" for kind, chunk, micro in device))
     Fa0 Fa1 Fb0 Bb0 Wb0 Fb1 Bb1 Wb1 Ba0 Wa0 Ba1 Wa1
-    Fa0 Fb0 Fa1 Fb1 Bb0 Wb0 Ba0 Wa0 Bb1 Ba1 Wa1 Wb1
+    Fa0 Fb0 Fa1 Fb1 Bb0 Wb0 Ba0 Wa0 Bb1 Wb1 Ba1 Wa1
     """
     return [[row for row in _device(p, max(2 * p - 1, m), s) if row[2] < m] for s in range(p)]
 
