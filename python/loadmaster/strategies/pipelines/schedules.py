@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
@@ -157,6 +158,7 @@ def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Actio
     return in_windows(windows(schedule, p, m, chunks), m, chunks)
 
 
+@lru_cache(maxsize=1024)
 def windows(schedule: Named, p: int, m: int, chunks: int = 1) -> Windows:
     """The numbers of a named schedule; parameters and errors as those of :func:`actions`.
 
@@ -204,6 +206,7 @@ def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
     ]
 
 
+@lru_cache(maxsize=1024)
 def alive_of_stages(given: Windows, m: int, chunks: int) -> tuple[int, ...]:
     """Micro-batches that are alive in each stage at most: of a device with several stages in turn,
     its mean.
