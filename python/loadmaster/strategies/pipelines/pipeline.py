@@ -235,7 +235,8 @@ def _ranked(space: Space, asked: Asked, tried: list[Tried], share: float) -> lis
             rows = sorted(rows, key=lambda shape: shape.seconds)[: asked.judged]
         if rows:
             break
-    hope = asked.least * (1 + HOPE)
+    # No schedule is searched for where stages are in a V, so nothing but cuts makes it shorter.
+    hope = asked.least * (1 + (HOPE if asked.schedules != (IN_V,) else 0.0))
     return [shape for shape in rows if shape.least < asked.least and shape.seconds < hope]
 
 
