@@ -188,6 +188,7 @@ ADDRESSES = {
     "https://github.com/NVIDIA/Megatron-LM/blob/090e141cc47ddf3317464bf9af7561b932c131c1/examples/pretrain_gpt_distributed_with_mp.sh",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/llama/train_llama3_8b_h100_fp8.sh",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/mixtral/README.md",
+    "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/mixtral/train_mixtral_8x7b_distributed.sh",
     "https://github.com/pytorch/torchtitan/blob/main",
     "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md",
     "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/",
