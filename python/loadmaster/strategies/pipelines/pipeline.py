@@ -236,7 +236,7 @@ def _ranked(space: Space, asked: Asked, tried: list[Tried], share: float) -> lis
         if rows:
             break
     # No schedule is searched for where stages are in a V, so nothing but cuts makes it shorter.
-    hope = asked.least * (1 + (HOPE if asked.schedules != (IN_V,) else 0.0))
+    hope = asked.least * (1 + (HOPE if asked.schedules != (IN_V,) else NEAR))
     return [shape for shape in rows if shape.least < asked.least and shape.seconds < hope]
 
 
