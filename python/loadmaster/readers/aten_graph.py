@@ -103,7 +103,7 @@ class AtenGraph(GraphColumns):
         if view_of is not None:
             work = Cost(0, 0, True)
         elif work is None:
-            work = cost(kind, [_tensor_of(argument) for argument in inputs], outputs)
+            work = cost(kind, [tensor_of(argument) for argument in inputs], outputs)
         if not work.known:
             self.unknown[kind] += 1
         made = [tensor for tensor in outputs if tensor is not None]
@@ -236,7 +236,8 @@ def _op_of(argument: Any) -> int | None:
     return argument.op if isinstance(argument, Value) else None
 
 
-def _tensor_of(argument: Any) -> Any:
+def tensor_of(argument: Any) -> Any:
+    """An argument with the tensors of values for these, in a list too."""
     if isinstance(argument, Value):
         return argument.tensor
     if isinstance(argument, (list, tuple)):

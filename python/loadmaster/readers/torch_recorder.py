@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -17,12 +17,11 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from loadmaster.base.errors import InputError
 from loadmaster.readers.aten_costs import Tensor, bare, is_view, written
-from loadmaster.readers.aten_graph import AtenGraph, Given, Value
+from loadmaster.readers.aten_graph import AtenGraph, Given, Value, tensor_of
 from loadmaster.readers.torch_tensors import dtype_name, layout
 
 _ON_VALUES = (
@@ -30,6 +29,8 @@ _ON_VALUES = (
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
 )
+
+_DEVICE_OF = torch.ops.prim.device.default
 
 #: Ops between two calls of a progress callback: some tenths of a second.
 _OPS_PER_WORD = 256
@@ -189,6 +190,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
             return _as_if_read(args[0])
+        if func is _DEVICE_OF:
+            return args[0].fake_device  # Optimizers ask more often than they do anything else.
         if self.muted and _changes_values_alone(func):
             return args[0]  # Nobody sees the values, which fake tensors have none of.
         try:
@@ -214,14 +217,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if func.namespace == "prim":
-            return  # asks for a tensor's device, or its sizes
+            return  # asks for a tensor's sizes
         schema = func._schema.arguments
         arguments = [
             args[i] if i < len(args) else kwargs.get(argument.name)
             for i, argument in enumerate(schema)
         ]
-        tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
-        outputs = [t for t in tree_iter(result) if isinstance(t, torch.Tensor)]
+        tensors = [t for t in _leaves((*args, *kwargs.values())) if isinstance(t, torch.Tensor)]
+        outputs = [t for t in _leaves((result,)) if isinstance(t, torch.Tensor)]
         if self._counters and tensors and all(map(self._is_counter, tensors)):
             for tensor in outputs:
                 self.counter(tensor)
@@ -231,9 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         inputs = given + [named.get(argument.name) for argument in schema[len(given) :]]
         kind = str(func)
         positions = [] if is_view(kind) else self._written(func, kind, inputs)
-        changes = [
-            value for p in positions for value in tree_iter(inputs[p]) if isinstance(value, Value)
-        ]
+        changes = [v for p in positions for v in _leaves((inputs[p],)) if isinstance(v, Value)]
         if not outputs and not changes:
             return
         op = self._add(kind, inputs, result, outputs, changes, (given, named))
@@ -253,7 +254,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         changes: Sequence[Value],
         call: Given,
     ) -> int:
-        read = [value for value in tree_iter(inputs) if isinstance(value, Value)]
+        read = [value for value in _leaves(inputs) if isinstance(value, Value)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
         changed = [v for v in changes if shared is not None and v.storage == shared.storage]
         parameter = self._parameter(read, changes) if self.phase == "o" else None
@@ -295,13 +296,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _written(self, func: Any, kind: str, inputs: Sequence[Any]) -> list[int]:
         """Positions of what an op changes: as its schema says, and what its schema leaves out."""
-        positions = {
-            i
-            for i, argument in enumerate(func._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        }
-        positions |= set(written(kind, tree_map_only(Value, lambda v: v.tensor, list(inputs))))
-        return sorted(positions)
+        told = written(kind, [tensor_of(argument) for argument in inputs])
+        return sorted({*_written_by_schema(func), *told})
 
     def _shown(self, tensor: torch.Tensor, read: Sequence[Value]) -> Value | None:
         """The input value whose storage an output shows."""
@@ -320,6 +316,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if len(found) == 1:
                 return found.pop()
         return None
+
+
+def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Arguments or results of an op, one by one: they hold lists, and nothing deeper."""
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            yield from argument
+        else:
+            yield argument
+
+
+@cache
+def _written_by_schema(func: Any) -> tuple[int, ...]:
+    """Positions of the arguments that an op changes, as its schema says."""
+    infos = [argument.alias_info for argument in func._schema.arguments]
+    return tuple(i for i, info in enumerate(infos) if info is not None and info.is_write)
 
 
 def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
