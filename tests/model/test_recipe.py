@@ -314,3 +314,12 @@ def test_words_are_per_op_of_the_graph(graphs):
     assert {len(column) for column in words.values()} == {graph.n_ops}
     expected = np.where(graph.placeholder, "Replicate", "whole").tolist()
     assert words["dp"] == expected
+
+
+def test_a_recipe_prints_as_what_it_is_read_from_and_is_named_in_a_line():
+    recipe = Recipe(Mesh.of({"dp": 2, "tp": 2}), {"dp": {"**": "batch"}, "tp": {"h.*": "column"}})
+    assert Recipe.from_toml(str(recipe)) == recipe
+    assert repr(recipe) == "Recipe(dp 2 x tp 2, 2 lines of labels and parameters)"
+    staged = Recipe(Mesh.of({"pp": 2}), stages={"h.*": 1}, micro={"n": 4, "schedule": "1f1b"})
+    assert repr(staged).startswith("Recipe(pp 2, 2 stages, 4 micro-batches, 0 lines")
+    assert "<pre>format" in staged._repr_html_()

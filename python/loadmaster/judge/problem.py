@@ -69,6 +69,9 @@ class Problem:
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     expert_imbalance: float = 1.0
 
+    def __repr__(self) -> str:
+        return f"Problem({self.program!r} on {self.cluster!r})"
+
     @classmethod
     def make(
         cls,

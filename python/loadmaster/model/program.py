@@ -89,6 +89,9 @@ class Program:
     recipe: Recipe | None = None
     batches: int = 1
 
+    def __repr__(self) -> str:
+        return f"Program({self.graph!r} of {self.source!r})"
+
     @classmethod
     def of(cls, graph: OpGraph) -> Program:
         """The graph as it is. O(V).

@@ -27,7 +27,7 @@ from loadmaster.base.files import (
     read_text,
     write_bytes,
 )
-from loadmaster.base.text import shown
+from loadmaster.base.text import Printed, shown
 from loadmaster.base.units import SIZE, counted, parse_bytes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.compression import compressed, nested
@@ -208,7 +208,7 @@ _SPECS = _Words("parameters", _SPEC, "Replicate, Shard(0), Shard(1), ..., flat, 
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Printed):
     """What is split, replicated and sharded how.
 
     Attributes
@@ -301,6 +301,16 @@ class Recipe:
     overrides: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.to_toml()
+
+    def __repr__(self) -> str:
+        axes = " x ".join(f"{axis.name} {axis.size}" for axis in self.mesh.axes)
+        stages = len(set(self.stages.values()) | {0}) if self.micro is not None else 0
+        micro = f", {counted(stages, 'stage')}, {self.micro.n} micro-batches" if self.micro else ""
+        lines = sum(map(len, (*self.labels.values(), *self.parameters.values())))
+        return f"Recipe({axes}{micro}, {counted(lines, 'line')} of labels and parameters)"
 
     def __post_init__(self) -> None:
         if isinstance(self.mesh, Mapping):
