@@ -29,6 +29,7 @@ from loadmaster.strategies.pipelines.schedules import (
 from loadmaster.strategies.pipelines.scheduling import scheduled, unheld
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.staged import (
+    MicroBatched,
     Staged,
     in_flight,
     kept_bytes,
@@ -204,16 +205,16 @@ def test_ops_are_forward_backward_or_gradients_of_weights():
     ],
 )
 def test_stages_that_cannot_be_are_refused(stage, devices, message):
-    problem = uniform(2, 2, 1, 1, (), 1).problem
+    batched = uniform(2, 2, 1, 1, (), 1).batched
     with pytest.raises(lm.InputError, match=message):
-        Staged.of(problem, np.array(stage), np.array(devices))
+        Staged.of(batched, np.array(stage), np.array(devices))
 
 
 def test_a_program_without_micro_batches_is_refused():
     problem = uniform(2, 2, 1, 1).problem
     plain = lm.simulate(problem.model, problem.cluster, [0] * problem.model.n_ops)._problem
     with pytest.raises(lm.InputError, match="the program has no micro-batches"):
-        Staged.of(plain, np.zeros(plain.model.n_ops), [0])
+        Staged.of(MicroBatched(plain), np.zeros(plain.model.n_ops), [0])
 
 
 # -- the estimate ------------------------------------------------------------------------------
@@ -315,7 +316,7 @@ def test_gradients_of_tied_weights_cross_after_those_of_micro_batches(schedule):
     graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("4xV100-PCIe")
     first = lm.place(graph, cluster, "expert")
     problem = first.problem.transformed(lm.transforms.micro_batches(graph, 4))
-    given = Staged.of(problem, first.devices, range(4))
+    given = Staged.of(MicroBatched(problem), first.devices, range(4))
     found = scheduled(given, schedule)
     sent = Timeline.simulated(found.problem, found.schedule, found.assignment.devices).transfers
     back = np.flatnonzero(sent.src == 3)

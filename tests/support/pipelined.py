@@ -9,7 +9,7 @@ import numpy as np
 import loadmaster as lm
 from loadmaster.judge.problem import Problem
 from loadmaster.model.program import Program
-from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.pipelines.staged import MicroBatched, Staged
 
 MS = 1e-3
 
@@ -90,7 +90,8 @@ def staged(m: int, times, *, chunks=1, in_v=False, memory="1GiB", latency=0.0, *
     devices = cluster(p, memory, latency)
     whole = Problem.make(made.source, devices, lm.costs.estimate(made.source, devices))
     of = np.arange(n)
-    return Staged.of(whole.transformed(made), stage, np.minimum(of, n - 1 - of) if in_v else of % p)
+    batched = MicroBatched(whole.transformed(made))
+    return Staged.of(batched, stage, np.minimum(of, n - 1 - of) if in_v else of % p)
 
 
 def uniform(p: int, m: int, *passes, chunks: int = 1, **more) -> Staged:

@@ -31,11 +31,11 @@ def came_back(staged: Staged) -> InputError | None:
         back = np.flatnonzero(step * stage[src] > step * stage[dst])
         if not len(back):
             continue
-        first = back[np.argmin(staged.program_rank[dst[back]])]
+        first = back[np.argmin(staged.batched.program_rank[dst[back]])]
         maker, reader = (source.names[int(serves[end[first]])] for end in (src, dst))
         left = int(stage[src[first]])
         others = np.flatnonzero(step * stage < least)
-        others = others[np.argsort(staged.program_rank[others])]
+        others = others[np.argsort(staged.batched.program_rank[others])]
         modules = [*dict.fromkeys(_module(source.modules[serves[op]]) for op in others.tolist())]
         more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
         return InputError(
@@ -49,7 +49,7 @@ def came_back(staged: Staged) -> InputError | None:
 
 def _reads(staged: Staged, *, is_forward: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pairs of ops of a pass of the first micro-batch, of which the second reads the first."""
-    src, dst, _, _ = staged.problem.graph.flows()
+    src, dst, _, _ = staged.batched.flows
     part = staged.passes
     here = (staged.micro == 0) & ((part == FORWARD) if is_forward else (part > FORWARD))
     some = here[src] & here[dst]
@@ -62,7 +62,7 @@ def _least(
     """Per op ``step`` times the stage that a pass has come to when the op reads it."""
     found = np.full(len(staged.of_op), -len(staged.devices), dtype=np.int64)
     stage = (step * staged.of_op).tolist()
-    order = np.argsort(staged.program_rank[src], kind="stable")
+    order = np.argsort(staged.batched.program_rank[src], kind="stable")
     for a, b in zip(src[order].tolist(), dst[order].tolist(), strict=True):
         found[b] = max(found[b], found[a], stage[a])
     return found

@@ -119,7 +119,7 @@ def best_chain(
     if n_stages > sum(len(pool.sets) for pool in of) or n_stages >= n:
         return None
     found = fast.best_stages(
-        np.concatenate([one.load(kind) for one, kind in costs]),
+        np.concatenate([one.loads[kind] for one, kind in costs]),
         np.concatenate([one.path(kind) for one, kind in costs]),
         (
             np.concatenate([one.fixed.ravel() for one, _ in costs]),

@@ -7,7 +7,7 @@ graph of all ops. Where a stage's ops run one after another, both see the same s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,7 +104,7 @@ def _column(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:
     return np.broadcast_to(given, n).copy()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """What the simulator saw of a pipeline's stages.
 
@@ -112,16 +112,23 @@ class Estimate:
     ----------
     seconds : float
         Of the step.
-    busy : float64 [n_devices]
-        Seconds for which each device computes.
-    in_flight : int64 [n_devices]
-        Micro-batches, of each chunk, that are alive at once at most: their forward pass has begun,
-        and their backward pass, with gradients of weights, has not ended.
     """
 
     seconds: float
-    busy: NDArray[np.float64]
-    in_flight: NDArray[np.int64]
+    _frame: _Frame
+    _seen: fast.Schedule
+
+    @cached_property
+    def busy(self) -> NDArray[np.float64]:
+        """Seconds for which each device computes, float64 [n_devices]."""
+        return self._seen.device_busy
+
+    @cached_property
+    def in_flight(self) -> NDArray[np.int64]:
+        """Micro-batches, of each chunk, that are alive at once at most: their forward pass has
+        begun, and their backward pass, with gradients of weights, has not ended: int64 [n_devices].
+        """
+        return self._frame.in_flight(self._seen)
 
     @property
     def idle(self) -> NDArray[np.float64]:
@@ -169,7 +176,7 @@ def estimated(
         times = times.together
     frame = _frame(given, m, chunks)
     seen = frame.simulate(times)
-    return Estimate(seen.makespan, seen.device_busy, frame.in_flight(seen))
+    return Estimate(seen.makespan, frame, seen)
 
 
 @dataclass(frozen=True)
@@ -240,12 +247,14 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
     dst = np.concatenate([b.ravel() for _, b in edges])
     stage = np.append(np.repeat(np.tile(np.arange(n_stages), len(kinds)), m), np.arange(n_stages))
     priority = np.full(len(stage), rows.size)
-    pairs: list[tuple[int, int]] = []
+    pairs = [np.empty((0, 2), dtype=np.int64)]
     for s, device in enumerate(in_windows(given, m, chunks)):
-        op = {a: int(rows[kinds.index(a.kind), given.stage(s, a.chunk), a.micro]) for a in device}
-        priority[list(op.values())] = np.arange(len(device))
-        pairs += [(op[before], op[after]) for before, after in waits(device, given.in_order)]
-    control = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        kind, chunk, micro = zip(*device, strict=True)
+        stages = np.array([given.stage(s, k) for k in range(chunks)])
+        op = rows[[kinds.index(of) for of in kind], stages[list(chunk)], list(micro)]
+        priority[op] = np.arange(len(device))
+        pairs.append(op[waits(kind, given.in_order)])
+    control = np.concatenate(pairs)
     return _Frame(
         p,
         m,

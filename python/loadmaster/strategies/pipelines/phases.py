@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import loadmaster.fast as fast
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 from loadmaster.transforms.base import ranks
+
+#: Source, destination, distinct tensors and bytes between pairs of reduced ops.
+Flows = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint64]]
 
 #: What ops of one micro-batch are a part of; values of :func:`passes` are indices into them.
 PASSES = ("F", "B", "W")
@@ -69,17 +71,17 @@ def passes_of_places(part: NDArray[np.int8], place: NDArray[Any]) -> NDArray[np.
 
 
 def aside(
-    graph: fast.Graph, part: NDArray[np.int8], micro: NDArray[Any], stage: NDArray[Any]
+    flows: Flows, part: NDArray[np.int8], micro: NDArray[Any], stage: NDArray[Any]
 ) -> NDArray[np.bool_]:
     """Ops of micro-batches that are on the side of their stage's passes, which go on without them:
     bool [n_reduced].
 
     In the forward pass an op that reads nothing of it, such as a look-up in a tied weight, and that
     an earlier stage reads; in the backward pass the gradient of that weight, which reads an earlier
-    stage. Columns are of reduced ops: what :func:`passes` says of each, micro-batch, stage. O(V +
+    stage. ``flows`` are the graph's; columns are of reduced ops: what :func:`passes` says of each, micro-batch, stage. O(V +
     E) for each op on the way of such a gradient.
     """
-    src, dst, tensors, _ = graph.flows()
+    src, dst, tensors, _ = flows
     inner = (micro[src] >= 0) & (micro[src] == micro[dst]) & (tensors > 0)
     src, dst = src[inner], dst[inner]
     found = np.zeros(len(part), dtype=bool)

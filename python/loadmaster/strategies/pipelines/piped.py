@@ -18,7 +18,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.in_turn import in_turn
 from loadmaster.strategies.pipelines.schedules import Named, Windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
-from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.pipelines.staged import MicroBatched, Staged
 from loadmaster.strategies.sharding.judging import in_best_order
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches
@@ -101,7 +101,7 @@ def run_in_stages(
     if micro.in_turn:
         return in_turn(placed, np.asarray(stage), devices, micro.in_turn)
     if micro.n > 1:
-        return scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
+        return scheduled(Staged.of(MicroBatched(placed), stage, devices), schedule_of(micro))
     program, op_of = placed.program, placed.reduced.op_of
     table = np.asarray(devices, dtype=np.int32).reshape(len(devices), -1)
     rank = np.maximum(program.rank[op_of], 0)

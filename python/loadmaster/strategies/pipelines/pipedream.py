@@ -75,7 +75,7 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
     load = []
     for r in range(1, n + 1):
         ring = 2 * (r - 1) * (latency + costs.gradients / r * per_byte)
-        load.append(np.maximum(costs.load(slowest), ring) / r)
+        load.append(np.maximum(costs.loads[slowest], ring) / r)
     in_flight = [-(-(n - before) // r) for r in range(1, n + 1) for before in range(n)]
     found = fast.best_stages(
         np.concatenate(load),

@@ -20,8 +20,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
@@ -273,25 +275,22 @@ def _in_turn(
     return done
 
 
-def waits(device: Sequence[Action], in_order: bool) -> list[tuple[Action, Action]]:
-    """Pairs of a device's actions, of which the second has to wait for the first.
+def waits(kinds: Sequence[Kind], in_order: bool) -> NDArray[np.int64]:
+    """Pairs of a device's actions, of which the second has to wait for the first: their places,
+    int64 [n_pairs, 2]. ``kinds`` has the kind of each action.
 
     In order, each action waits for the one before it. Else each forward pass waits for the last
     action before it by which activations are let go, and so no more micro-batches are alive than in
     order.
 
-    >>> for before, after in waits(actions("1f1b", 2, 3)[0], in_order=False):
-    ...     print(before.kind, before.micro, "->", after.kind, after.micro)
-    B 0 -> F 2
+    >>> waits("FFBFBB", in_order=False).tolist()
+    [[2, 3]]
     """
+    places = np.arange(len(kinds))
     if in_order:
-        return list(pairwise(device))
-    is_apart = any(action.kind == "W" for action in device)
-    last: Action | None = None
-    pairs = []
-    for action in device:
-        if action.kind == ("W" if is_apart else "B"):
-            last = action
-        elif action.kind == "F" and last is not None:
-            pairs.append((last, action))
-    return pairs
+        return np.stack([places[:-1], places[1:]], axis=1)
+    kind = np.array(list(kinds), dtype="U1")
+    lets_go = kind == ("W" if "W" in kinds else "B")
+    last = np.maximum.accumulate(np.where(lets_go, places, -1))
+    after = np.flatnonzero((kind == "F") & (last >= 0))
+    return np.stack([last[after], after], axis=1)

@@ -6,7 +6,9 @@ ahead: it keeps more micro-batches alive than a schedule would. Control edges ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -21,6 +23,7 @@ from loadmaster.strategies.pipelines.backtracking import came_back
 from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, PASSES, WEIGHT
 from loadmaster.strategies.pipelines.schedules import (
     Action,
+    Kind,
     Named,
     Windows,
     in_windows,
@@ -84,7 +87,7 @@ def _judged(staged: Staged, given: Windows) -> Candidate:
         waiting = with_control(staged.problem.model, op_of[src], op_of[dst])
     except InputError as error:
         raise came_back(staged) or error from error
-    problem = staged.problem.transformed(waiting)
+    problem = staged.problem.transformed(waiting, staged.problem.costs)
     stages = counted(staged.p * staged.chunks, "stage")
     note = f"{stages}, {counted(staged.m, 'micro-batch', 'micro-batches')}: {given}"
     return judged(problem, Assignment(staged.placed, plan.priority), (note,))
@@ -102,8 +105,12 @@ class _Turns:
 
     Attributes
     ----------
+    kinds : list of sequences of str
+        What each set of devices does, in order: the kinds of its actions.
+    numbers : list of int64 columns
+        Their numbers, by stage, pass, micro-batch and rank, for the first rank.
     action : int64 [n_reduced]
-        Which action each op is a part of, by stage, pass, micro-batch and rank; -1: none.
+        The number of the action that each op is a part of; -1: none.
     priority : int32 [n_reduced]
     sent_last : int64 column
         Ops that make gradients for updates on other devices, such as those of tied weights. They
@@ -113,7 +120,8 @@ class _Turns:
 
     staged: Staged
     given: Windows
-    lists: list[list[Action]]
+    kinds: list[tuple[Kind, ...]]
+    numbers: list[NDArray[np.int64]]
     action: NDArray[np.int64]
     priority: NDArray[np.int32]
     sent_last: NDArray[np.int64]
@@ -122,28 +130,29 @@ class _Turns:
     def of(cls, staged: Staged, given: Windows) -> _Turns:
         """The turns by some windows."""
         lists = in_windows(given, staged.m, staged.chunks)
+        kinds = [tuple(action.kind for action in device) for device in lists]
+        numbers = [_numbers(staged, given, s, device) for s, device in enumerate(lists)]
+        turn = np.zeros(np.prod(_shape(staged)), dtype=np.int64)
+        for some in numbers:
+            of_ranks = some[:, None] + np.arange(staged.devices.shape[1])
+            turn[of_ranks] = 2 * np.arange(len(some))[:, None]
         part = staged.passes.astype(np.int64)
         if given.delay is None:
             part = np.where(part == WEIGHT, BACKWARD, part)
         sent_last = _sent_last(staged)
         many = part != ONCE
         many[sent_last] = False
-        where = staged.of_op, part, staged.micro, staged.rank
-        action = np.where(many, np.ravel_multi_index(where, _shape(staged), mode="wrap"), -1)
-        turn = np.zeros(_shape(staged), dtype=np.int64)
-        for s, device in enumerate(lists):
-            stage = np.array([given.stage(s, a.chunk) for a in device])
-            kind = np.array([PASSES.index(a.kind) for a in device])
-            micro = np.array([a.micro for a in device])
-            turn[stage, kind, micro] = 2 * np.arange(len(device))[:, None]
+        where = [column[many] for column in (staged.of_op, part, staged.micro, staged.rank)]
+        action = np.full(len(many), -1)
+        action[many] = np.ravel_multi_index(where, _shape(staged))
         # What is done once comes first in the forward pass, and last otherwise.
-        phases, op_of = staged.problem.model.phases, staged.problem.reduced.op_of
-        is_late = np.array([phases[op] in ("b", "o") for op in op_of.tolist()])
-        turns = np.where(many, turn[where], np.where(is_late, 2 * turn.size, -1))
-        last = np.array([max(i for i, a in enumerate(some) if a.kind == "B") for some in lists])
+        turns = np.where(staged.batched.is_late, 2 * turn.size, -1)
+        turns[many] = turn[action[many]]
+        last = np.array([max(i for i, kind in enumerate(some) if kind == "B") for some in kinds])
         turns[sent_last] = 2 * last[staged.set_of[staged.of_op[sent_last]]] + 1
-        order = np.lexsort((staged.program_rank, turns))
-        return cls(staged, given, lists, action, ranks(order.astype(np.int32)), sent_last)
+        order = np.lexsort((staged.batched.program_rank, turns))
+        priority = ranks(order.astype(np.int32))
+        return cls(staged, given, kinds, numbers, action, priority, sent_last)
 
     def control(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The reduced ops at the ends of control edges: from the last op of an action to the ops
@@ -152,15 +161,18 @@ class _Turns:
         tail = self._tails()
         heads, first = self._heads(len(tail))
         from_, to = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        for s, device in enumerate(self.lists):
+        for s, kinds in enumerate(self.kinds):
             for r in range(self.staged.devices.shape[1]):
-                number = {action: self._number(s, action, r) for action in device}
-                some = [action for action in device if tail[number[action]] >= 0]
-                for before, after in waits(some, self.given.in_order):
-                    at = number[after]
-                    to.append(heads[first[at] : first[at + 1]])
-                    from_.append(np.full(len(to[-1]), tail[number[before]]))
-                passed = [number[a] for a in some if a.kind == "B"]
+                number = self.numbers[s] + r
+                has_ops = tail[number] >= 0
+                number, some = number[has_ops], list(compress(kinds, has_ops))
+                before, after = number[waits(some, self.given.in_order)].T
+                n_heads = first[after + 1] - first[after]
+                # The heads of each action follow each other.
+                skipped = np.repeat(first[after] - (np.cumsum(n_heads) - n_heads), n_heads)
+                to.append(heads[skipped + np.arange(len(skipped))])
+                from_.append(np.repeat(tail[before], n_heads))
+                passed = [at for at, kind in zip(number, some, strict=True) if kind == "B"]
                 if passed:
                     to.append(self._sent_last_of(s, r))
                     from_.append(np.full(len(to[-1]), tail[passed[-1]]))
@@ -172,11 +184,6 @@ class _Turns:
         here = (staged.set_of[staged.of_op[some]] == s) & (staged.rank[some] == rank)
         return np.asarray(some[here])
 
-    def _number(self, s: int, action: Action, rank: int) -> int:
-        """The number of an action of the s-th set of devices."""
-        where = self.given.stage(s, action.chunk), PASSES.index(action.kind), action.micro, rank
-        return int(np.ravel_multi_index(where, _shape(self.staged)))
-
     def _tails(self) -> NDArray[np.int64]:
         """The last op of each action; -1: it has none."""
         tail = np.full(np.prod(_shape(self.staged)), -1, dtype=np.int64)
@@ -187,7 +194,7 @@ class _Turns:
 
     def _heads(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ops that read nothing of their own action, by action, and where each action's begin."""
-        src, dst, _, _ = self.staged.problem.graph.flows()
+        src, dst, _, _ = self.staged.batched.flows
         is_head = self.action >= 0
         is_head[dst[self.action[src] == self.action[dst]]] = False
         heads = np.flatnonzero(is_head)
@@ -197,7 +204,7 @@ class _Turns:
 
 def _sent_last(staged: Staged) -> NDArray[np.int64]:
     """Ops of micro-batches that others read once, on another device, and nobody else does."""
-    src, dst, _, _ = staged.problem.graph.flows()
+    src, dst, _, _ = staged.batched.flows
     many = staged.passes != ONCE
     leaves = (
         many[src] & ~many[dst] & ~staged.aside[dst] & (staged.placed[src] != staged.placed[dst])
@@ -211,3 +218,15 @@ def _sent_last(staged: Staged) -> NDArray[np.int64]:
 def _shape(staged: Staged) -> tuple[int, int, int, int]:
     """How many stages, passes, micro-batches and ranks there are: actions are numbered by these."""
     return len(staged.devices), len(PASSES), staged.m, staged.devices.shape[1]
+
+
+def _numbers(
+    staged: Staged, given: Windows, s: int, device: Sequence[Action]
+) -> NDArray[np.int64]:
+    """The numbers of what the s-th set of devices does, for the first rank."""
+    kinds, chunks, micro = zip(*device, strict=True)
+    stages = np.array([given.stage(s, chunk) for chunk in range(staged.chunks)])
+    passes = [PASSES.index(kind) for kind in kinds]
+    return np.ravel_multi_index(
+        (stages[list(chunks)], np.array(passes), np.array(micro), 0), _shape(staged)
+    )

@@ -281,6 +281,6 @@ def holds(shape: Shape, share: float) -> bool:
     for (i, j), w, count in zip(shape.chain.ranges, shape.chain.ways, alive, strict=True):
         way, pool = shape.ways[w], shape.pools[shape.ways[w].pool]
         need = int(way.costs.fixed[i, j]) + count * int(way.costs.held[i, j])
-        if need > share * pool.memory or not np.isfinite(way.costs.load(pool.device_type)[i, j]):
+        if need > share * pool.memory or not np.isfinite(way.costs.loads[pool.device_type][i, j]):
             return False
     return True

@@ -22,6 +22,7 @@ from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
+from loadmaster.strategies.pipelines.staged import MicroBatched
 from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.space import Space as Labelled
 from loadmaster.strategies.sharding.space import can_be_sharded
@@ -50,7 +51,7 @@ class Space:
     batch: int
     _costs: dict[tuple[int, bool, Inside | None], list[StageCosts]] = field(default_factory=dict)
     _shared: dict[tuple[bool, Inside], Program] = field(default_factory=dict)
-    _placed: dict[tuple[int, tuple[str, ...]], Problem] = field(default_factory=dict)
+    _placed: dict[tuple[int, tuple[str, ...]], MicroBatched] = field(default_factory=dict)
     _gathered: dict[int, Gathered | None] = field(default_factory=dict)
 
     @classmethod
@@ -146,16 +147,18 @@ class Space:
             self._shared[again, inside] = shard(self.problem.model, inside.layout, modules)
         return self.problem.transformed(micro_batches(self._shared[again, inside], 2, rows))
 
-    def placed(self, m: int, modules: tuple[str, ...], layout: Layout | None = None) -> Problem:
+    def placed(
+        self, m: int, modules: tuple[str, ...], layout: Layout | None = None
+    ) -> MicroBatched:
         """The problem with m micro-batches, some modules recomputed, and ops shared as a layout has
         them. Without a layout it is made once: it does not depend on stages.
         """
         if layout is not None:
-            return micro_batched(self.problem, m, modules, layout=layout)
+            return MicroBatched(micro_batched(self.problem, m, modules, layout=layout))
         key = m, modules
         if key not in self._placed:
             self._placed.clear()
-            self._placed[key] = micro_batched(self.problem, m, modules)
+            self._placed[key] = MicroBatched(micro_batched(self.problem, m, modules))
         return self._placed[key]
 
     def recomputed(self, part: NDArray[np.integer], again: NDArray[np.bool_]) -> tuple[str, ...]:

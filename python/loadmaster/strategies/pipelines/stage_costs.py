@@ -103,16 +103,16 @@ class StageCosts:
         """Seconds per micro-batch that a stage computes on a device type, [n_cuts, n_cuts]."""
         return _between(self.until[:3, :, device_type].sum(axis=0))
 
-    def load(self, device_type: int) -> NDArray[np.float64]:
-        """Seconds per micro-batch for which a stage keeps its device, or an end of its links, busy;
-        infinite where it has an op that the device type may not run.
+    @cached_property
+    def loads(self) -> list[NDArray[np.float64]]:
+        """Per device type, seconds per micro-batch for which a stage keeps its device, or an end of
+        its links, busy: [n_cuts, n_cuts]; infinite where it has an op that the type may not run.
         """
         ends = np.maximum(self.enters.sum(axis=0), self.leaves.sum(axis=0))
-        barred = self.barred[:, device_type]
-        is_barred = barred[None, :] > barred[:, None]
-        seconds: NDArray[np.float64] = np.maximum(self.compute(device_type), ends)
-        seconds[is_barred] = np.inf
-        return seconds
+        found = [np.maximum(self.compute(kind), ends) for kind in range(self.barred.shape[1])]
+        for seconds, barred in zip(found, self.barred.T, strict=True):
+            seconds[barred[None, :] > barred[:, None]] = np.inf
+        return found
 
     def path(self, device_type: int) -> NDArray[np.float64]:
         """Seconds that a micro-batch takes through a stage and on to the next one, and back."""

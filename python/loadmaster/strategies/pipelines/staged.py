@@ -21,11 +21,66 @@ from loadmaster.strategies.pipelines.phases import (
     FORWARD,
     ONCE,
     WEIGHT,
+    Flows,
     aside,
     passes,
     passes_of_places,
 )
 from loadmaster.strategies.simple.homes import where_allowed
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatched:
+    """A problem of a program with micro-batches, and what is known of its ops whatever their
+    stages: it is found once, for all stages that are tried.
+
+    Attributes
+    ----------
+    problem : Problem
+    """
+
+    problem: Problem
+
+    @cached_property
+    def m(self) -> int:
+        """Micro-batches."""
+        return int(self.problem.program.micro.max()) + 1
+
+    @cached_property
+    def serves(self) -> NDArray[np.int32]:
+        """The user's op that each reduced op serves."""
+        return self.problem.program.serves[self.problem.reduced.op_of]
+
+    @cached_property
+    def rank(self) -> NDArray[np.int32]:
+        """The rank of each reduced op; 0 for those of none."""
+        return np.maximum(self.problem.program.rank[self.problem.reduced.op_of], 0)
+
+    @cached_property
+    def micro(self) -> NDArray[np.int32]:
+        """The micro-batch of each reduced op; -1: none."""
+        return self.problem.program.micro[self.problem.reduced.op_of]
+
+    @cached_property
+    def parts(self) -> NDArray[np.int8]:
+        """What each reduced op is a part of, as :func:`passes` says it."""
+        return passes(self.problem.program)[self.problem.reduced.op_of]
+
+    @cached_property
+    def is_late(self) -> NDArray[np.bool_]:
+        """Whether each reduced op is of the backward pass or an update, by its phase."""
+        phases = self.problem.model.phases
+        return np.array([phases[op] in ("b", "o") for op in self.problem.reduced.op_of.tolist()])
+
+    @cached_property
+    def program_rank(self) -> NDArray[np.int32]:
+        """Where each reduced op comes in the program's own order."""
+        return ranks(program_order(self.problem.graph))
+
+    @cached_property
+    def flows(self) -> Flows:
+        """What flows between reduced ops."""
+        return self.problem.graph.flows()
 
 
 @dataclass(frozen=True)
@@ -34,8 +89,7 @@ class Staged:
 
     Attributes
     ----------
-    problem : Problem
-        Of a program with micro-batches.
+    batched : MicroBatched
     stage : int32 [n_user_ops]
         The stage of each op of the user's graph.
     devices : int32 [n_stages, n_ranks]
@@ -43,14 +97,14 @@ class Staged:
         theirs, where there are p sets of devices; or of 2 p stages, k and 2 p - 1 - k.
     """
 
-    problem: Problem
+    batched: MicroBatched
     stage: NDArray[np.int32]
     devices: NDArray[np.int32]
 
     @classmethod
     def of(
         cls,
-        problem: Problem,
+        batched: MicroBatched,
         stage: NDArray[Any],
         devices: Sequence[int] | NDArray[Any],
     ) -> Staged:
@@ -62,7 +116,7 @@ class Staged:
             No micro-batches, another number of ops, a stage or a device that there is not, devices
             that are not those of p sets in turn.
         """
-        program = problem.program
+        problem, program = batched.problem, batched.problem.program
         of = np.asarray(stage, dtype=np.int32)
         table = np.asarray(devices, dtype=np.int32)
         table = table.reshape(len(table), -1)
@@ -87,7 +141,7 @@ class Staged:
                 f"stages have {table.shape[1]} devices each, and the program has ranks up to "
                 f"{program.rank.max()}"
             )
-        made = cls(problem, of, table)
+        made = cls(batched, of, table)
         if not (made.p and (table == table[made.set_of]).all()):
             raise InputError(
                 f"devices of stages are {table.tolist()}: wants those of the first stages, then "
@@ -95,15 +149,20 @@ class Staged:
             )
         return made
 
+    @property
+    def problem(self) -> Problem:
+        """The micro-batched problem."""
+        return self.batched.problem
+
+    @property
+    def m(self) -> int:
+        """Micro-batches."""
+        return self.batched.m
+
     @cached_property
     def p(self) -> int:
         """Sets of devices."""
         return len(np.unique(self.devices, axis=0))
-
-    @cached_property
-    def m(self) -> int:
-        """Micro-batches."""
-        return int(self.problem.program.micro.max()) + 1
 
     @cached_property
     def set_of(self) -> NDArray[np.int64]:
@@ -121,43 +180,33 @@ class Staged:
     @cached_property
     def of_op(self) -> NDArray[np.int32]:
         """The stage of each reduced op."""
-        return self.stage[self.problem.program.serves[self.problem.reduced.op_of]]
+        return self.stage[self.batched.serves]
 
-    @cached_property
+    @property
     def rank(self) -> NDArray[np.int32]:
         """The rank of each reduced op; 0 for those of none."""
-        return np.maximum(self.problem.program.rank[self.problem.reduced.op_of], 0)
+        return self.batched.rank
 
     @cached_property
     def placed(self) -> NDArray[np.int32]:
         """The device of each reduced op: its stage's, or the next one that it allows."""
         return where_allowed(self.problem, self.devices[self.of_op, self.rank])
 
-    @cached_property
+    @property
     def micro(self) -> NDArray[np.int32]:
         """The micro-batch of each reduced op; -1: none."""
-        return self.problem.program.micro[self.problem.reduced.op_of]
-
-    @cached_property
-    def _parts(self) -> NDArray[np.int8]:
-        """What each reduced op is a part of, whatever its stage."""
-        return passes(self.problem.program)[self.problem.reduced.op_of]
+        return self.batched.micro
 
     @cached_property
     def aside(self) -> NDArray[np.bool_]:
         """Ops of micro-batches that no pass of their stage waits for: bool [n_reduced]."""
-        return aside(self.problem.graph, self._parts, self.micro, self.of_op)
+        return aside(self.batched.flows, self.batched.parts, self.micro, self.of_op)
 
     @cached_property
     def passes(self) -> NDArray[np.int8]:
         """What each reduced op is a part of; ONCE, if it is on the side."""
-        part = np.where(self.aside, np.int8(ONCE), self._parts)
+        part = np.where(self.aside, np.int8(ONCE), self.batched.parts)
         return passes_of_places(part, self.of_op)
-
-    @cached_property
-    def program_rank(self) -> NDArray[np.int32]:
-        """Where each reduced op comes in the program's own order."""
-        return ranks(program_order(self.problem.graph))
 
 
 def stage_times(staged: Staged) -> StageTimes:

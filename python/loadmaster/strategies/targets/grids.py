@@ -46,7 +46,7 @@ from loadmaster.strategies.pipelines.schedules import Named, alive_of_stages, wi
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import mean_link
-from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.pipelines.staged import MicroBatched, Staged
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
@@ -293,7 +293,7 @@ class Grids:
         costs = StageCosts.of(probe, line.place, cuts, mean_link(problem.links, sets))
         everywhere = np.zeros(problem.model.n_ops, dtype=np.int32)
         on = sets[:1]
-        staged = Staged.of(probe, everywhere, np.array(on))
+        staged = Staged.of(MicroBatched(probe), everywhere, np.array(on))
         part = np.searchsorted(cuts, line.place[probe.program.serves[probe.reduced.op_of]], "right")
         return replace(costs, until=_until(staged, part - 1, costs))
 
