@@ -14,6 +14,7 @@ from strategies import in_ms
 import loadmaster as lm
 from loadmaster.judge.timeline import Timeline
 from loadmaster.model.micro import Micro
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated, most_at_once
 from loadmaster.strategies.pipelines.phases import PASSES
 from loadmaster.strategies.pipelines.schedules import (
@@ -29,7 +30,6 @@ from loadmaster.strategies.pipelines.schedules import (
 from loadmaster.strategies.pipelines.scheduling import scheduled, unheld
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.staged import (
-    MicroBatched,
     Staged,
     in_flight,
     kept_bytes,

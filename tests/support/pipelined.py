@@ -9,7 +9,8 @@ import numpy as np
 import loadmaster as lm
 from loadmaster.judge.problem import Problem
 from loadmaster.model.program import Program
-from loadmaster.strategies.pipelines.staged import MicroBatched, Staged
+from loadmaster.strategies.pipelines.batched import MicroBatched
+from loadmaster.strategies.pipelines.staged import Staged
 
 MS = 1e-3
 

@@ -168,9 +168,19 @@ class Selector:
         return tuple(map(_pieces, _words(self.pattern)))
 
     @cached_property
+    def _known(self) -> int:
+        """How many words come before the first ``**``; all of them, where there is none."""
+        return next((i for i, word in enumerate(self._words) if word in _ANY), len(self._words))
+
+    @cached_property
+    def beginning(self) -> re.Pattern[str]:
+        """An expression of how keys begin that it means: of the words before the first ``**``."""
+        return re.compile("".join(map(_of_word, self._words[: self._known])))
+
+    @property
     def expression(self) -> re.Pattern[str] | None:
         """An expression of the same keys; None where ``**`` stands for any number of words."""
-        return None if _ANY & set(self._words) else re.compile("".join(map(_of_word, self._words)))
+        return self.beginning if self._known == len(self._words) else None
 
     @property
     def ending(self) -> tuple[int | str, ...]:
@@ -184,7 +194,7 @@ class Selector:
 
     def fits(self, words: Sequence[str]) -> bool:
         """Whether the words of a path or name match the pattern. O(words of both)."""
-        if not _ANY & set(self._words):
+        if self._known == len(self._words):
             return len(words) == len(self._words) and all(map(fits, words, self._words))
         reached = {0}
         for pieces in self._words:
@@ -348,8 +358,9 @@ class Places:
                 may = self._ending.get(selector.ending, ())
                 self._keys_of[pattern] = [i for i in may if form.fullmatch(self.keys[i])]
             else:
-                fitting = [i for i, words in enumerate(self._words) if selector.fits(words)]
-                self._keys_of[pattern] = fitting
+                begins = selector.beginning.match
+                may = [i for i, key in enumerate(self.keys) if begins(key)]
+                self._keys_of[pattern] = [i for i in may if selector.fits(self._words[i])]
         first = self._first
         parts = [self._order[first[k] : first[k + 1]] for k in self._keys_of[pattern]]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -104,7 +104,7 @@ class ModuleCuts:
                     found.setdefault(span[side] + side, Point(module, word))
         return found
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last place that is in a module; what follows is the model's own, or the loss."""
         return max((at for at, path in enumerate(self.module_of) if path), default=0)

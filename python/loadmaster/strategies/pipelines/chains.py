@@ -144,23 +144,18 @@ def best_chain(
 
 def times(of: Sequence[Pool], ways: Sequence[Way], chain: Chain, links: fast.Cluster) -> StageTimes:
     """Seconds of each stage of a chain, for one micro-batch, over the links between its devices."""
-    rows, sent = [], []
-    for (i, j), w in zip(chain.ranges, chain.ways, strict=True):
-        costs, kind = ways[w].costs, of[ways[w].pool].device_type
-        seconds = costs.until[:, j, kind] - costs.until[:, i, kind]
-        rows.append(np.maximum(seconds, 0.0))
-        sent.append(costs.out[:, :, i, j])
-    forward, backward, weight, update = np.array(rows).T
-    joined, out = joins(links, chain.devices), np.array(sent)
-    return StageTimes.of(
-        forward,
-        backward,
-        weight,
-        update=update,
-        send=(joined.there * out[:-1, 0]).sum(axis=1),
-        send_back=(joined.back * out[1:, 1]).sum(axis=1),
-        wires=joined.wires,
-    )
+    way, (first, last) = np.array(chain.ways), np.array(chain.ranges).T
+    seconds, out = np.empty((4, len(chain))), np.empty((len(chain), 2, 2))
+    for w in set(chain.ways):
+        costs, kind, at = ways[w].costs, of[ways[w].pool].device_type, way == w
+        until = costs.until[:, :, kind]
+        seconds[:, at] = np.maximum(until[:, last[at]] - until[:, first[at]], 0.0)
+        out[at] = np.moveaxis(costs.out[:, :, first[at], last[at]], -1, 0)
+    joined = joins(links, chain.devices)
+    send = (joined.there * out[:-1, 0]).sum(axis=1)
+    send_back = (joined.back * out[1:, 1]).sum(axis=1)
+    forward, backward, weight, update = seconds
+    return StageTimes(forward, backward, weight, update, send, send_back, joined.wires)
 
 
 def most_alive(

@@ -18,7 +18,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.strategies.pipelines.schedules import (
     Named,
     Windows,
-    in_windows,
+    columns,
     waits,
     windows,
 )
@@ -248,12 +248,10 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
     stage = np.append(np.repeat(np.tile(np.arange(n_stages), len(kinds)), m), np.arange(n_stages))
     priority = np.full(len(stage), rows.size)
     pairs = [np.empty((0, 2), dtype=np.int64)]
-    for s, device in enumerate(in_windows(given, m, chunks)):
-        kind, chunk, micro = zip(*device, strict=True)
-        stages = np.array([given.stage(s, k) for k in range(chunks)])
-        op = rows[[kinds.index(of) for of in kind], stages[list(chunk)], list(micro)]
-        priority[op] = np.arange(len(device))
-        pairs.append(op[waits(kind, given.in_order)])
+    for device in columns(given, m, chunks):
+        op = rows[device.passes, device.stages, device.micro]
+        priority[op] = np.arange(len(op))
+        pairs.append(op[waits(device.kinds, given.in_order)])
     control = np.concatenate(pairs)
     return _Frame(
         p,

@@ -78,8 +78,8 @@ def aside(
 
     In the forward pass an op that reads nothing of it, such as a look-up in a tied weight, and that
     an earlier stage reads; in the backward pass the gradient of that weight, which reads an earlier
-    stage. ``flows`` are the graph's; columns are of reduced ops: what :func:`passes` says of each, micro-batch, stage. O(V +
-    E) for each op on the way of such a gradient.
+    stage. ``flows`` are those of the reduced graph, and columns are of its ops: what :func:`passes`
+    says of each, micro-batch, stage. O(V + E) for each op on the way of such a gradient.
     """
     src, dst, tensors, _ = flows
     inner = (micro[src] >= 0) & (micro[src] == micro[dst]) & (tensors > 0)

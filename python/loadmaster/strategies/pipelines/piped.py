@@ -15,10 +15,11 @@ from loadmaster.model.micro import IN_V, NAMED, WINDOWS, Micro
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.in_turn import in_turn
 from loadmaster.strategies.pipelines.schedules import Named, Windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
-from loadmaster.strategies.pipelines.staged import MicroBatched, Staged
+from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.sharding.judging import in_best_order
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches

@@ -26,6 +26,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh, Recipe
 from loadmaster.readers.piper import Piper
 from loadmaster.strategies.pipelines.baselines import PER_STAGE
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.space import Space
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
@@ -209,7 +210,7 @@ class _Parts:
         sets = width.on.tolist()
         together = collective_seconds(probe, sets) if probe.has_collectives else None
         link = mean_link(probe.links, sets)
-        costs = StageCosts.of(probe, line.place, at, link, together)
+        costs = StageCosts.of(MicroBatched(probe), line.place, at, link, together)
         n, here = costs.n_cuts - 1, np.arange(costs.n_cuts - 1)
         slowest = max(probe.cluster.device_types, key=lambda kind: float(costs.work[kind]))
         gradients, d = costs.gradients[here, here + 1], width.replicas

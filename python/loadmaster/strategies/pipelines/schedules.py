@@ -31,6 +31,7 @@ from loadmaster.model.micro import IN_V as IN_V
 from loadmaster.model.micro import NAMED as NAMED
 from loadmaster.model.micro import Named as Named
 from loadmaster.strategies.pipelines import v_schedule
+from loadmaster.strategies.pipelines.phases import PASSES
 
 #: What is done to a micro-batch: the forward pass, the backward pass, and the gradients of weights
 #: where these are apart. Else they are a part of the backward pass.
@@ -273,6 +274,41 @@ def _in_turn(
     if delay:
         done += [Action("W", *which) for which in backward[-delay:]]
     return done
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What a device does, in order, a value per action.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+    passes : int64 column
+        The same as indices into :data:`~loadmaster.strategies.pipelines.phases.PASSES`.
+    stages, micro : int64 columns
+    """
+
+    kinds: tuple[Kind, ...]
+    passes: NDArray[np.int64]
+    stages: NDArray[np.int64]
+    micro: NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def columns(given: Windows, m: int, chunks: int = 1) -> tuple[Columns, ...]:
+    """The schedule of some numbers as :func:`in_windows` has it, in columns. O(p m chunks).
+
+    >>> (only,) = columns(Windows((2,), (1,)), 2)
+    >>> only.kinds, only.passes.tolist(), only.micro.tolist()
+    (('F', 'F', 'B', 'B', 'W', 'W'), [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1])
+    """
+    found = []
+    for s, device in enumerate(in_windows(given, m, chunks)):
+        kinds, of_chunks, micro = zip(*device, strict=True)
+        passes = np.array([PASSES.index(kind) for kind in kinds])
+        stages = np.array([given.stage(s, chunk) for chunk in range(chunks)])
+        found.append(Columns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
+    return tuple(found)
 
 
 def waits(kinds: Sequence[Kind], in_order: bool) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ ahead: it keeps more micro-batches alive than a schedule would. Control edges ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Literal
@@ -22,11 +21,10 @@ from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.backtracking import came_back
 from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, PASSES, WEIGHT
 from loadmaster.strategies.pipelines.schedules import (
-    Action,
-    Kind,
+    Columns,
     Named,
     Windows,
-    in_windows,
+    columns,
     named_for,
     waits,
     windows,
@@ -105,10 +103,10 @@ class _Turns:
 
     Attributes
     ----------
-    kinds : list of sequences of str
-        What each set of devices does, in order: the kinds of its actions.
+    does : tuple of Columns
+        What each set of devices does.
     numbers : list of int64 columns
-        Their numbers, by stage, pass, micro-batch and rank, for the first rank.
+        The number of each of its actions, by stage, pass, micro-batch and rank, for the first rank.
     action : int64 [n_reduced]
         The number of the action that each op is a part of; -1: none.
     priority : int32 [n_reduced]
@@ -120,7 +118,7 @@ class _Turns:
 
     staged: Staged
     given: Windows
-    kinds: list[tuple[Kind, ...]]
+    does: tuple[Columns, ...]
     numbers: list[NDArray[np.int64]]
     action: NDArray[np.int64]
     priority: NDArray[np.int32]
@@ -129,9 +127,11 @@ class _Turns:
     @classmethod
     def of(cls, staged: Staged, given: Windows) -> _Turns:
         """The turns by some windows."""
-        lists = in_windows(given, staged.m, staged.chunks)
-        kinds = [tuple(action.kind for action in device) for device in lists]
-        numbers = [_numbers(staged, given, s, device) for s, device in enumerate(lists)]
+        does = columns(given, staged.m, staged.chunks)
+        numbers = [
+            np.ravel_multi_index((some.stages, some.passes, some.micro, 0), _shape(staged))
+            for some in does
+        ]
         turn = np.zeros(np.prod(_shape(staged)), dtype=np.int64)
         for some in numbers:
             of_ranks = some[:, None] + np.arange(staged.devices.shape[1])
@@ -148,11 +148,11 @@ class _Turns:
         # What is done once comes first in the forward pass, and last otherwise.
         turns = np.where(staged.batched.is_late, 2 * turn.size, -1)
         turns[many] = turn[action[many]]
-        last = np.array([max(i for i, kind in enumerate(some) if kind == "B") for some in kinds])
+        last = np.array([np.flatnonzero(some.passes == BACKWARD)[-1] for some in does])
         turns[sent_last] = 2 * last[staged.set_of[staged.of_op[sent_last]]] + 1
         order = np.lexsort((staged.batched.program_rank, turns))
         priority = ranks(order.astype(np.int32))
-        return cls(staged, given, kinds, numbers, action, priority, sent_last)
+        return cls(staged, given, does, numbers, action, priority, sent_last)
 
     def control(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The reduced ops at the ends of control edges: from the last op of an action to the ops
@@ -161,19 +161,19 @@ class _Turns:
         tail = self._tails()
         heads, first = self._heads(len(tail))
         from_, to = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        for s, kinds in enumerate(self.kinds):
+        for s, does in enumerate(self.does):
             for r in range(self.staged.devices.shape[1]):
                 number = self.numbers[s] + r
                 has_ops = tail[number] >= 0
-                number, some = number[has_ops], list(compress(kinds, has_ops))
+                number, some = number[has_ops], list(compress(does.kinds, has_ops))
                 before, after = number[waits(some, self.given.in_order)].T
                 n_heads = first[after + 1] - first[after]
                 # The heads of each action follow each other.
                 skipped = np.repeat(first[after] - (np.cumsum(n_heads) - n_heads), n_heads)
                 to.append(heads[skipped + np.arange(len(skipped))])
                 from_.append(np.repeat(tail[before], n_heads))
-                passed = [at for at, kind in zip(number, some, strict=True) if kind == "B"]
-                if passed:
+                passed = number[does.passes[has_ops] == BACKWARD]
+                if len(passed):
                     to.append(self._sent_last_of(s, r))
                     from_.append(np.full(len(to[-1]), tail[passed[-1]]))
         return np.concatenate(from_), np.concatenate(to)
@@ -218,15 +218,3 @@ def _sent_last(staged: Staged) -> NDArray[np.int64]:
 def _shape(staged: Staged) -> tuple[int, int, int, int]:
     """How many stages, passes, micro-batches and ranks there are: actions are numbered by these."""
     return len(staged.devices), len(PASSES), staged.m, staged.devices.shape[1]
-
-
-def _numbers(
-    staged: Staged, given: Windows, s: int, device: Sequence[Action]
-) -> NDArray[np.int64]:
-    """The numbers of what the s-th set of devices does, for the first rank."""
-    kinds, chunks, micro = zip(*device, strict=True)
-    stages = np.array([given.stage(s, chunk) for chunk in range(staged.chunks)])
-    passes = [PASSES.index(kind) for kind in kinds]
-    return np.ravel_multi_index(
-        (stages[list(chunks)], np.array(passes), np.array(micro), 0), _shape(staged)
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,7 @@ class Shape:
     chunks: int = 1
     inside: Inside | None = None
 
-    @property
+    @cached_property
     def times(self) -> StageTimes:
         """Seconds of each stage."""
         return times(self.pools, self.ways, self.chain, self.space.problem.links)
@@ -85,7 +86,7 @@ class Shape:
         p = len(self.chain) // self.chunks
         return self.space.allows(named, self.m, p, self.stage)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Seconds of a step, as far as stages tell."""
         return float(estimated(self.times, self.m, self.schedule, self.chunks).seconds)
@@ -102,7 +103,7 @@ class Shape:
         np.add.at(of_set := np.zeros(p), [sets.index(some) for some in self.chain.devices], work)
         return float((before + of_set).max())
 
-    @property
+    @cached_property
     def stage(self) -> NDArray[np.int32]:
         """The stage of each of the user's ops."""
         line, cuts = self.space.lines[self.line]

@@ -15,6 +15,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.program import Program
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.chains import Pool, pools
 from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.insides import Inside, insides
@@ -22,7 +23,6 @@ from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
-from loadmaster.strategies.pipelines.staged import MicroBatched
 from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.space import Space as Labelled
 from loadmaster.strategies.sharding.space import can_be_sharded
@@ -198,8 +198,9 @@ class Space:
             sets = [devices for pool in pools for devices in pool.sets]
             link = mean_link(self.problem.links, sets)
             together = None if inside is None else collective_seconds(probe, sets)
+            batched = MicroBatched(probe)
             self._costs[key] = [
-                StageCosts.of(probe, line.place, at, link, together) for line, at in self.lines
+                StageCosts.of(batched, line.place, at, link, together) for line, at in self.lines
             ]
         return self._costs[key]
 

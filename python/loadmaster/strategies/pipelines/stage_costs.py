@@ -14,9 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-import loadmaster.fast as fast
-from loadmaster.judge.problem import Problem
-from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, WEIGHT, passes
+from loadmaster.strategies.pipelines.batched import MicroBatched
+from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, WEIGHT
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class StageCosts:
     @classmethod
     def of(
         cls,
-        problem: Problem,
+        batched: MicroBatched,
         place: NDArray[np.int64],
         cuts: NDArray[np.int64],
         link: tuple[float, float],
@@ -66,8 +65,8 @@ class StageCosts:
 
         Parameters
         ----------
-        problem : Problem
-            Of a program with micro-batches; its last one is looked at.
+        batched : MicroBatched
+            Its last micro-batch is looked at.
         place : int64 [n_user_ops]
             Where each op of the user's graph stands on the line.
         cuts : int64 [n_cuts]
@@ -80,7 +79,7 @@ class StageCosts:
         -----
         O(V + E log E + n_cuts^2).
         """
-        return _Looked(problem, place, cuts).costs(link, together)
+        return _Looked(batched, place, cuts).costs(link, together)
 
     @cached_property
     def enters(self) -> NDArray[np.float64]:
@@ -132,16 +131,16 @@ def _between(until: NDArray[np.float64]) -> NDArray[np.float64]:
 class _Looked:
     """The last micro-batch of a program, and where its ops are between cuts."""
 
-    def __init__(self, problem: Problem, place: NDArray[np.int64], cuts: NDArray[np.int64]) -> None:
-        program, op_of = problem.program, problem.reduced.op_of
-        self.problem, self.n = problem, len(cuts)
+    def __init__(
+        self, batched: MicroBatched, place: NDArray[np.int64], cuts: NDArray[np.int64]
+    ) -> None:
+        self.problem, self.n = batched.problem, len(cuts)
         #: The part of the line that each reduced op is in.
-        self.part = np.searchsorted(cuts, place[program.serves[op_of]], "right") - 1
-        self.micro = program.micro[op_of]
-        self.last = int(program.micro.max())
-        self.kind = passes(program)[op_of]
+        self.part = np.searchsorted(cuts, place[batched.serves], "right") - 1
+        self.micro, self.kind, self.last = batched.micro, batched.parts, batched.m - 1
         # All ranks of a stage do alike: the first is looked at.
-        self.is_first = program.rank[op_of] <= 0
+        self.is_first = batched.rank == 0
+        self.edges = batched.edges
 
     def costs(self, link: tuple[float, float], together: NDArray[np.float64] | None) -> StageCosts:
         up, down = self._moved(is_up=True), self._moved(is_up=False)
@@ -163,34 +162,27 @@ class _Looked:
         rows = [here & (self.kind == kind) for kind in (FORWARD, BACKWARD, WEIGHT)]
         rows.append(self.is_first & (self.kind == ONCE))
         for into, some in zip(until, rows, strict=True):
-            np.add.at(into, self.part[some] + 1, time[some])
+            for kind, column in enumerate(time[some].T):
+                into[:, kind] = np.bincount(self.part[some] + 1, column, self.n)
         return np.asarray(np.cumsum(until, axis=1))
 
     def _barred(self) -> NDArray[np.int64]:
-        barred = ~self.problem.allowed_types
-        until = np.zeros((self.n, barred.shape[1]), dtype=np.int64)
-        np.add.at(until, self.part + 1, barred)
-        return np.asarray(np.cumsum(until, axis=0))
+        barred = (~self.problem.allowed_types).T
+        until = [np.bincount(self.part[column] + 1, minlength=self.n) for column in barred]
+        return np.cumsum(np.stack(until, axis=1), axis=0)
 
     def _tensors(self, reads: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
         """The part that makes each tensor, a part that reads it, each once, its number, and its
         bytes, by number and part that reads.
         """
-        src, dst, tensor, size = self._edges
-        rows = np.stack([tensor[reads], self.part[dst[reads]], self.part[src[reads]]])
-        rows, first = np.unique(rows, axis=1, return_index=True)
-        return rows[2], rows[1], rows[0], size[reads][first]
-
-    @cached_property
-    def _edges(self) -> tuple[NDArray[np.int64], ...]:
-        """Source, destination, tensor and bytes of edges with data that is made in the step."""
-        src, dst, tensor, size, is_home = fast.edges(self.problem.graph)
-        data = (tensor >= 0) & ~is_home
-        return tuple(column[data].astype(np.int64) for column in (src, dst, tensor, size))
+        src, dst, tensor, size = (column[reads] for column in self.edges)
+        made, read = self.part[src], self.part[dst]
+        _, first = np.unique((tensor * self.n + read) * self.n + made, return_index=True)
+        return made[first], read[first], tensor[first], size[first]
 
     def _moved(self, *, is_up: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Transfers into stages and out of them, of the last micro-batch: how many, and bytes."""
-        src, dst = self._edges[:2]
+        src, dst = self.edges[:2]
         here = (self.micro == self.last) & self.is_first
         made, read, tensor, size = self._tensors(here[src] & here[dst])
         n = self.n
@@ -215,7 +207,7 @@ class _Looked:
 
     def _held(self) -> NDArray[np.uint64]:
         """What the backward pass reads of the forward pass, once per stage that reads it."""
-        src, dst = self._edges[:2]
+        src, dst = self.edges[:2]
         here = (self.micro == self.last) & self.is_first
         kept = here[src] & here[dst] & (self.kind[src] == FORWARD) & (self.kind[dst] != FORWARD)
         _, read, tensor, size = self._tensors(kept)
@@ -232,7 +224,7 @@ class _Looked:
         """Bytes of gradients of parameters before each cut. They are read by what is done once, or
         by the accumulation with the next ones.
         """
-        src, dst = self._edges[:2]
+        src, dst = self.edges[:2]
         first = (self.micro == 0) & (self.kind >= 0) & self.is_first
         made, _, tensor, size = self._tensors(first[src] & (self.micro[dst] != 0))
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
@@ -245,7 +237,7 @@ class _Looked:
         """What is made once and read by every micro-batch, such as parameters that are gathered:
         where, and bytes.
         """
-        src, dst = self._edges[:2]
+        src, dst = self.edges[:2]
         read = (self.kind[src] == ONCE) & (self.kind[dst] != ONCE)
         made, _, tensor, size = self._tensors(read & self.is_first[src] & self.is_first[dst])
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
@@ -262,8 +254,7 @@ class _Looked:
         most = np.zeros(self.n - 1)
         np.maximum.at(most, self.part[some], own[some])
         largest = np.zeros((self.n, self.n))
-        for i in range(self.n - 1):
-            largest[i, i + 1 :] = np.maximum.accumulate(most[i:])
+        largest[:, 1:] = np.maximum.accumulate(np.triu(np.tile(most, (self.n, 1))), axis=1)
         return np.rint(_between(np.cumsum(stays) + self._gradients) + largest).astype(np.uint64)
 
 
@@ -276,13 +267,9 @@ def _rectangles(
     value: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """A matrix to which each value is added in a rectangle, ends included: float64 [n, n]."""
-    step = np.zeros((n + 1, n + 1))
-    for rows, columns, sign in (
-        (first_row, first_column, 1),
-        (last_row + 1, first_column, -1),
-        (first_row, last_column + 1, -1),
-        (last_row + 1, last_column + 1, 1),
-    ):
-        np.add.at(step, (rows, columns), sign * value)
+    rows = np.concatenate([first_row, last_row + 1, first_row, last_row + 1])
+    columns = np.concatenate([first_column, first_column, last_column + 1, last_column + 1])
+    signed = np.concatenate([value, -value, -value, value])
+    step = np.bincount(rows * (n + 1) + columns, signed, (n + 1) ** 2).reshape(n + 1, n + 1)
     made = np.cumsum(np.cumsum(step, axis=0), axis=1)[:n, :n]
     return np.maximum(made, 0.0)

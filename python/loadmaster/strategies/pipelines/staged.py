@@ -12,75 +12,19 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
-from loadmaster.judge.problem import Problem, ranks, summed
-from loadmaster.model.orders import program_order
+from loadmaster.judge.problem import Problem, summed
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.estimates import StageTimes, most_at_once
 from loadmaster.strategies.pipelines.phases import (
     BACKWARD,
     FORWARD,
     ONCE,
     WEIGHT,
-    Flows,
     aside,
-    passes,
     passes_of_places,
 )
 from loadmaster.strategies.simple.homes import where_allowed
-
-
-@dataclass(frozen=True, eq=False)
-class MicroBatched:
-    """A problem of a program with micro-batches, and what is known of its ops whatever their
-    stages: it is found once, for all stages that are tried.
-
-    Attributes
-    ----------
-    problem : Problem
-    """
-
-    problem: Problem
-
-    @cached_property
-    def m(self) -> int:
-        """Micro-batches."""
-        return int(self.problem.program.micro.max()) + 1
-
-    @cached_property
-    def serves(self) -> NDArray[np.int32]:
-        """The user's op that each reduced op serves."""
-        return self.problem.program.serves[self.problem.reduced.op_of]
-
-    @cached_property
-    def rank(self) -> NDArray[np.int32]:
-        """The rank of each reduced op; 0 for those of none."""
-        return np.maximum(self.problem.program.rank[self.problem.reduced.op_of], 0)
-
-    @cached_property
-    def micro(self) -> NDArray[np.int32]:
-        """The micro-batch of each reduced op; -1: none."""
-        return self.problem.program.micro[self.problem.reduced.op_of]
-
-    @cached_property
-    def parts(self) -> NDArray[np.int8]:
-        """What each reduced op is a part of, as :func:`passes` says it."""
-        return passes(self.problem.program)[self.problem.reduced.op_of]
-
-    @cached_property
-    def is_late(self) -> NDArray[np.bool_]:
-        """Whether each reduced op is of the backward pass or an update, by its phase."""
-        phases = self.problem.model.phases
-        return np.array([phases[op] in ("b", "o") for op in self.problem.reduced.op_of.tolist()])
-
-    @cached_property
-    def program_rank(self) -> NDArray[np.int32]:
-        """Where each reduced op comes in the program's own order."""
-        return ranks(program_order(self.problem.graph))
-
-    @cached_property
-    def flows(self) -> Flows:
-        """What flows between reduced ops."""
-        return self.problem.graph.flows()
 
 
 @dataclass(frozen=True)

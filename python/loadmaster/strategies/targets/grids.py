@@ -33,6 +33,7 @@ from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.chains import Chain, Pool, Way, best_chain, pools, times
 from loadmaster.strategies.pipelines.estimates import estimated
 from loadmaster.strategies.pipelines.phases import FORWARD, ONCE
@@ -46,7 +47,7 @@ from loadmaster.strategies.pipelines.schedules import Named, alive_of_stages, wi
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import mean_link
-from loadmaster.strategies.pipelines.staged import MicroBatched, Staged
+from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
@@ -286,14 +287,15 @@ class Grids:
         problem = self.problem
         rows = (self.batch - each, each)
         probe = problem.transformed(in_micro_batches(problem.model, 2, modules, rows, layout))
+        batched = MicroBatched(probe)
         ((line, cuts),) = self.layers.lines
         width = grid.tp * grid.dp
         ends = range(width, len(self.devices) + 1, width)
         sets = [self.devices[end - width : end] for end in ends]
-        costs = StageCosts.of(probe, line.place, cuts, mean_link(problem.links, sets))
+        costs = StageCosts.of(batched, line.place, cuts, mean_link(problem.links, sets))
         everywhere = np.zeros(problem.model.n_ops, dtype=np.int32)
         on = sets[:1]
-        staged = Staged.of(MicroBatched(probe), everywhere, np.array(on))
+        staged = Staged.of(batched, everywhere, np.array(on))
         part = np.searchsorted(cuts, line.place[probe.program.serves[probe.reduced.op_of]], "right")
         return replace(costs, until=_until(staged, part - 1, costs))
 

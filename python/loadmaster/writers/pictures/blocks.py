@@ -110,7 +110,7 @@ def _aside(plan: Plan, part: NDArray[np.int8]) -> NDArray[np.bool_]:
     if stage is None:
         return np.zeros(len(part), dtype=bool)
     op_of = reduced.op_of
-    return aside(reduced.graph, part, program.micro[op_of], stage[program.serves[op_of]])
+    return aside(reduced.graph.flows(), part, program.micro[op_of], stage[program.serves[op_of]])
 
 
 def _chunks(plan: Plan, device: Ints) -> Ints:
