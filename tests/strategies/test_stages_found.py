@@ -110,7 +110,7 @@ def test_collectives_inside_take_what_the_judge_has_them_take(what: int) -> None
     """Sharded optimizers, and parameters that are gathered for every micro-batch."""
     graph, cluster = linears([2048] * 13, 256), hosts(2, 2)
     space = Space.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
-    inside = list(space.insides(2))[what]
+    inside = space.insides(2)[what]
     probe = space.probe(4, inside=inside)
     seconds = collective_seconds(probe, inside.sets)
     first = probe.program.rank[probe.reduced.op_of] == 0
@@ -123,7 +123,7 @@ def test_collectives_inside_take_what_the_judge_has_them_take(what: int) -> None
 
 
 def test_what_stages_tell_of_a_step_is_near_what_the_judge_sees(space: Space) -> None:
-    shards = list(space.insides(4))[-1]
+    shards = space.insides(4)[-1]
     shape = ranked(space, [2], [2], NAMED[1:2], inside=shards)[0]
     assert shape.judged().verdict.step_time == pytest.approx(shape.seconds, rel=0.05)
 

@@ -216,11 +216,13 @@ def alive_of_stages(given: Windows, m: int, chunks: int) -> tuple[int, ...]:
 
     >>> alive_of_stages(windows("1f1b", 3, 8), 8, 1)
     (3, 2, 1)
+    >>> alive_of_stages(windows("zero-bubble", 3, 2), 2, 1)
+    (2, 2, 2)
     >>> alive_of_stages(windows("zb-v", 2, 8, 2), 8, 2)
     (4, 3, 2, 1)
     """
     if not given.in_v:
-        return tuple(-(-alive // chunks) for alive in given.alive) * chunks
+        return tuple(min(-(-alive // chunks), m) for alive in given.alive) * chunks
     devices, p = _in_v(len(given.ahead), m), len(given.ahead)
     places = [(given.device(stage), stage // p) for stage in range(chunks * p)]
     return tuple(

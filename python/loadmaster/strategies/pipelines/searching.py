@@ -125,11 +125,14 @@ class _Descent:
                     yield from (held, replace(held, in_order=False))
 
     def _held(self, ahead: NDArray[np.int64], delay: NDArray[np.int64] | None) -> Windows:
-        """Windows brought within the limits."""
+        """Windows brought within the limits. However late gradients of weights come, no more
+        micro-batches are alive than there are.
+        """
         ahead = np.clip(ahead, 1, self.limit)
         if delay is None:
             return Windows(tuple(ahead.tolist()))
-        delay = np.clip(delay, 0, self.limit - ahead)
+        most = self.m * self.chunks
+        delay = np.clip(delay, 0, np.where(self.limit < most, self.limit - ahead, most))
         return Windows(tuple(ahead.tolist()), tuple(delay.tolist()))
 
     def _near(self, given: Windows) -> Iterator[Windows]:

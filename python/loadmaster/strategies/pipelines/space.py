@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -52,6 +51,7 @@ class Space:
     _costs: dict[tuple[int, bool, Inside | None], list[StageCosts]] = field(default_factory=dict)
     _shared: dict[tuple[bool, Inside], Program] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[str, ...]], MicroBatched] = field(default_factory=dict)
+    _insides: dict[int, list[Inside]] = field(default_factory=dict)
     _gathered: dict[int, Gathered | None] = field(default_factory=dict)
 
     @classmethod
@@ -118,9 +118,14 @@ class Space:
         model = self.problem.model
         return layers(model.modules, 1) if "b" in model.phases else ()
 
-    def insides(self, width: int) -> Iterator[Inside]:
-        """Ways to share the ops of stages of so many devices each."""
-        return insides(self.problem, self.pools, width, self.labelled)
+    def insides(self, width: int) -> list[Inside]:
+        """Ways to share the ops of stages of so many devices each: made once, for what such stages
+        cost is kept by these.
+        """
+        if width not in self._insides:
+            found = insides(self.problem, self.pools, width, self.labelled)
+            self._insides[width] = list(found)
+        return self._insides[width]
 
     @cached_property
     def labelled(self) -> Labelled | None:
