@@ -241,7 +241,7 @@ class Layout:
     @cached_property
     def updates(self) -> Updates:
         """The optimizer's ops by parameter."""
-        return Updates.of(self.graph, self.graph.roles.many)
+        return _updates(self.graph)
 
     @cached_property
     def unit(self) -> NDArray[np.int64]:
@@ -536,6 +536,12 @@ class Layout:
 def _tables(dimensions: Dimensions) -> LabelTables:
     """Layouts of a graph share them."""
     return LabelTables.of(dimensions.forms)
+
+
+@lru_cache(maxsize=2)
+def _updates(graph: OpGraph) -> Updates:
+    """Layouts of a graph share them, too."""
+    return Updates.of(graph, graph.roles.many)
 
 
 def _bytes(dtype: str, sizes: tuple[int, ...] | None) -> int:
