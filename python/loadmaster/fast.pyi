@@ -130,6 +130,17 @@ class _OpColumns(_Members):
     resident: _Sizes
     workspace: _Sizes
 
+class _Changed(TypedDict, total=False):
+    src: _Ids
+    dst: _Ids
+    tensor: _Ids
+    bytes: _Sizes
+    flops: _Sizes
+    accessed: _Sizes
+    output_bytes: _Sizes
+    resident: _Sizes
+    workspace: _Sizes
+
 class _LabelColumns(TypedDict):
     node_table: _Ids
     unary_start: _Ids
@@ -259,6 +270,10 @@ class OpGraph:
         bytes: _Sizes,
         **columns: Unpack[_OpColumns],
     ) -> OpGraph: ...
+    def changed(self, **columns: Unpack[_Changed]) -> OpGraph:
+        """The graph with some columns of sizes and of edges in the place of its own, all of it
+        checked again.
+        """
     @property
     def n_ops(self) -> int:
         """Number of ops."""

@@ -64,6 +64,43 @@ def changed(graph: OpGraph, part: str, column: str, values) -> dict:
     return document
 
 
+@settings(max_examples=30, deadline=None)
+@given(op_graphs(), st.data())
+def test_columns_of_numbers_are_replaced_as_in_a_graph_made_anew(graph, data):
+    sizes = st.lists(st.integers(0, 2**40), min_size=graph.n_ops, max_size=graph.n_ops)
+    ops = {column: data.draw(sizes) for column in ("flops", "workspace")}
+    last = np.arange(graph.n_edges) < graph.n_edges - 1
+    edges = {column: getattr(graph, column)[last] for column in ("src", "dst", "bytes")}
+    ids = graph.src if graph.tensor is None else graph.tensor
+    edges["tensor"] = ids[last]
+    document = graph.to_document()
+    document["ops"] |= ops
+    document["edges"] = {column: values.tolist() for column, values in edges.items()}
+    anew, made = OpGraph.from_document(document), graph.with_columns(ops, edges)
+    assert made.digest == anew.digest
+    assert np.array_equal(made.reduced.graph.resident, anew.reduced.graph.resident)
+    assert np.array_equal(made.reduced.map, anew.reduced.map)
+
+
+@pytest.mark.parametrize(
+    ("ops", "edges", "words"),
+    [
+        ({"flops": [1, -2, 0, 0]}, {}, ["ops.flops of 'matmul' is -2"]),
+        ({"flops": [1]}, {}, ["ops.flops has 1 value where 4"]),
+        ({}, {"src": [3, 1, 2, 0]}, ["cycle", "cast"]),
+        ({}, {"bytes": [64, 64, 16]}, ["edges.bytes has 3 values where 4"]),
+        ({}, {"src": [0, 1]}, ["4", "2"]),
+        ({}, {"dst": [1, 2, 9, 3]}, ["9"]),
+        ({}, {"weight": [1]}, ["edges", "unknown column 'weight'"]),
+        ({}, {"tensor": [0, 0, 2, -1]}, ["tensor"]),
+    ],
+)
+def test_columns_of_numbers_that_are_replaced_are_checked(ops, edges, words):
+    with pytest.raises(InputError) as error:
+        FULL.with_columns(ops, edges)
+    assert all(word in str(error.value) for word in words)
+
+
 # -- JSON ------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,28 @@ def words_of(
     return made
 
 
+def labels_there(
+    here: Dimensions, labels: NDArray[np.int32], ops: NDArray[np.int64], there: Dimensions
+) -> NDArray[np.int32]:
+    """The labels of the ops of another graph, int32 [n_axes, n_ops there]: op i has that of
+    ``ops[i]`` here, by the word for it.
+    """
+    made = np.zeros((len(labels), len(ops)), dtype=np.int32)
+    for axis, column in enumerate(labels[:, ops]):
+        rows = np.stack([here.form_of[ops], column, here.graph.placeholder[ops], there.form_of])
+        some, which = np.unique(rows, axis=1, return_inverse=True)
+        found = [
+            label_of(
+                there.forms[to], word_of(here.forms[form], label, is_placeholder=bool(is_tensor))
+            )
+            if min(form, to) >= 0
+            else 0
+            for form, label, is_tensor, to in some.T.tolist()
+        ]
+        made[axis] = np.array([label or 0 for label in found], dtype=np.int32)[which.ravel()]
+    return made
+
+
 def labels_of(dimensions: Dimensions, recipe: Recipe) -> NDArray[np.int32]:
     """The labels that a recipe says, int32 [n_axes, n_ops]; :data:`FREE` where it says "auto".
 

@@ -145,7 +145,7 @@ class Problem:
     @cached_property
     def has_collectives(self) -> bool:
         """Whether some op is a member of a collective."""
-        return any(self.model.collectives)
+        return bool(self.model.is_member.any())
 
     @cached_property
     def waits_for_updates(self) -> bool:

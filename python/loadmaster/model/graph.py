@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -527,6 +527,12 @@ class OpGraph:
         >>> g.with_columns({"device_types": ["gpu", ""]}).device_types
         ['gpu', '']
         """
+        edges = edges or {}
+        told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
+        told |= meta or {}
+        is_known = self.tensor is not None and all(column is not None for column in edges.values())
+        if is_known and set(ops) <= set(SIZE_COLUMNS):
+            return self.of_same_ops(self._core.changed(**self._checked(ops, edges)), told)
         own_ops = {
             **self.texts,
             **{column: getattr(self, column) for column in (*SIZE_COLUMNS, "view", "alias_of")},
@@ -534,9 +540,31 @@ class OpGraph:
             "args": self.args,
         }
         own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
-        told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
-        told |= meta or {}
-        return OpGraph({**own_ops, **ops}, {**own, **(edges or {})}, name=self.name, meta=told)
+        return OpGraph({**own_ops, **ops}, {**own, **edges}, name=self.name, meta=told)
+
+    def _checked(self, ops: Mapping[str, Any], edges: Mapping[str, Any]) -> fast._Changed:
+        """Columns of sizes and of edges, by the names that the core has for them."""
+        _refuse_unknown("edges", edges, _EDGE_COLUMNS)
+        names = self.column_of_texts("name")
+        checked: dict[str, NDArray[Any]] = {
+            _CORE_COLUMNS[column]: _sizes(f"ops.{column}", values, self.n_ops, names)
+            for column, values in ops.items()
+        }
+        m = None if "src" in edges else self.n_edges
+        for column in (column for column in ("src", "dst", "tensor") if column in edges):
+            checked[column] = _integers(f"edges.{column}", edges[column], m, 0)
+            m = len(checked[column])
+        if "bytes" in edges:
+            checked["bytes"] = _sizes("edges.bytes", edges["bytes"], m or 0, None)
+        return cast("fast._Changed", checked)
+
+    def of_same_ops(self, core: fast.OpGraph, meta: Mapping[str, Any]) -> OpGraph:
+        """The graph with the numbers and edges of a core that was made of its own."""
+        kept = ("args", "stands_for", "updates", "is_restricted", "has_marked_names", "time")
+        columns = {name: getattr(self, name) for name in kept} | {
+            attribute: self.column_of_texts(column) for column, attribute in TEXTS.items()
+        }
+        return OpGraph.made(core, columns, name=self.name, meta=meta)
 
     # -- networkx ----------------------------------------------------------------------------
 
@@ -702,7 +730,9 @@ def _integers(what: str, values: Any, n: int | None, default: int) -> NDArray[np
     return array.astype(np.int64)
 
 
-def _sizes(what: str, values: Any, n: int, names: Sequence[str] | None) -> NDArray[np.uint64]:
+def _sizes(
+    what: str, values: Any, n: int, names: Sequence[str] | Texts | None
+) -> NDArray[np.uint64]:
     if values is None:
         return np.zeros(n, dtype=np.uint64)
     array = _numbers(what, values, n)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.model.graph import TEXTS, OpGraph
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 
 
-def with_control(graph: OpGraph | Program, src: NDArray[Any], dst: NDArray[Any]) -> Program:
+def with_control(
+    graph: OpGraph | Program,
+    src: NDArray[Any],
+    dst: NDArray[Any],
+    meta: Mapping[str, Any] | None = None,
+) -> Program:
     """The same ops, some of which wait for others.
 
     Parameters
@@ -21,6 +27,8 @@ def with_control(graph: OpGraph | Program, src: NDArray[Any], dst: NDArray[Any])
         The graph, or the program of whose graph the ops are.
     src, dst : int columns
         Each op of ``dst`` starts after the op of ``src`` at the same place has ended.
+    meta : mapping, optional
+        What the graph has in its ``meta`` beside what it had.
 
     Raises
     ------
@@ -39,11 +47,7 @@ def with_control(graph: OpGraph | Program, src: NDArray[Any], dst: NDArray[Any])
     [1]
     """
     if isinstance(graph, Program):
-        return graph.then(with_control(graph.graph, src, dst))
-    kept = ("args", "stands_for", "updates", "is_restricted", "has_marked_names", "time")
-    columns = {name: getattr(graph, name) for name in kept} | {
-        attribute: graph.column_of_texts(column) for column, attribute in TEXTS.items()
-    }
+        return graph.with_graph(graph.source, with_control(graph.graph, src, dst, meta).graph)
     core = fast.with_control(graph._core, src.astype(np.int64), dst.astype(np.int64))
-    made = OpGraph.made(core, columns, name=graph.name, meta=graph.meta)
+    made = graph.of_same_ops(core, {**graph.meta, **(meta or {})})
     return Program.made(graph, made, np.arange(graph.n_ops, dtype=np.int32))

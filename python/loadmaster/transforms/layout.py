@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Form
-from loadmaster.dimensions.words import FREE, labels_of, words_of
+from loadmaster.dimensions.words import FREE, labels_of, labels_there, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
@@ -153,10 +153,10 @@ class Layout:
         """The layout of another graph, each op of which has the label of an op of this one: that in
         ``ops``, by the names of cuts.
         """
-        words = words_of(self.dimensions, self.mesh.names, self.labels)
-        there = {axis: [column[op] for op in ops] for axis, column in words.items()}
-        made = Layout.of(graph, Recipe.of_labels(graph, self.mesh, there, **self._settings))
-        return made if self.stage is None else replace(made, stage=self.stage[list(ops)])
+        of, there = np.array(ops, dtype=np.int64), Dimensions.of(graph)
+        labels = labels_there(self.dimensions, self.labels, of, there)
+        stage = None if self.stage is None else self.stage[of]
+        return Layout(there, self.mesh, labels, **self._settings, stage=stage)
 
     def recipe(self) -> Recipe:
         """The recipe that describes the layout; of stages, what is inside of them."""
@@ -241,7 +241,7 @@ class Layout:
     @cached_property
     def updates(self) -> Updates:
         """The optimizer's ops by parameter."""
-        return Updates.of(self.graph, self.graph.roles.many)
+        return _updates(self.graph)
 
     @cached_property
     def unit(self) -> NDArray[np.int64]:
@@ -536,6 +536,12 @@ class Layout:
 def _tables(dimensions: Dimensions) -> LabelTables:
     """Layouts of a graph share them."""
     return LabelTables.of(dimensions.forms)
+
+
+@lru_cache(maxsize=2)
+def _updates(graph: OpGraph) -> Updates:
+    """Layouts of a graph share them, too."""
+    return Updates.of(graph, graph.roles.many)
 
 
 def _bytes(dtype: str, sizes: tuple[int, ...] | None) -> int:

@@ -13,6 +13,7 @@ the module read of them is not kept for that.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,27 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
     >>> [name for name in again.names if name.startswith("gelu@")][:1]
     ['gelu@again']
     """
+    return _recomputed(graph, tuple(modules))
+
+
+def done_again(graph: OpGraph, modules: Iterable[str]) -> NDArray[np.bool_]:
+    """Which ops :func:`recompute` would do a second time, bool [n_ops].
+
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:gpt3-330m")
+    >>> bool(done_again(graph, ["h.*"])[graph.index("gelu")])
+    True
+    """
+    return _again(graph, modules).copied
+
+
+@lru_cache(maxsize=4)
+def _recomputed(graph: OpGraph, modules: tuple[str, ...]) -> Program:
+    """Ways to share the ops of a graph have one graph with the same recomputed."""
+    return _again(graph, modules).program()
+
+
+def _again(graph: OpGraph, modules: Iterable[str]) -> _Again:
     segments = Segments.of_lines(graph, modules)
     if graph.is_member.any():
         op = graph.names[int(graph.is_member.argmax())]
@@ -80,7 +102,7 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
     phase = np.array(graph.phases, dtype=object)
     if not (phase == "b").any():
         raise InputError("nothing is recomputed: no op of the graph is of a backward pass")
-    return _Again(graph, segments, phase == "f", phase == "b").program()
+    return _Again(graph, segments, phase == "f", phase == "b")
 
 
 class _Again:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.program import Program
+from loadmaster.transforms.control_edges import with_control
 
 #: How the names of collectives that sum gradients begin.
 _SUMS = ("all_reduce/gradients", "reduce_scatter/gradients")
@@ -60,8 +61,7 @@ def gathered_last(program: Program) -> Program:
     device = np.where(program.rank >= 0, program.rank, program.replica)
     updates = np.flatnonzero(graph.updates & ~program.own)
     others = np.flatnonzero(~graph.updates & ~program.own & ~graph.placeholder)
-    gathers = np.array([label.startswith(_UPDATED) for label in graph.collectives], dtype=bool)
-    members = np.flatnonzero(gathers)
+    members = np.flatnonzero(_begin(program, _UPDATED))
     if not len(members) or not len(updates) or updates.min() < others.max(initial=-1):
         return program
     last = np.full(int(device.max(initial=0)) + 2, -1)
@@ -76,15 +76,8 @@ def _waiting(
     meta: Mapping[str, Any] | None = None,
 ) -> Program:
     """The program with ops that wait for others; -1: for none."""
-    graph, is_one = program.graph, before >= 0
-    before, after = before[is_one], after[is_one]
-    edges = {
-        "src": np.concatenate([graph.src, before]),
-        "dst": np.concatenate([graph.dst, after]),
-        "tensor": np.concatenate([_tensors(program), np.full(len(after), -1)]),
-        "bytes": np.concatenate([graph.bytes, np.zeros(len(after), dtype=np.uint64)]),
-    }
-    return program.with_graph(program.source, graph.with_columns({}, edges, meta))
+    is_one = before >= 0
+    return with_control(program, before[is_one], after[is_one], meta)
 
 
 def with_standing_buckets(program: Program) -> Program:
@@ -105,7 +98,15 @@ def with_standing_buckets(program: Program) -> Program:
 
 def _sums(program: Program) -> NDArray[np.bool_]:
     """Which ops are members of sums of gradients."""
-    return np.array([label.startswith(_SUMS) for label in program.graph.collectives], dtype=bool)
+    return _begin(program, _SUMS)
+
+
+def _begin(program: Program, stems: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which ops are members of collectives whose names begin so."""
+    labels, found = program.graph.collectives, program.graph.is_member.copy()
+    members = np.flatnonzero(found)
+    found[members] = [labels[op].startswith(stems) for op in members.tolist()]
+    return found
 
 
 def _tensors(program: Program) -> NDArray[np.int64]:

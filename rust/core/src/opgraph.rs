@@ -72,14 +72,30 @@ impl OpGraph {
     /// Everything [`Graph::new`] refuses, columns of the wrong length, duplicate names, a tensor
     /// with two sizes or two producers, a bad `alias_of`; ops are called by name.
     pub fn new(columns: OpColumns) -> Result<Self, Error> {
-        let checked = Self::check(&columns);
+        let n = columns.name.len();
+        Self::checked(columns, n)
+    }
+
+    /// The graph with other numbers of its ops and other edges. Everything that [`OpGraph::new`]
+    /// checks is checked again. O(V + E), and O(V log V) for names that the graph has.
+    ///
+    /// # Errors
+    /// Those of [`OpGraph::new`].
+    pub fn changed(&self, change: impl FnOnce(&mut OpColumns)) -> Result<Self, Error> {
+        let mut columns = self.columns.clone();
+        change(&mut columns);
+        Self::checked(columns, self.n_ops())
+    }
+
+    fn checked(columns: OpColumns, n: usize) -> Result<Self, Error> {
+        let checked = Self::check(&columns, n);
         let (graph, tensor_bytes) =
             checked.map_err(|error| error.with_names(|op| columns.name.get(op.ix()).cloned()))?;
         Ok(Self { columns, graph, tensor_bytes })
     }
 
-    fn check(columns: &OpColumns) -> Result<(Graph, Vec<u64>), Error> {
-        check_lengths(columns)?;
+    fn check(columns: &OpColumns, n: usize) -> Result<(Graph, Vec<u64>), Error> {
+        check_lengths(columns, n)?;
         let graph = laid_out(columns)?;
         check_names(&columns.name)?;
         check_aliases(columns)?;
@@ -109,11 +125,7 @@ impl OpGraph {
     /// # Errors
     /// Those of [`OpGraph::new`].
     pub fn validated(&self) -> Result<(), Error> {
-        let mut columns = self.columns.clone();
-        if columns.name.is_empty() {
-            columns.name = (0..self.n_ops()).map(|op| op.to_string()).collect();
-        }
-        Self::check(&columns).map(drop)
+        Self::check(&self.columns, self.n_ops()).map(drop)
     }
 
     /// Number of ops.
@@ -171,8 +183,8 @@ fn laid_out(columns: &OpColumns) -> Result<Graph, Error> {
     Graph::with_homes(n, edges, &[])
 }
 
-fn check_lengths(c: &OpColumns) -> Result<(), Error> {
-    let (n, m) = (c.name.len(), c.src.len());
+fn check_lengths(c: &OpColumns, n: usize) -> Result<(), Error> {
+    let m = c.src.len();
     let per_op = [
         ("flops", c.flops.len()),
         ("accessed", c.accessed.len()),
@@ -208,7 +220,7 @@ fn check_names(names: &[String]) -> Result<(), Error> {
 }
 
 fn check_near(c: &OpColumns) -> Result<(), Error> {
-    let runs = |op: usize| op < c.name.len() && !c.view[op] && !c.placeholder[op];
+    let runs = |op: usize| op < c.view.len() && !c.view[op] && !c.placeholder[op];
     match (0..c.near.len()).find(|&u| c.near[u] >= 0 && !runs(c.near[u] as usize)) {
         None => Ok(()),
         Some(u) => {
@@ -220,7 +232,7 @@ fn check_near(c: &OpColumns) -> Result<(), Error> {
 
 fn check_aliases(c: &OpColumns) -> Result<(), Error> {
     for (u, &alias) in c.alias_of.iter().enumerate() {
-        if alias >= c.name.len() as i64 || alias == u as i64 {
+        if alias >= c.view.len() as i64 || alias == u as i64 {
             return Err(Error::BadAlias { op: OpId::new(u).into(), value: alias });
         }
     }

@@ -47,6 +47,10 @@ const OP_COLUMNS: &[&str] = &[
     "collective_kind",
 ];
 
+/// Columns that [`OpGraph::changed`] takes by keyword.
+const CHANGED: &[&str] =
+    &["src", "dst", "tensor", "bytes", "flops", "accessed", "output_bytes", "resident", "workspace"];
+
 /// Codes of kinds of collectives; a number that is no code becomes one that is none.
 pub fn kinds(name: &str, values: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let codes = convert::integers(name, values)?;
@@ -429,6 +433,33 @@ impl OpGraph {
         Ok(Self { core: Arc::new(core), names: None })
     }
 
+    /// The graph with some columns of sizes and of edges in the place of its own, all of it checked
+    /// again.
+    #[pyo3(signature = (**columns))]
+    fn changed(&self, py: Python<'_>, columns: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let given = GivenColumns::new("changed", columns, CHANGED)?;
+        let numbers = |name: &str| given.get(name, convert::integers);
+        let sizes = |name: &str| given.get(name, convert::sizes);
+        let (src, dst, tensor) = (numbers("src")?, numbers("dst")?, numbers("tensor")?);
+        let (bytes, flops, accessed) = (sizes("bytes")?, sizes("flops")?, sizes("accessed")?);
+        let (output, resident) = (sizes("output_bytes")?, sizes("resident")?);
+        let workspace = sizes("workspace")?;
+        let made = py.detach(|| {
+            self.core.changed(|own| {
+                put(&mut own.src, src);
+                put(&mut own.dst, dst);
+                own.tensor = tensor.or(own.tensor.take());
+                put(&mut own.bytes, bytes);
+                put(&mut own.flops, flops);
+                put(&mut own.accessed, accessed);
+                put(&mut own.output_bytes, output);
+                put(&mut own.resident, resident);
+                put(&mut own.workspace, workspace);
+            })
+        });
+        Ok(self.rejoined(made.map_err(|error| self.name(error))?))
+    }
+
     /// Number of ops.
     #[getter]
     fn n_ops(&self) -> usize {
@@ -509,7 +540,7 @@ impl OpGraph {
         Self { core: Arc::new(core), names: Some(Arc::new(name)) }
     }
 
-    /// A graph of the same ops with other edges.
+    /// A graph of the same ops with other numbers or edges.
     pub fn rejoined(&self, core: CoreOpGraph) -> Self {
         Self { core: Arc::new(core), names: self.names.clone() }
     }
@@ -520,6 +551,13 @@ impl OpGraph {
             Some(names) => error.with_names(|op| names(op.0)).into(),
             None => error.into(),
         }
+    }
+}
+
+/// Puts a column in the place of another, if there is one.
+fn put<T>(own: &mut Vec<T>, column: Option<Vec<T>>) {
+    if let Some(column) = column {
+        *own = column;
     }
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster.judge.problem import Problem
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.rules.layer_list import LayerList
-from loadmaster.transforms.recomputation import recompute, storage_of
+from loadmaster.transforms.recomputation import done_again, storage_of
 
 
 def whole_layers(found: LayerList) -> str:
@@ -49,9 +49,7 @@ class Again:
     def of(cls, problem: Problem, words: str, lines: tuple[str, ...], kind: int) -> Again:
         """The level of lines, at the times of a type of device. O(V + E)."""
         graph = problem.model
-        program = recompute(graph, lines)
-        times = np.bincount(program.serves, minlength=graph.n_ops)
-        twice = times > 1
+        twice = done_again(graph, lines)
         seconds = problem.time[twice[problem.reduced.op_of], kind].sum()
         storage, backward = storage_of(graph), np.array([p == "b" for p in graph.phases])
         tensor = graph.src if graph.tensor is None else graph.tensor

@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.words import labels_of
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER, OpGraph
@@ -125,22 +128,26 @@ def planned(
     if shard_size is not None:
         checks.integer("shard_size", shard_size, 2)
     tell = progress or (lambda stage, best: None)
+    labels, units = _labels(graph), unit_patterns(graph)
     best: Candidate | None = None
+    chosen: tuple[Layout, _Way] | None = None
     for devices in found:
         if best is not None and best.fits and is_hopeless(problem, best, devices):
             continue
         for way in _ways(devices, levels, shard_size, reshard):
             if way.recompute != tuple(levels[0]) and best is not None and best.fits:
                 continue
-            one = _judged(problem, devices, way)
+            layout = _layout(problem, devices, way, labels, units)
+            one = _judged(problem, devices, layout, way.recompute)
             if best is None or problem.objective.better(best, one) is one:
-                best = one
+                best, chosen = one, (layout, way)
                 tell(f"sharded on {way.sizes}", Incumbent(one.verdict.step_time))
-    if best is None:
+    if best is None or chosen is None:
         raise InputError(
             f"target {NAME!r}: no number of devices that the batch divides by is a multiple of "
             f"shard_size, {shard_size}"
         )
+    best = _with_recipe(best, *chosen)
     return accepted(best.problem, Outcome(best.noted(*without_rule(problem)), 1.0))
 
 
@@ -160,10 +167,36 @@ def _ways(
                 yield _Way(shape, word, tuple(modules))
 
 
-def _judged(problem: Problem, devices: Sequence[int], way: _Way) -> Candidate:
-    """The program of a way, each process on its device, in the program's own order."""
-    recipe = recipe_of(problem, devices, way.sizes, way.word, way.recompute)
-    program = updated_last(shard(problem.model, recipe))
+def _labels(graph: OpGraph) -> NDArray[np.int32]:
+    """The labels of the ops along an axis that shares the batch, int32 [n_ops]."""
+    by_batch = Recipe(Mesh.of({PARTS: 2}), {PARTS: {"**": "batch"}})
+    labels: NDArray[np.int32] = labels_of(Dimensions.of(graph), by_batch)[0]
+    return labels
+
+
+def _layout(
+    problem: Problem,
+    devices: Sequence[int],
+    way: _Way,
+    labels: NDArray[np.int32],
+    units: Sequence[str],
+) -> Layout:
+    """What lies where, on a mesh of one axis or of two: parameters in parts on the last."""
+    graph, names = problem.model, (REPLICAS, PARTS)[-len(way.sizes) :]
+    mesh = Mesh.of(
+        dict(zip(names, way.sizes, strict=True)),
+        [problem.cluster.devices[d].name for d in devices],
+    )
+    words = {**dict.fromkeys(units, way.word), ".": "kept"}
+    layout = Layout(Dimensions.of(graph), mesh, np.stack([labels] * len(names)), units=words)
+    return layout.with_sharded_state(["parameters"] * graph.n_ops, [len(names) - 1])
+
+
+def _judged(
+    problem: Problem, devices: Sequence[int], layout: Layout, recompute: Sequence[str]
+) -> Candidate:
+    """The program of a layout, each process on its device, in the program's own order."""
+    program = updated_last(shard(problem.model, layout, recompute))
     placed = problem.transformed(program)
     on = np.array(devices, dtype=np.int32)
     wanted = on[np.maximum(placed.program.rank[placed.reduced.op_of], 0)]
@@ -173,26 +206,11 @@ def _judged(problem: Problem, devices: Sequence[int], way: _Way) -> Candidate:
     return judged(placed, Assignment(at, order), placed.program.notes)
 
 
-def recipe_of(
-    problem: Problem,
-    devices: Sequence[int],
-    sizes: Sequence[int],
-    word: str,
-    recompute: Sequence[str] = (),
-) -> Recipe:
-    """The recipe of fully sharded data parallelism on a mesh of one axis, or of two."""
-    graph, names = problem.model, (REPLICAS, PARTS)[-len(sizes) :]
-    mesh = Mesh.of(
-        dict(zip(names, sizes, strict=True)),
-        [problem.cluster.devices[d].name for d in devices],
-    )
-    by_batch = Recipe(mesh, {axis: {"**": "batch"} for axis in names})
-    layout = Layout.of(graph, by_batch).with_sharded_state(
-        ["parameters"] * graph.n_ops, [len(sizes) - 1]
-    )
-    units = {**dict.fromkeys(unit_patterns(graph), word), ".": "kept"}
-    made = replace(layout, units=units, batch_norm="local").recipe()
-    return replace(made, recompute=tuple(recompute), name=NAME)
+def _with_recipe(found: Candidate, layout: Layout, way: _Way) -> Candidate:
+    """The same with the recipe of its layout written down."""
+    recipe = replace(layout.recipe(), recompute=way.recompute, name=NAME)
+    program = replace(found.problem.program, recipe=recipe)
+    return replace(found, problem=replace(found.problem, program=program))
 
 
 def unit_patterns(graph: OpGraph) -> tuple[str, ...]:

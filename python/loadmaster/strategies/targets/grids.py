@@ -65,6 +65,12 @@ MOST_MICRO = 64
 #: What a stage of equal numbers of layers may take longer than one that is cut by time.
 _EVEN = 0.002
 
+#: What is taken to be longer than the best judged step by more than this share is not looked at.
+_WITHIN = 0.05
+
+#: A share of the memory that will always do.
+ANY = 1e6
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -122,6 +128,14 @@ class Asked:
 
 
 @dataclass(eq=False)
+class Known:
+    """Labels and costs that were found. Sorts of grids share what is the same for them."""
+
+    labels: dict[tuple[int, int, int], Ranked | None] = field(default_factory=dict)
+    costs: dict[Grid, StageCosts] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class Grids:
     """The grids of a training step with a list of layers.
 
@@ -139,6 +153,9 @@ class Grids:
         What may be recomputed: a level is tried where those before it do not fit.
     over : set of Grid
         Those that the judge found not to fit.
+    enough : float
+        Seconds; grids that take more are not looked at.
+    known : Known
     """
 
     problem: Problem
@@ -148,8 +165,8 @@ class Grids:
     flat: bool = True
     levels: Sequence[Again] = (NOTHING,)
     over: set[Grid] = field(default_factory=set)
-    _labels: dict[tuple[int, int, int], Ranked | None] = field(default_factory=dict)
-    _costs: dict[Grid, StageCosts] = field(default_factory=dict)
+    enough: float = np.inf
+    known: Known = field(default_factory=Known)
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
@@ -250,9 +267,10 @@ class Grids:
 
     def labels(self, tp: int, dp: int, ep: int = 1) -> Ranked | None:
         """The labels inside of a stage; None: a stage is on one device, or there are none."""
-        if (tp, dp, ep) not in self._labels:
-            self._labels[tp, dp, ep] = self._labelled(tp, dp, ep) if tp * dp > 1 else None
-        return self._labels[tp, dp, ep]
+        labels = self.known.labels
+        if (tp, dp, ep) not in labels:
+            labels[tp, dp, ep] = self._labelled(tp, dp, ep) if tp * dp > 1 else None
+        return labels[tp, dp, ep]
 
     def _labelled(self, tp: int, dp: int, ep: int) -> Ranked | None:
         space = self.space
@@ -276,10 +294,10 @@ class Grids:
 
     def costs(self, grid: Grid) -> StageCosts:
         """What the layers take for a micro-batch, and hold, on the devices of one stage."""
-        grid = replace(grid, pp=1, chunks=1)
-        if grid not in self._costs:
-            self._costs[grid] = self._probed(grid)
-        return self._costs[grid]
+        grid = _of_one_stage(grid)
+        if grid not in self.known.costs:
+            self.known.costs[grid] = self._probed(grid)
+        return self.known.costs[grid]
 
     def _probed(self, grid: Grid) -> StageCosts:
         each = self.batch // grid.m
@@ -340,18 +358,20 @@ class Grids:
         def push(seconds: float, what: Grid | Cut) -> None:
             heapq.heappush(heap, (seconds, next(order), what))
 
-        def push_grid(grid: Grid) -> None:
+        def push_grid(grid: Grid, least: float = 0.0) -> None:
             if grid in known:
                 return
             known.add(grid)
             most = max(self.chunks(grid, asked), default=1)
-            push(self.least(replace(grid, chunks=most)), grid)
+            push(max(self.least(replace(grid, chunks=most)), least), grid)
 
         for size in self.sizes(asked):
             for m in self.micro(size, asked)[: 1 if size.pp == 1 else None]:
                 push_grid(replace(size, m=m, again=self.levels[0]))
         while heap:
-            _, _, first = heapq.heappop(heap)
+            seconds, _, first = heapq.heappop(heap)
+            if seconds > self.enough:
+                return
             if isinstance(first, Cut):
                 yield first
                 grid, fits = first.grid, first.grid not in self.over
@@ -362,7 +382,7 @@ class Grids:
                 grid, fits = first, bool(cuts)
             if not fits:
                 for other in self._smaller(replace(grid, chunks=1), asked):
-                    push_grid(other)
+                    push_grid(other, self._unlimited(other, asked))
 
     def _smaller(self, grid: Grid, asked: Asked) -> Iterator[Grid]:
         """What holds less: more recomputed; without stages, more micro-batches."""
@@ -375,6 +395,8 @@ class Grids:
     def _cuts(self, grid: Grid, asked: Asked, share: float) -> Iterator[Cut]:
         """The stages of a grid, for each number of runs of layers that fits."""
         if grid.m > 1:
+            if self._stays_over(grid, share * self.memory):
+                return
             for chunks in self.chunks(grid, asked):
                 found = self.cut(replace(grid, chunks=chunks), share)
                 if found is not None:
@@ -387,6 +409,36 @@ class Grids:
         elif grid.again == self.levels[-1] or self._held(grid, ranked) <= self.memory:
             again = grid.again.seconds / grid.size
             yield Cut(grid, ranked.labels.seen.step_time + again)
+
+    def below(self, seconds: float) -> None:
+        """Looks from now on at no grid that takes much more than so long."""
+        self.enough = min(self.enough, (1 + _WITHIN) * seconds)
+
+    def _first(self, grid: Grid) -> StageCosts | None:
+        """The costs at the first level, if they were asked for."""
+        return self.known.costs.get(_of_one_stage(replace(grid, again=self.levels[0])))
+
+    def _unlimited(self, grid: Grid, asked: Asked) -> float:
+        """Seconds of a grid at the first level if memory were no matter; 0: nobody looked."""
+        if grid.m == 1 or self._first(grid) is None:
+            return 0.0
+        first = replace(grid, again=self.levels[0])
+        cuts = [self.cut(replace(first, chunks=n), ANY) for n in self.chunks(first, asked)]
+        return min((cut.seconds for cut in cuts if cut is not None), default=0.0)
+
+    def _stays_over(self, grid: Grid, memory: float) -> bool:
+        """Whether what stays for the whole step does not fit, whatever is recomputed."""
+        parts = grid.size if self.flat else grid.tp * grid.pp * grid.ep
+        if float(self.problem.model.param_bytes.sum()) / parts > memory:
+            return True
+        costs = self._first(grid)
+        if costs is None:
+            return False
+        at = 0
+        for _ in range(grid.pp):
+            fitting = np.flatnonzero(costs.fixed[at, at + 1 :] <= memory)
+            at += int(fitting[-1]) + 1 if len(fitting) else 0
+        return at < costs.n_cuts - 1
 
     def _held(self, grid: Grid, ranked: Ranked) -> float:
         """Bytes of a device at the peak of the mirror, which has the optimizer's state whole, less
@@ -442,6 +494,11 @@ class Grids:
             return found
         recipe = replace(layout.recipe(), recompute=modules)
         return replace(found, problem=_with(found.problem, replace(program, recipe=recipe)))
+
+
+def _of_one_stage(grid: Grid) -> Grid:
+    """What the costs of layers depend on: not on how they are cut into stages."""
+    return Grid(grid.tp, grid.dp, m=grid.m, again=grid.again, ep=grid.ep)
 
 
 def _with(problem: Problem, program: Program) -> Problem:

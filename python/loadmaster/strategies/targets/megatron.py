@@ -14,7 +14,7 @@ from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.targets.again import NOTHING, Again, worthwhile
 from loadmaster.strategies.targets.base import Semantics, refused, target
-from loadmaster.strategies.targets.grids import Asked, Cut, Grids
+from loadmaster.strategies.targets.grids import ANY, Asked, Cut, Grids
 from loadmaster.strategies.targets.layered import listed_layers
 from loadmaster.strategies.targets.megatron_modules import APART, lines_of_modules
 from loadmaster.transforms.shares import batch_size
@@ -38,14 +38,8 @@ SEMANTICS = Semantics(
 #: experts may be apart, on more or fewer replicas of grids that are else the same.
 _JUDGED, _TRIED, _OF_EXPERTS = 3, 12, 2
 
-#: What is taken to be longer than the best judged step by more than this share is not judged.
-_WITHIN = 0.05
-
 #: How often stages are found for less of the memory, and the share of it that is left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
-
-#: The share of the memory that will do where best effort is asked for.
-ANY = 1e6
 
 #: What ``recompute`` may say, beside names of modules.
 FULL, SELECTIVE = "full", "selective"
@@ -234,10 +228,8 @@ def fastest(
     for _ in range(_ATTEMPTS):
         judged = fitting = 0
         for cut in grids.best_first(asked, share):
-            if best is not None and best[0].fits:
-                is_far = cut.seconds > (1 + _WITHIN) * best[0].verdict.step_time
-                if is_far or fitting >= most or budget.lacks(0.0):
-                    break
+            if best is not None and best[0].fits and (fitting >= most or budget.lacks(0.0)):
+                break
             if judged >= _TRIED:
                 break
             one = grids.judged(cut, flat=grids.flat)
@@ -246,6 +238,8 @@ def fastest(
                 grids.over.add(cut.grid)
             if best is None or objective.better(best[0], one) is one:
                 best = one, cut
+                if one.fits:
+                    grids.below(one.verdict.step_time)
                 if progress is not None:
                     progress(cut.grid.words, Incumbent(one.verdict.step_time))
         if best is None or best[0].fits:

@@ -8,7 +8,7 @@ layers recomputed, some of their ops (:mod:`.checkpointing`), or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
@@ -31,9 +31,9 @@ from loadmaster.strategies.targets import fsdp
 from loadmaster.strategies.targets.again import NOTHING, Again, whole_layers
 from loadmaster.strategies.targets.base import Semantics, refused, target
 from loadmaster.strategies.targets.checkpointing import SELECTIVE, selected
-from loadmaster.strategies.targets.grids import Asked, Grids
+from loadmaster.strategies.targets.grids import ANY, Asked, Grids, Known
 from loadmaster.strategies.targets.layered import is_encoder, listed_layers
-from loadmaster.strategies.targets.megatron import ANY, fastest
+from loadmaster.strategies.targets.megatron import fastest
 from loadmaster.strategies.targets.replicas import check_kind, numbers_of_devices
 from loadmaster.strategies.targets.sharded_grids import ShardedGrids
 from loadmaster.strategies.targets.uniform_meshes import DATA, PARTS, REPLICAS
@@ -118,21 +118,15 @@ def torchtitan(
     asked = Asked(tp, pp, m=micro_batches, chunks=1 if schedule == "1f1b" else None, ep=1)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     made: list[Candidate] = []
-    for grids in _grids(problem, found, replicate, shard, schedule):
-        if _gains_nothing(grids, made, schedule):
-            continue
-        grids.levels = tuple(_level(grids, *level) for level in levels)
-        dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
-        some = replace(asked, dp=dp)
-        best = fastest(grids, some, budget, progress)
-        if best is None and problem.best_effort:
-            best = fastest(grids, some, budget, progress, ANY)
-        if best is not None and degrees(problem.model, best[0].problem.program.recipe):
-            made.append(best[0])
     if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
         with suppress(InfeasibleError, InputError):
             lines = [line for _, line in levels]
             made.append(_sharded(problem, replicate, shard, lines, progress))
+    dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
+    made += _in_grids(
+        _grids(problem, found, levels, replicate, shard, schedule),
+        replace(asked, dp=dp), schedule, budget, progress, made,
+    )  # fmt: skip
     if not made:
         raise InfeasibleError(
             "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
@@ -142,32 +136,74 @@ def torchtitan(
     return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))
 
 
-def _gains_nothing(grids: Grids, made: list[Candidate], schedule: str) -> bool:
+def _in_grids(
+    sorts: Iterable[Grids],
+    asked: Asked,
+    schedule: str,
+    budget: Budget,
+    progress: Progress | None,
+    others: Sequence[Candidate],
+) -> list[Candidate]:
+    """The best grid of each sort that may be better than what was found before it."""
+    searched: list[Candidate | None] = []
+    for grids in sorts:
+        if _gains_nothing(grids, searched, schedule):
+            continue
+        found = [one for one in (*others, *searched) if one is not None]
+        for one in found:
+            if one.fits:
+                grids.below(one.verdict.step_time)
+        best = fastest(grids, asked, budget, progress)
+        if best is None and grids.problem.best_effort and not any(one.fits for one in found):
+            best = fastest(grids, asked, budget, progress, ANY)
+        is_said = best is not None and degrees(grids.problem.model, best[0].problem.program.recipe)
+        searched.append(best[0] if best is not None and is_said else None)
+    return [one for one in searched if one is not None]
+
+
+def _gains_nothing(grids: Grids, searched: Sequence[Candidate | None], schedule: str) -> bool:
     """Whether others like these were found already that need no such grids: what is gathered again
     holds less, where all fits with nothing recomputed; and a V shortens a pipeline.
     """
-    recipes = [one.problem.program.recipe for one in made]
-    if isinstance(grids, ShardedGrids) and grids.word == "again" and made:
-        return made[-1].fits and (recipes[-1] is None or not recipes[-1].recompute)
+    if isinstance(grids, ShardedGrids) and grids.word == "again" and searched:
+        last = searched[-1]
+        recipe = None if last is None else last.problem.program.recipe
+        return last is not None and last.fits and (recipe is None or not recipe.recompute)
     if isinstance(grids, GridsInV) and schedule != IN_V:
-        return not any(recipe is not None and recipe.micro is not None for recipe in recipes)
+        recipes = [None if one is None else one.problem.program.recipe for one in searched]
+        is_piped = [recipe is not None and recipe.micro is not None for recipe in recipes]
+        return None not in searched and not any(is_piped)
     return False
 
 
 def _grids(
-    problem: Problem, found: LayerList, replicate: int | None, shard: int | None, schedule: str
+    problem: Problem,
+    found: LayerList,
+    levels: Sequence[tuple[str, tuple[str, ...]]],
+    replicate: int | None,
+    shard: int | None,
+    schedule: str,
 ) -> Iterator[Grids]:
     """Grids with state whole, and in parts, kept or gathered again; and these in a V."""
     batch = batch_size(problem.model) or 1
+    kind = Grids(problem, found, batch).kind
+    again = tuple(
+        Again.of(problem, words, lines, kind) if lines else NOTHING for words, lines in levels
+    )
+    of_whole, kept = Known(), Known()
+    of_parts = {"kept": kept, "again": Known(kept.labels)}
     ways: list[tuple[type[Grids], type[ShardedGrids]]] = []
     ways += [(Grids, ShardedGrids)] * (schedule != IN_V)
     ways += [(GridsInV, ShardedGridsInV)] * (schedule != "1f1b")
     for whole, parts in ways:
         if shard in (None, 1):
-            yield whole(problem, found, batch, flat=False)
+            yield whole(problem, found, batch, flat=False, levels=again, known=of_whole)
         if shard != 1:
-            for word in ("kept", "again"):
-                yield parts(problem, found, batch, replicate=replicate, shard=shard, word=word)
+            for word, known in of_parts.items():
+                yield parts(
+                    problem, found, batch, levels=again, known=known,
+                    replicate=replicate, shard=shard, word=word,
+                )  # fmt: skip
 
 
 def _levels(
@@ -183,10 +219,6 @@ def _levels(
     levels += [("all but saved ops of layers", (line,))] if line is not None else []
     levels += [("layers", (whole_layers(found),))] if recompute in (None, True) else []
     return levels
-
-
-def _level(grids: Grids, words: str, lines: tuple[str, ...]) -> Again:
-    return Again.of(grids.problem, words, lines, grids.kind) if lines else NOTHING
 
 
 def _sharded(
