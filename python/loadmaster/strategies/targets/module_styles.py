@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -96,6 +96,7 @@ class Styled:
 _KEPT = "_forward_passes"
 
 
+@lru_cache(maxsize=1 << 14)
 def alike(module: str) -> str:
     """A module with its numbers as wildcards: layers have the same.
 
@@ -142,10 +143,13 @@ class Forward:
         self.structure, self.size = structure, size
         graph, ops = structure.graph, structure.op.tolist()
         self.module = [graph.modules[op] for op in ops]
+        self.kind = [graph.kinds[op] for op in ops]
         is_forward = np.array([graph.phases[op] in ("", "f") for op in ops], dtype=bool)
         runs = is_forward & ~structure.in_update & (structure.stands_for < 0)
         self.nodes: list[int] = np.flatnonzero(runs).tolist()
-        self.parameters: list[int] = np.flatnonzero(structure.stands_for == PARAMETER).tolist()
+        self._is_parameter: list[bool] = (structure.stands_for == PARAMETER).tolist()
+        self.parameters = [node for node, is_one in enumerate(self._is_parameter) if is_one]
+        self._way: list[int] = structure.way.tolist()
         a = structure.arguments
         order = np.argsort(a.reader, kind="stable")
         first = np.searchsorted(a.reader[order], np.arange(structure.n + 1)).tolist()
@@ -159,6 +163,9 @@ class Forward:
         self._wanted: dict[tuple[int, int], list[int]] = {}
         self._given: dict[tuple[int, int], list[int]] = {}
         self._tokens: dict[int, int | None] = {}
+        self._alike: dict[int, list[int]] = {}
+        self._can_be_plain: dict[tuple[int, str], list[int]] = {}
+        self._styled: dict[tuple[frozenset[tuple[int, int]], bool], Styled] = {}
         paths = set(graph.modules)
         self._parents = {m.rsplit(".", i)[0] for m in paths for i in range(1, m.count(".") + 1)}
 
@@ -190,6 +197,13 @@ class Forward:
         sequence : bool
             Whether what rows make is cut by tokens, where that can be said.
         """
+        key = frozenset(lays.items()), sequence
+        if key not in self._styled:
+            self._styled[key] = self._walked(lays, sequence)
+        return self._styled[key]
+
+    def _walked(self, lays: Mapping[int, int], sequence: bool) -> Styled:
+        """Labels and styles, once modules are told what they have to be."""
         told: dict[str, str] = {}
         for _ in range(_ROUNDS):
             before = dict(told)
@@ -228,8 +242,9 @@ class Forward:
 
     def _arguments(self, node: int) -> list[tuple[int, int]]:
         if node not in self._read:
-            a = self.structure.arguments
-            self._read[node] = [(int(a.root[row]), int(a.output[row])) for row in self._rows[node]]
+            a, rows = self.structure.arguments, self._rows[node]
+            ends = a.root[rows].tolist(), a.output[rows].tolist()
+            self._read[node] = list(zip(*ends, strict=True))
         return self._read[node]
 
     def _wants(self, node: int, label: int) -> list[int]:
@@ -247,14 +262,25 @@ class Forward:
             self._given[node, label] = ways.outputs[rows, label].tolist()
         return self._given[node, label]
 
-    def _labels(self, node: int) -> Iterator[int]:
+    def _labels(self, node: int) -> list[int]:
         """Labels that devices can have alike, whole first."""
-        ways, way = self.structure.ways, int(self.structure.way[node])
-        for label in range(int(ways.n_labels[way])):
-            size = int(ways.size[way, label])
-            is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
-            if ways.label[way, label] >= 0 and is_even:
-                yield label
+        if (way := self._way[node]) not in self._alike:
+            ways, found = self.structure.ways, []
+            for label in range(int(ways.n_labels[way])):
+                size = int(ways.size[way, label])
+                is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
+                if ways.label[way, label] >= 0 and is_even:
+                    found.append(label)
+            self._alike[way] = found
+        return self._alike[way]
+
+    def _plain_labels(self, node: int) -> list[int]:
+        """Those under which a part of the op needs no other part; or classes of a loss are shared."""
+        key = self._way[node], self.kind[node]
+        if key not in self._can_be_plain:
+            labels = [label for label in self._labels(node) if self._is_plain(node, label)]
+            self._can_be_plain[key] = labels
+        return self._can_be_plain[key]
 
     @cached_property
     def _entries(self) -> set[int]:
@@ -267,11 +293,11 @@ class Forward:
         }
 
     def _role(self, node: int, label: int) -> str:
-        return self.structure.ways.role[int(self.structure.way[node])][label]
+        return self.structure.ways.role[self._way[node]][label]
 
     def _label(self, walk: _Walk, node: int) -> None:
         arguments = self._arguments(node)
-        is_parameter = self.structure.stands_for == PARAMETER
+        is_parameter = self._is_parameter
         weights = [is_parameter[root] or root in walk.weights for root, _ in arguments]
         have = [
             walk.lay(at[0]) if is_parameter[at[0]] else walk.have.get(at, REPLICATE)
@@ -316,7 +342,7 @@ class Forward:
             return
         wants = self._wants(node, best[1])
         for at, want, is_weight in zip(arguments, wants, weights, strict=True):
-            if is_weight and want >= 0 and self.structure.stands_for[at[0]] == PARAMETER:
+            if is_weight and want >= 0 and self._is_parameter[at[0]]:
                 walk.chosen.setdefault(at[0], want)
 
     def _product(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
@@ -350,20 +376,18 @@ class Forward:
 
     def _is_layer(self, node: int) -> bool:
         """Whether a module is a leaf of a kind that has styles, and this its only op but casts."""
-        module, kind = self.module[node], self.structure.graph.kinds[self.structure.op[node]]
+        module, kind = self.module[node], self.kind[node]
         if not set(kind.split(".")) & set(_PRODUCTS):
             return False
         mine = self._of_module[module]
-        casts = [n for n in mine if "_to_copy" in self.structure.graph.kinds[self.structure.op[n]]]
+        casts = [n for n in mine if "_to_copy" in self.kind[n]]
         return bool(module) and module not in self._parents and len(mine) - len(casts) == 1
 
     def _plain(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """An op that works on the lays that it is given, or on what modules can be told to give."""
         arguments = self._arguments(node)
         best: tuple[int, int, dict[str, str]] | None = None
-        for label in self._labels(node):
-            if not self._is_plain(node, label):
-                continue
+        for label in self._plain_labels(node):
             wants = self._wants(node, label)
             wrong = [
                 (at, lay, want)
@@ -389,15 +413,14 @@ class Forward:
         """Whether a part of the op needs no other part; or classes of a loss are shared."""
         if label == 0:
             return True
-        ways, way = self.structure.ways, int(self.structure.way[node])
+        ways, way = self.structure.ways, self._way[node]
         role = self._role(node, label)
         if role == "partial" or PARTIAL in self._gives(node, label):
             return False
         return not ways.exchanged[way, label] or self._is_loss(node, label)
 
     def _is_loss(self, node: int, label: int) -> bool:
-        kind = self.structure.graph.kinds[self.structure.op[node]]
-        is_loss = any(word in kind for word in _LOSS)
+        is_loss = any(word in self.kind[node] for word in _LOSS)
         return is_loss and self._role(node, label) not in ("batch", "token")
 
     def _telling(
@@ -445,8 +468,7 @@ class Forward:
                 walk.tokens.add((node, output))
 
     def _cannot(self, walk: _Walk, node: int, why: str) -> None:
-        kind = self.structure.graph.kinds[self.structure.op[node]]
-        walk.reasons.setdefault(self.module[node], f"{kind}: {why}")
+        walk.reasons.setdefault(self.module[node], f"{self.kind[node]}: {why}")
         walk.column.setdefault(node, 0)
 
     # -- modules and their styles -----------------------------------------------------------------
@@ -516,7 +538,7 @@ class Forward:
 
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
         """Whether ops of a module read whole parameters and are cut."""
-        is_parameter = self.structure.stands_for == PARAMETER
+        is_parameter = self._is_parameter
         return any(
             walk.column[node] > 0
             and node not in walk.weights
@@ -531,7 +553,7 @@ class Forward:
         given: int | None = None
         for at in arguments:
             root = at[0]
-            if root in walk.weights or self.structure.stands_for[root] == PARAMETER:
+            if root in walk.weights or self._is_parameter[root]:
                 continue
             if walk.have.get(at, REPLICATE) >= 0:
                 given = self._axis(root, walk.have[at]) if at in walk.tokens else -1
@@ -546,7 +568,7 @@ class Forward:
     def _parts(self, walk: _Walk, module: str, node: int, kind: str) -> int:
         """How many products a product is, from the factor by which its weight is cut."""
         found = 1
-        is_look_up = "embedding" in self.structure.graph.kinds[self.structure.op[node]]
+        is_look_up = "embedding" in self.kind[node]
         wanted = int((kind == ROWS) != is_look_up)
         for parameter in self._parameters_of.get(module, ()):
             lay = walk.lay(parameter)
@@ -586,22 +608,34 @@ class Forward:
 
     def _sized(self, walk: _Walk) -> set[str]:
         """Modules in which views of what is cut are called with the sizes of the whole."""
-        graph, structure = self.structure.graph, self.structure
-        found = set()
+        graph = self.structure.graph
         if graph.args is None:
-            return {graph.modules[op] for op in structure.op.tolist()}
-        for op in np.flatnonzero(graph.view).tolist():
-            kind, call = graph.kinds[op], graph.args[op]
-            root = int(structure.node[graph.reduced.shows[op]])
-            if call is None or len(call[0]) < 2 or not any(word in kind for word in _SIZED):
+            return {graph.modules[op] for op in self.structure.op.tolist()}
+        found = set()
+        for root, module, is_whole in self._views:
+            if module in walk.products:
                 continue
-            if root < 0 or graph.phases[op] not in ("", "f"):
-                continue
-            is_cut = self._is_cut(walk, (root, 0))
-            sizes, module = call[0][1], graph.modules[op]
-            if (root, 0) in walk.tokens and module not in walk.products:
+            if (root, 0) in walk.tokens:
                 walk.reasons.setdefault(module, "its views join or divide what is cut by tokens")
-            is_whole = isinstance(sizes, list) and -1 not in sizes
-            if is_cut and is_whole and module not in walk.products:
+            elif is_whole and self._is_cut(walk, (root, 0)):
                 found.add(module)
+        return found
+
+    @cached_property
+    def _views(self) -> list[tuple[int, str, bool]]:
+        """Views of the forward pass that are called with sizes: the node that each is a view of,
+        its module, and whether the sizes are those of the whole.
+        """
+        graph, structure, found = self.structure.graph, self.structure, []
+        assert graph.args is not None, "calls are known"
+        for op in np.flatnonzero(graph.view).tolist():
+            call = graph.args[op]
+            if call is None or len(call[0]) < 2:
+                continue
+            root = int(structure.node[graph.reduced.shows[op]])
+            is_forward = root >= 0 and graph.phases[op] in ("", "f")
+            if is_forward and any(word in graph.kinds[op] for word in _SIZED):
+                sizes = call[0][1]
+                is_whole = isinstance(sizes, list) and -1 not in sizes
+                found.append((root, graph.modules[op], is_whole))
         return found
