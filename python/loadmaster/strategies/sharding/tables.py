@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh
 from loadmaster.strategies.sharding.frame import ENDS, Frame
-from loadmaster.strategies.sharding.joint import firsts, joint
+from loadmaster.strategies.sharding.joint import firsts, joint, of_flags
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
 from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
@@ -195,14 +195,22 @@ class _Building:
         """The table of each node, where tables start, and costs of labels."""
         structure, ways = self.structure, self.structure.ways
         others = [column for axis, column in enumerate(self.columns) if axis != self.axis]
-        may = [] if self.allowed is None else list(self.allowed.T)
+        may = [] if self.allowed is None else [of_flags(self.allowed)]
         code = joint(self.parts.nature, structure.is_long, *others, *may)
         some = firsts(code)
         count = ways.n_labels[structure.way[some]]
-        nodes = np.repeat(some, count)
         starts = np.cumsum(np.append(0, count))
+        unary = np.zeros((starts[-1], 4))
+        nodes, label = np.repeat(some, count), np.arange(starts[-1]) - np.repeat(starts[:-1], count)
+        rows = np.arange(starts[-1])
+        if self.allowed is not None:
+            # What other labels cost is never read.
+            is_allowed = self.allowed[nodes, label]
+            unary[~is_allowed, SECONDS] = np.inf
+            rows = np.flatnonzero(is_allowed)
+            nodes, label = nodes[rows], label[rows]
         columns = self.columns[:, nodes]
-        columns[self.axis] = np.arange(len(nodes)) - np.repeat(starts[:-1], count)
+        columns[self.axis] = label
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
         exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
         exchange += self.traffic.neighbours(part.halos[self.axis])
@@ -212,12 +220,9 @@ class _Building:
         held = np.bincount(maker, made * part.outputs, len(nodes))
         kept = np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
         new = structure.graph.output_bytes[structure.op[nodes]].astype(np.float64)
-        unary = np.zeros((len(nodes), 4))
-        unary[:, SECONDS] = part.seconds + exchange
-        if self.allowed is not None:
-            unary[~self.allowed[nodes, columns[self.axis]], SECONDS] = np.inf
-        unary[:, STAYS] = structure.resident[nodes] * kept
-        unary[:, WAITS] = np.where(structure.is_long[nodes], new * kept, 0.0)
+        unary[rows, SECONDS] = part.seconds + exchange
+        unary[rows, STAYS] = structure.resident[nodes] * kept
+        unary[rows, WAITS] = np.where(structure.is_long[nodes], new * kept, 0.0)
         return code, starts, unary
 
     # -- pairs of labels -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -160,9 +161,16 @@ def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> N
     """
     which = dense(size.reshape(-1))
     some = size.reshape(-1)[firsts(which)]
-    known = {_ALL: 1.0, _EVEN: 1 / len(shares)}
-    part = [known[n] if n <= 0 else part_weights(n, shares)[place] / n for n in some.tolist()]
+    weights = tuple(shares)
+    part = [_fraction(n, weights, place) for n in some.tolist()]
     return np.array(part, dtype=np.float64)[which].reshape(size.shape)
+
+
+@lru_cache(maxsize=1 << 16)
+def _fraction(size: int, shares: tuple[float, ...], place: int) -> float:
+    if size <= 0:
+        return {_ALL: 1.0, _EVEN: 1 / len(shares)}[size]
+    return float(part_weights(size, shares)[place] / size)
 
 
 def labels_of(form: Form, may_update: bool, of_expert: bool) -> list[int]:

@@ -35,7 +35,7 @@ WHOLE, TOKENS = "whole", "tokens"
 _LOSS = ("log_softmax", "nll_loss")
 
 #: What nn.Linear and nn.Embedding come to: the modules that have styles.
-_PRODUCTS = ("addmm", "mm", "linear", "matmul", "embedding")
+_PRODUCTS = frozenset({"addmm", "mm", "linear", "matmul", "embedding"})
 
 #: Views that are called with sizes.
 _SIZED = ("view", "reshape", "expand")
@@ -158,13 +158,15 @@ class Forward:
         self._of_module: dict[str, list[int]] = {}
         for node in self.nodes:
             self._of_module.setdefault(self.module[node], []).append(node)
-        # What is asked of a node again and again, whatever is tried: found once.
+        self._like = self._first_alike()
+        # What is asked again and again, whatever is tried: found once, for the first node alike.
         self._read: dict[int, list[tuple[int, int]]] = {}
         self._wanted: dict[tuple[int, int], list[int]] = {}
         self._given: dict[tuple[int, int], list[int]] = {}
         self._tokens: dict[int, int | None] = {}
-        self._alike: dict[int, list[int]] = {}
-        self._can_be_plain: dict[tuple[int, str], list[int]] = {}
+        self._even: dict[int, list[int]] = {}
+        self._by_weights: dict[tuple[int, tuple[int, ...], tuple[bool, ...]], int | None] = {}
+        self._as_given: dict[tuple[int, tuple[int, ...]], int | None] = {}
         self._styled: dict[tuple[frozenset[tuple[int, int]], bool], Styled] = {}
         paths = set(graph.modules)
         self._parents = {m.rsplit(".", i)[0] for m in paths for i in range(1, m.count(".") + 1)}
@@ -247,40 +249,46 @@ class Forward:
             self._read[node] = list(zip(*ends, strict=True))
         return self._read[node]
 
+    def _first_alike(self) -> list[int]:
+        """The first node of the same kind, labels and lays, for each that runs or is a parameter;
+        others are their own.
+        """
+        found, known = list(range(self.structure.n)), {}
+        wanted: list[int] = self.structure.wanted.tolist()
+        for node in (*self.parameters, *self.nodes):
+            rows = tuple([wanted[row] for row in self._rows[node]])
+            found[node] = known.setdefault((self._way[node], self.kind[node], rows), node)
+        return found
+
     def _wants(self, node: int, label: int) -> list[int]:
-        if (node, label) not in self._wanted:
+        key = self._like[node], label
+        if key not in self._wanted:
             s = self.structure
-            wants = [int(s.lays_wanted[s.wanted[row], label]) for row in self._rows[node]]
-            self._wanted[node, label] = wants
-        return self._wanted[node, label]
+            wants = s.lays_wanted[s.wanted[self._rows[node]], label].tolist()
+            self._wanted[key] = wants
+        return self._wanted[key]
 
     def _gives(self, node: int, label: int) -> list[int]:
-        if (node, label) not in self._given:
-            ways, way = self.structure.ways, int(self.structure.way[node])
+        key = self._like[node], label
+        if key not in self._given:
+            ways, way = self.structure.ways, self._way[node]
             first = int(ways.first_output[way])
             rows = slice(first, first + len(self.form(node).outputs))
-            self._given[node, label] = ways.outputs[rows, label].tolist()
-        return self._given[node, label]
+            self._given[key] = ways.outputs[rows, label].tolist()
+        return self._given[key]
 
     def _labels(self, node: int) -> list[int]:
         """Labels that devices can have alike, whole first."""
-        if (way := self._way[node]) not in self._alike:
+        key, way = self._like[node], self._way[node]
+        if key not in self._even:
             ways, found = self.structure.ways, []
             for label in range(int(ways.n_labels[way])):
                 size = int(ways.size[way, label])
                 is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
                 if ways.label[way, label] >= 0 and is_even:
                     found.append(label)
-            self._alike[way] = found
-        return self._alike[way]
-
-    def _plain_labels(self, node: int) -> list[int]:
-        """Those under which a part of the op needs no other part; or classes of a loss are shared."""
-        key = self._way[node], self.kind[node]
-        if key not in self._can_be_plain:
-            labels = [label for label in self._labels(node) if self._is_plain(node, label)]
-            self._can_be_plain[key] = labels
-        return self._can_be_plain[key]
+            self._even[key] = found
+        return self._even[key]
 
     @cached_property
     def _entries(self) -> set[int]:
@@ -347,22 +355,14 @@ class Forward:
 
     def _product(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """An op that reads a weight which is cut: its other arguments come as they are wanted."""
-        for label in self._labels(node):
-            wants = self._wants(node, label)
-            fits = all(
-                want in (lay, ANY) or (lay == REPLICATE and want == PARTIAL)
-                for want, lay, is_weight in zip(wants, have, weights, strict=True)
-                if is_weight
-            )
-            others = (w for w, is_weight in zip(wants, weights, strict=True) if not is_weight)
-            if label and fits and PARTIAL not in others:
-                break
-        else:
+        label = self._as_weights(node, weights, have)
+        if label is None:
             self._cannot(walk, node, "its product is not cut as its weight is")
             self._done(walk, node, 0)
             return
         if not self._is_layer(node):
             self._cannot(walk, node, "it is no nn.Linear or nn.Embedding, or more than that")
+        wants = self._wants(node, label)
         for at, want, is_weight in zip(self._arguments(node), wants, weights, strict=True):
             if is_weight or want != REPLICATE or at not in walk.tokens:
                 continue
@@ -374,40 +374,67 @@ class Forward:
         walk.products[self.module[node]] = node
         self._done(walk, node, label)
 
+    def _as_weights(self, node: int, weights: list[bool], have: list[int]) -> int | None:
+        """The first label under which a product is cut as its weights are; None: there is none."""
+        key = self._like[node], tuple(have), tuple(weights)
+        if key not in self._by_weights:
+            self._by_weights[key] = None
+            for label in self._labels(node):
+                wants = self._wants(node, label)
+                fits = all(
+                    want in (lay, ANY) or (lay == REPLICATE and want == PARTIAL)
+                    for want, lay, is_weight in zip(wants, have, weights, strict=True)
+                    if is_weight
+                )
+                others = (w for w, is_weight in zip(wants, weights, strict=True) if not is_weight)
+                if label and fits and PARTIAL not in others:
+                    self._by_weights[key] = label
+                    break
+        return self._by_weights[key]
+
     def _is_layer(self, node: int) -> bool:
         """Whether a module is a leaf of a kind that has styles, and this its only op but casts."""
-        module, kind = self.module[node], self.kind[node]
-        if not set(kind.split(".")) & set(_PRODUCTS):
+        module = self.module[node]
+        if not module or module in self._parents or _PRODUCTS.isdisjoint(self.kind[node].split(".")):
             return False
-        mine = self._of_module[module]
-        casts = [n for n in mine if "_to_copy" in self.kind[n]]
-        return bool(module) and module not in self._parents and len(mine) - len(casts) == 1
+        return sum("_to_copy" not in self.kind[n] for n in self._of_module[module]) == 1
 
     def _plain(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """An op that works on the lays that it is given, or on what modules can be told to give."""
-        arguments = self._arguments(node)
+        if (label := self._as_it_is(node, have)) is not None:
+            self._done(walk, node, label)
+            return
         best: tuple[int, int, dict[str, str]] | None = None
-        for label in self._plain_labels(node):
-            wants = self._wants(node, label)
-            wrong = [
-                (at, lay, want)
-                for at, lay, want in zip(arguments, have, wants, strict=True)
-                if want not in (ANY, lay)
-            ]
+        for label in self._labels(node):
+            if not self._is_plain(node, label):
+                continue
+            lays = zip(self._arguments(node), have, self._wants(node, label), strict=True)
+            wrong = [one for one in lays if one[2] not in (ANY, one[1])]
             told: dict[str, str] = {}
             for at, lay, want in wrong:
                 told |= self._telling(walk, at, lay, want) or {"": ""}
             if "" not in told and (best is None or (len(wrong), -label) < best[:2]):
-                best = len(wrong), -label if wrong else 0, told
-                chosen = label
-            if not wrong:
-                break
+                best = len(wrong), -label, told
         if best is None:
             self._cannot(walk, node, "it reads tensors that lie in ways that do not go together")
             self._done(walk, node, 0)
             return
         walk.told |= best[2]
-        self._done(walk, node, chosen)
+        self._done(walk, node, -best[1])
+
+    def _as_it_is(self, node: int, have: list[int]) -> int | None:
+        """The first label under which an op works on the lays that it is given; None: there is
+        none.
+        """
+        key = self._like[node], tuple(have)
+        if key not in self._as_given:
+            self._as_given[key] = None
+            for label in self._labels(node):
+                wants = zip(self._wants(node, label), have, strict=True)
+                if self._is_plain(node, label) and all(w in (ANY, lay) for w, lay in wants):
+                    self._as_given[key] = label
+                    break
+        return self._as_given[key]
 
     def _is_plain(self, node: int, label: int) -> bool:
         """Whether a part of the op needs no other part; or classes of a loss are shared."""
@@ -440,14 +467,15 @@ class Forward:
 
     def _token(self, node: int) -> int | None:
         """The lay of a node's output that is cut by tokens; None: there is none."""
-        if node not in self._tokens:
+        key = self._like[node]
+        if key not in self._tokens:
             gives = (
                 self._gives(node, label)
                 for label in self._labels(node)
                 if label and self._role(node, label) == "token"
             )
-            self._tokens[node] = next((lays[0] for lays in gives if lays and lays[0] >= 0), None)
-        return self._tokens[node]
+            self._tokens[key] = next((lays[0] for lays in gives if lays and lays[0] >= 0), None)
+        return self._tokens[key]
 
     def _done(self, walk: _Walk, node: int, label: int) -> None:
         """Notes a node's label, and how what it gives lies."""
