@@ -28,7 +28,7 @@ from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import STAGES
-from loadmaster.transforms.lays import conversion
+from loadmaster.transforms.lays import FORBIDDEN, conversion
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -286,14 +286,14 @@ class _Building:
         # Of a table, what goes in the tables' own way, and what goes with other experts'.
         seconds = np.zeros((2, len(some), _KINDS))
         together = np.where(traffic == ACTIVATION, frame.together[some], 1)
-        for code in range(-2, len(fast.COLLECTIVES)):
+        seconds[:, :, FORBIDDEN] = np.inf
+        for code in range(len(fast.COLLECTIVES)):
             for bucket, is_alone in ((0.0, True), (self.setting.bucket, False)):
                 rows = np.flatnonzero(is_there[:, code] & ((traffic == ACTIVATION) == is_alone))
-                sizes = size[rows, code]
-                seconds[:, rows, code] = self.traffic.each(code, sizes, bucket)
-                several = rows[together[rows] > 1]
-                n = together[several]
-                seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
+                seconds[:, rows, code] = self.traffic.each(code, size[rows, code], bucket)
+                if len(several := rows[together[rows] > 1]):
+                    n = together[several]
+                    seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
         owned = pairs.owned & (together > 1)[table]
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)

@@ -108,7 +108,7 @@ class Traffic:
         so many bytes its share of the bucket's.
         """
         found = np.zeros(len(sizes))
-        if code < 0:
+        if code < 0 or not len(sizes):
             found[:] = self.seconds(code, 0.0)
             return found
         alone = np.flatnonzero((sizes > 0) & (sizes >= bucket))

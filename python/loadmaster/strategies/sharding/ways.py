@@ -8,9 +8,9 @@ FLAT if all its tensors have as many elements, or one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -129,6 +129,21 @@ class Ways:
                 is_theirs = label > 0 and form.cuts[label - 1].shares_experts
                 made.shares_experts[row, column] = is_theirs or (label == OWNER and of_expert)
         return made
+
+    def with_role(self, wanted: Collection[str]) -> NDArray[np.bool_]:
+        """Which labels have one of some roles: bool [n, most]."""
+        known, codes = self._roles
+        found: NDArray[np.bool_] = np.isin(codes, [known[role] for role in wanted if role in known])
+        return found
+
+    @cached_property
+    def _roles(self) -> tuple[dict[str, int], NDArray[np.int64]]:
+        """A number for each role, and that of each label; -1: there is no such label."""
+        known: dict[str, int] = {}
+        codes = np.full(self.label.shape, -1, dtype=np.int64)
+        for row, words in enumerate(self.role):
+            codes[row, : len(words)] = [known.setdefault(word, len(known)) for word in words]
+        return known, codes
 
     def _fill(self, row: int, column: int, form: Form, label: int) -> None:
         self.label[row, column] = label

@@ -239,10 +239,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
 def by_batch(structure: Structure, state: str) -> Mask:
     """Every op that has a batch has its share of it; parameters lie as ``state`` says."""
     mask, ways = roles_only(structure, ("batch",), (state,)), structure.ways
-    is_batch = np.zeros(ways.label.shape, dtype=bool)
-    for row, roles in enumerate(ways.role):
-        is_batch[row, : len(roles)] = [role == "batch" for role in roles]
-    shared = mask & is_batch[structure.way]
+    shared = mask & ways.with_role(("batch",))[structure.way]
     has = shared.any(axis=1) & ~structure.in_update
     return np.where(has[:, None], shared, mask)
 

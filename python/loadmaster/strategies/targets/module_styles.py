@@ -227,7 +227,7 @@ class Forward:
         """Whether a parameter is of one of some modules, or of one that is right inside of it."""
         module = self.module[parameter]
         parent = module.rpartition(".")[0]
-        return any(one in (module, parent) for one in modules)
+        return module in modules or parent in modules
 
     def is_beside(self, parameter: int, modules: Mapping[str, str]) -> bool:
         """Whether a parameter is of a module beside one of some modules."""
@@ -311,20 +311,22 @@ class Forward:
             walk.lay(at[0]) if is_parameter[at[0]] else walk.have.get(at, REPLICATE)
             for at in arguments
         ]
-        if weights and all(weights):
+        if not any(weights):
+            self._plain(walk, node, have)
+            return
+        if all(weights):
             walk.weights.add(node)
-        elif walk.chosen is not None and any(weights) and self._is_layer(node):
+        elif walk.chosen is not None and self._is_layer(node):
             self._choose(walk, node, weights, have)
             have = [
                 walk.lay(at[0]) if w else h
                 for at, w, h in zip(arguments, weights, have, strict=True)
             ]
-        if node in walk.weights:
-            pass
-        elif any(w and lay >= 0 for w, lay in zip(weights, have, strict=True)):
+        is_cut = any(w and lay >= 0 for w, lay in zip(weights, have, strict=True))
+        if is_cut and node not in walk.weights:
             self._product(walk, node, weights, have)
-            return
-        self._plain(walk, node, weights, have)
+        else:
+            self._plain(walk, node, have)
 
     def _choose(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """Chooses how the weights of a layer are cut, if they can be."""
@@ -395,11 +397,15 @@ class Forward:
     def _is_layer(self, node: int) -> bool:
         """Whether a module is a leaf of a kind that has styles, and this its only op but casts."""
         module = self.module[node]
-        if not module or module in self._parents or _PRODUCTS.isdisjoint(self.kind[node].split(".")):
+        if (
+            not module
+            or module in self._parents
+            or _PRODUCTS.isdisjoint(self.kind[node].split("."))
+        ):
             return False
         return sum("_to_copy" not in self.kind[n] for n in self._of_module[module]) == 1
 
-    def _plain(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+    def _plain(self, walk: _Walk, node: int, have: list[int]) -> None:
         """An op that works on the lays that it is given, or on what modules can be told to give."""
         if (label := self._as_it_is(node, have)) is not None:
             self._done(walk, node, label)
@@ -507,8 +513,9 @@ class Forward:
         for module, node in walk.products.items():
             style = self._cut(walk, module, node)
             parent = module.rpartition(".")[0]
-            is_whole = any(parent == one or parent.startswith(f"{one}.") for one in fixed)
-            is_whole = is_whole or style.parts > 1 or (walk.loss_parallel and node == ends[-1])
+            above = (parent, *(parent[: dot.start()] for dot in re.finditer(r"\.", parent)))
+            is_whole = not fixed.isdisjoint(above) or style.parts > 1
+            is_whole = is_whole or (walk.loss_parallel and node == ends[-1])
             is_local = style.gives is None or (style.gives == -1 and not is_whole)
             yield module, replace(style, is_local=is_local)
         for module in dict.fromkeys(self.module[node] for node in self.nodes):
