@@ -103,12 +103,23 @@ class Setting:
         structure, ways = self.structure, self.structure.ways
         a = structure.arguments
         row = ways.first_input[structure.way[a.reader]] + a.position
-        out, into = [], []
-        for axis, column in enumerate(columns):
-            shares, at = self.shares[axis], self.places[0].at[axis]
-            out.append(fractions(ways.output_size[structure.made, column[a.root]], shares, at))
-            into.append(fractions(ways.input_size[row, column[a.reader]], shares, at))
+        out = [m[structure.made, c[a.root]] for m, c in zip(self.made, columns, strict=True)]
+        into = [r[row, c[a.reader]] for r, c in zip(self.read, columns, strict=True)]
         return np.array(out), np.array(into)
+
+    @cached_property
+    def made(self) -> list[Floats]:
+        """Per axis, the fraction of each of the ways' outputs that a part has under each label."""
+        return self._of_ways(self.structure.ways.output_size)
+
+    @cached_property
+    def read(self) -> list[Floats]:
+        """Per axis, the fraction of each of the ways' arguments that a part has."""
+        return self._of_ways(self.structure.ways.input_size)
+
+    def _of_ways(self, sizes: Ints) -> list[Floats]:
+        each = zip(self.shares, self.places[0].at, strict=True)
+        return [fractions(sizes, shares, at) for shares, at in each]
 
     @cached_property
     def bucket(self) -> float:
@@ -175,19 +186,18 @@ class _Building:
         starts = np.concatenate([starts, starts[-1] + np.cumsum(hub_labels)])
         unary = np.concatenate([unary, np.zeros((int(hub_labels.sum()), 4))])
         edge_table, (pair_start, pair_columns, pair) = self._edges()
-        order = np.argsort(frame.at)
         costs = LabelCosts(
-            node_table=node_table[order].astype(np.int32),
+            node_table=node_table[frame.order].astype(np.int32),
             unary_start=starts,
             unary=unary,
-            src=frame.at[frame.src].astype(np.int32),
-            dst=frame.at[frame.dst].astype(np.int32),
+            src=frame.ends[0],
+            dst=frame.ends[1],
             edge_table=edge_table.astype(np.int32),
             pair_start=pair_start,
             pair_columns=pair_columns.astype(np.int32),
             pair=pair,
         )
-        return Tables(costs, frame.at, frame.tied[order])
+        return Tables(costs, frame.at, frame.tied[frame.order])
 
     # -- labels --------------------------------------------------------------------------------
 
@@ -247,9 +257,7 @@ class _Building:
         first = ways.first_output[structure.way[holder]]
         for axis, column in enumerate(self.columns):
             if axis != self.axis:
-                of = ways.output_size[first, column[holder]]
-                at = self.setting.places[0].at[axis]
-                size[holder] *= fractions(of, self.setting.shares[axis], at)
+                size[holder] *= self.setting.made[axis][first, column[holder]]
         return np.repeat(size[:, None], len(fast.COLLECTIVES), axis=1)
 
     def _sizes(self) -> Floats:

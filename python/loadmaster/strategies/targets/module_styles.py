@@ -116,7 +116,6 @@ class _Walk:
     have: dict[tuple[int, int], int] = field(default_factory=dict)
     made: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: set[tuple[int, int]] = field(default_factory=set)
-    weights: set[int] = field(default_factory=set)
     column: dict[int, int] = field(default_factory=dict)
     products: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -159,8 +158,9 @@ class Forward:
         for node in self.nodes:
             self._of_module.setdefault(self.module[node], []).append(node)
         self._like = self._first_alike()
+        self._read = {node: self._roots(node) for node in self.nodes}
+        self._is_weight, self._weights = self._of_weights()
         # What is asked again and again, whatever is tried: found once, for the first node alike.
-        self._read: dict[int, list[tuple[int, int]]] = {}
         self._wanted: dict[tuple[int, int], list[int]] = {}
         self._given: dict[tuple[int, int], list[int]] = {}
         self._tokens: dict[int, int | None] = {}
@@ -242,12 +242,21 @@ class Forward:
         found: Form = d.forms[d.form_of[self.structure.op[node]]]
         return found
 
-    def _arguments(self, node: int) -> list[tuple[int, int]]:
-        if node not in self._read:
-            a, rows = self.structure.arguments, self._rows[node]
-            ends = a.root[rows].tolist(), a.output[rows].tolist()
-            self._read[node] = list(zip(*ends, strict=True))
-        return self._read[node]
+    def _roots(self, node: int) -> list[tuple[int, int]]:
+        """What a node reads: nodes, and which of their outputs."""
+        a, rows = self.structure.arguments, self._rows[node]
+        return list(zip(a.root[rows].tolist(), a.output[rows].tolist(), strict=True))
+
+    def _of_weights(self) -> tuple[list[bool], dict[int, list[bool]]]:
+        """Whether each node is a weight: a parameter, or made of weights alone; and of nodes that
+        read any, which arguments are.
+        """
+        is_weight, found = list(self._is_parameter), {}
+        for node in self.nodes:
+            weights = [is_weight[root] for root, _ in self._read[node]]
+            if any(weights):
+                found[node], is_weight[node] = weights, all(weights)
+        return is_weight, found
 
     def _first_alike(self) -> list[int]:
         """The first node of the same kind, labels and lays, for each that runs or is a parameter;
@@ -304,26 +313,25 @@ class Forward:
         return self.structure.ways.role[self._way[node]][label]
 
     def _label(self, walk: _Walk, node: int) -> None:
-        arguments = self._arguments(node)
-        is_parameter = self._is_parameter
-        weights = [is_parameter[root] or root in walk.weights for root, _ in arguments]
+        arguments = self._read[node]
+        weights = self._weights.get(node)
+        if weights is None:
+            self._plain(walk, node, [walk.have.get(at, REPLICATE) for at in arguments])
+            return
         have = [
-            walk.lay(at[0]) if is_parameter[at[0]] else walk.have.get(at, REPLICATE)
+            walk.lay(at[0]) if self._is_parameter[at[0]] else walk.have.get(at, REPLICATE)
             for at in arguments
         ]
-        if not any(weights):
+        if self._is_weight[node]:
             self._plain(walk, node, have)
             return
-        if all(weights):
-            walk.weights.add(node)
-        elif walk.chosen is not None and self._is_layer(node):
+        if walk.chosen is not None and self._is_layer(node):
             self._choose(walk, node, weights, have)
             have = [
                 walk.lay(at[0]) if w else h
                 for at, w, h in zip(arguments, weights, have, strict=True)
             ]
-        is_cut = any(w and lay >= 0 for w, lay in zip(weights, have, strict=True))
-        if is_cut and node not in walk.weights:
+        if any(w and lay >= 0 for w, lay in zip(weights, have, strict=True)):
             self._product(walk, node, weights, have)
         else:
             self._plain(walk, node, have)
@@ -331,7 +339,7 @@ class Forward:
     def _choose(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """Chooses how the weights of a layer are cut, if they can be."""
         best: tuple[int, int] | None = None
-        arguments = self._arguments(node)
+        arguments = self._read[node]
         for label in self._labels(node):
             wants, gives = self._wants(node, label), self._gives(node, label)
             lays = [want for want, is_weight in zip(wants, weights, strict=True) if is_weight]
@@ -365,7 +373,7 @@ class Forward:
         if not self._is_layer(node):
             self._cannot(walk, node, "it is no nn.Linear or nn.Embedding, or more than that")
         wants = self._wants(node, label)
-        for at, want, is_weight in zip(self._arguments(node), wants, weights, strict=True):
+        for at, want, is_weight in zip(self._read[node], wants, weights, strict=True):
             if is_weight or want != REPLICATE or at not in walk.tokens:
                 continue
             # It is gathered once for all that read it, where it is made.
@@ -414,7 +422,7 @@ class Forward:
         for label in self._labels(node):
             if not self._is_plain(node, label):
                 continue
-            lays = zip(self._arguments(node), have, self._wants(node, label), strict=True)
+            lays = zip(self._read[node], have, self._wants(node, label), strict=True)
             wrong = [one for one in lays if one[2] not in (ANY, one[1])]
             told: dict[str, str] = {}
             for at, lay, want in wrong:
@@ -559,7 +567,7 @@ class Forward:
         """Nodes of the forward pass that read what each gives."""
         found: dict[int, set[int]] = {node: set() for node in self.nodes}
         for node in self.nodes:
-            for root, _ in self._arguments(node):
+            for root, _ in self._read[node]:
                 if root in found:
                     found[root].add(node)
         return found
@@ -573,22 +581,26 @@ class Forward:
 
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
         """Whether ops of a module read whole parameters and are cut."""
-        is_parameter = self._is_parameter
-        return any(
-            walk.column[node] > 0
-            and node not in walk.weights
-            and any(is_parameter[root] for root, _ in self._arguments(node))
-            for node in self._of_module[module]
-        )
+        return any(walk.column[node] > 0 for node in self._with_parameters.get(module, ()))
+
+    @cached_property
+    def _with_parameters(self) -> dict[str, list[int]]:
+        """By module, ops that read parameters and are no weights themselves."""
+        found: dict[str, list[int]] = {}
+        for node in self._weights:
+            reads = any(self._is_parameter[root] for root, _ in self._read[node])
+            if reads and not self._is_weight[node]:
+                found.setdefault(self.module[node], []).append(node)
+        return found
 
     def _cut(self, walk: _Walk, module: str, node: int) -> Style:
         """The style of a module whose weight is cut."""
-        arguments = self._arguments(node)
+        arguments = self._read[node]
         kind = ROWS if walk.made[node, 0] == PARTIAL else COLUMNS
         given: int | None = None
         for at in arguments:
             root = at[0]
-            if root in walk.weights or self._is_parameter[root]:
+            if self._is_weight[root]:
                 continue
             if walk.have.get(at, REPLICATE) >= 0:
                 given = self._axis(root, walk.have[at]) if at in walk.tokens else -1
