@@ -197,7 +197,8 @@ def test_parts_of_all_nodes_are_those_of_each():
 def test_labels_that_may_not_be_had_are_forbidden_and_others_cost_what_they_did():
     of = setting(linears([64, 32, 32, 8], 16), 2, 2)
     columns = np.concatenate([labelled(of, ROWS), labelled(of, FLAT)])
-    allowed = np.random.default_rng(0).random((of.structure.n, 4)) < 0.5
+    most = of.structure.ways.label.shape[1]
+    allowed = np.random.default_rng(0).random((of.structure.n, most)) < 0.5
     allowed[:, 0] = True
     free, masked = (Tables.of(of, 0, columns, may).costs for may in (None, allowed))
     at = Tables.of(of, 0, columns).at

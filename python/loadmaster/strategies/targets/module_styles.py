@@ -262,7 +262,8 @@ class Forward:
         """The first node of the same kind, labels and lays, for each that runs or is a parameter;
         others are their own.
         """
-        found, known = list(range(self.structure.n)), {}
+        found = list(range(self.structure.n))
+        known: dict[tuple[int, str, tuple[int, ...]], int] = {}
         wanted: list[int] = self.structure.wanted.tolist()
         for node in (*self.parameters, *self.nodes):
             rows = tuple([wanted[row] for row in self._rows[node]])
