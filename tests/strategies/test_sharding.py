@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import fields
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from loadmaster.dimensions.form import PARTIAL
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh, MeshAxis
 from loadmaster.strategies.sharding.frame import Frame
+from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.solving import Solver
@@ -181,6 +183,37 @@ def test_uneven_sizes_are_priced_by_the_largest_part():
     made = of.parts.made
     rows = part.outputs[made.node == of.structure.node[of.structure.graph.index("y0")]]
     assert rows.tolist() == [2 / 6]
+
+
+def test_parts_of_all_nodes_are_those_of_each():
+    of = setting(linears([512, 256, 256, 8], 12), 2, 2)
+    columns = np.concatenate([labelled(of, ROWS), labelled(of, {"w": 1, "m": 1, "update": 1})])
+    each = of.parts.of(np.arange(of.structure.n), columns, of.shares, of.places)
+    found = of.parts.of_all(columns, of.shares, of.places)
+    for field in fields(each):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(each, field.name))
+
+
+def test_labels_that_may_not_be_had_are_forbidden_and_others_cost_what_they_did():
+    of = setting(linears([64, 32, 32, 8], 16), 2, 2)
+    columns = np.concatenate([labelled(of, ROWS), labelled(of, FLAT)])
+    most = of.structure.ways.label.shape[1]
+    allowed = np.random.default_rng(0).random((of.structure.n, most)) < 0.5
+    allowed[:, 0] = True
+    free, masked = (Tables.of(of, 0, columns, may).costs for may in (None, allowed))
+    at = Tables.of(of, 0, columns).at
+    for node in range(of.structure.n):
+        costs, limited = (one.unary[labels_at(one, at[node])] for one in (free, masked))
+        may = allowed[node, : len(costs)]
+        np.testing.assert_array_equal(limited[may], costs[may])
+        assert np.isinf(limited[~may]).any(axis=1).all()
+    np.testing.assert_array_equal(masked.pair, free.pair)
+
+
+def labels_at(costs: LabelCosts, place: int) -> slice:
+    """Rows of the labels of the node at a place."""
+    table = costs.node_table[place]
+    return slice(costs.unary_start[table], costs.unary_start[table + 1])
 
 
 # -- ties ----------------------------------------------------------------------------------------

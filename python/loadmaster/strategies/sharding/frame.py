@@ -121,6 +121,21 @@ class Frame:
         return len(self.at)
 
     @cached_property
+    def order(self) -> Ints:
+        """The node at each place."""
+        return np.argsort(self.at)
+
+    @cached_property
+    def ends(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The places of the ends of each edge."""
+        return self.at[self.src].astype(np.int32), self.at[self.dst].astype(np.int32)
+
+    @cached_property
+    def untied(self) -> float:
+        """Share of nodes that is left where those of one number are one."""
+        return len(np.unique(self.tied)) / max(len(self.tied), 1)
+
+    @cached_property
     def pairs(self) -> Pairs:
         """Pairs of lays on edges that are alike, for each :attr:`code`."""
         some = firsts(self.code)

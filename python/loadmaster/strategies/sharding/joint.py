@@ -47,6 +47,18 @@ def dense(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
+def of_flags(rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """A number from 0 for each row of several flags, equal for equal rows. O(n log n).
+
+    >>> of_flags(np.array([[True, False], [False, True], [True, False]])).tolist()
+    [0, 1, 0]
+    """
+    packed = np.packbits(rows, axis=1, bitorder="little")
+    words = np.zeros((len(rows), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
+    words[:, : packed.shape[1]] = packed
+    return joint(*words.view(np.int64).T)
+
+
 def firsts(code: NDArray[np.int64]) -> NDArray[np.int64]:
     """The first row of each number, from 0; of those that there are, ascending. O(n + the largest).
 

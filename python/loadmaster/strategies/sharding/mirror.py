@@ -27,7 +27,6 @@ from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
 from loadmaster.strategies.sharding.tables import Setting, stages
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE
-from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.lays import FREE, conversion
 
 Floats = NDArray[np.float64]
@@ -153,9 +152,7 @@ class _Mirrored:
         self.n = mirror.n_reduced
         self.at = mirror.reduced.map[structure.op].astype(np.int64)
         self.runs = structure.stands_for < 0
-        self.part = self.setting.parts.of(
-            np.arange(structure.n), columns, self.setting.shares, self.setting.places
-        )
+        self.part = self.setting.parts.of_all(columns, self.setting.shares, self.setting.places)
         #: Seconds, the network (0: the device), and the priority of every op.
         self.seconds = [np.zeros(self.n)]
         self.seconds[0][self.at[self.runs]] = self.part.seconds[self.runs]
@@ -388,9 +385,8 @@ class _Mirrored:
         found = np.ones(len(nodes))
         for other, column in enumerate(self.columns):
             if other != axis:
-                size = ways.output_size[ways.first_output[structure.way[nodes]], column[nodes]]
-                at = self.setting.places[0].at[other]
-                found *= fractions(size, self.setting.shares[other], at)
+                first = ways.first_output[structure.way[nodes]]
+                found *= self.setting.made[other][first, column[nodes]]
         return found
 
 

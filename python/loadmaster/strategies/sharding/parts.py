@@ -87,6 +87,12 @@ class Tensors:
             whose
         ], whose
 
+    def alike(self, some: Ints, code: Ints) -> Ints:
+        """For each row, the one alike among the rows of ``some``; node i is like ``code[i]``."""
+        _, whose = self.of(some)
+        first = np.searchsorted(whose, np.arange(len(some)))
+        return first[code[self.node]] + self.position
+
 
 class Parts:
     """Parts of the nodes of a problem.
@@ -180,6 +186,21 @@ class Parts:
                 found = replace(found, seconds=longest)
         assert found is not None, "a mesh has places"
         return found
+
+    def of_all(
+        self, columns: Ints, shares: Sequence[Sequence[float]], places: Sequence[Place]
+    ) -> Part:
+        """The parts of all nodes, as :meth:`of` has them: one for all that are alike."""
+        code = joint(self.nature, self.exchanges, *columns)
+        some = firsts(code)
+        part = self.of(some, columns[:, some], shares, places)
+        return Part(
+            part.seconds[code],
+            part.exchanged[:, code],
+            part.halos[:, code],
+            part.inputs[self.read.alike(some, code)],
+            part.outputs[self.made.alike(some, code)],
+        )
 
     def _at(
         self, nodes: Ints, columns: Ints, shares: Sequence[Sequence[float]], place: Place

@@ -115,8 +115,7 @@ class Solver:
 
     def _sweeps(self, tables: Tables) -> int:
         """Sweeps over a labelling, fewer the larger it is once what is tied is one."""
-        alike = len(np.unique(tables.tied)) / max(len(tables.tied), 1)
-        edges = max(alike * tables.costs.problem.n_edges, 1.0)
+        edges = max(self.setting.frame.untied * tables.costs.problem.n_edges, 1.0)
         return int(np.clip(_VISITS / self.n_axes / edges, *_SWEEPS))
 
     def whole(self) -> Ints:

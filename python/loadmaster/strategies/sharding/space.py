@@ -53,6 +53,8 @@ class Space:
         Where batch norms have their statistics from: the recipe's word, if there is one.
     solvers : dict
         Those that there are: what they found stands for any share of the memory.
+    settings : dict
+        Those of meshes.
     of_batch : dict of int to float
         Seconds of the shortest step with all work shared by the batch, as mirrors see it, by the
         number of devices.
@@ -69,6 +71,7 @@ class Space:
     allowed: Sequence[Mask] | None = None
     batch_norm: str = "local"
     solvers: dict[tuple[Mesh, tuple[str, ...]], Solver] = field(default_factory=dict)
+    settings: dict[Mesh, Setting] = field(default_factory=dict)
     of_batch: dict[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -132,7 +135,9 @@ class Space:
 
     def setting(self, mesh: Mesh) -> Setting:
         """The setting of a mesh."""
-        return Setting.of(self.parts, mesh, self.frame)
+        if mesh not in self.settings:
+            self.settings[mesh] = Setting.of(self.parts, mesh, self.frame)
+        return self.settings[mesh]
 
     def solver(self, mesh: Mesh) -> Solver:
         """The solver of a mesh."""

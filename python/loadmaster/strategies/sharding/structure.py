@@ -24,6 +24,9 @@ from loadmaster.transforms.gradients import Updates, of_experts
 #: way to an update; a parameter on its way to where it is used.
 ACTIVATION, GRADIENT, WEIGHT = range(3)
 
+#: Where dimensions keep their structures.
+_KEPT = "_structures"
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -84,9 +87,16 @@ class Structure:
 
     @classmethod
     def of(cls, dimensions: Dimensions, batch_norm: str = "local") -> Structure:
-        """The nodes of a graph, whose batch norms are "local" or "synchronised". O(V + E), and
-        sorting.
+        """The nodes of a graph, whose batch norms are "local" or "synchronised"; found once for
+        each graph. O(V + E), and sorting.
         """
+        known: dict[str, Structure] = vars(dimensions).setdefault(_KEPT, {})
+        if batch_norm not in known:
+            known[batch_norm] = cls._made(dimensions, batch_norm)
+        return known[batch_norm]
+
+    @classmethod
+    def _made(cls, dimensions: Dimensions, batch_norm: str) -> Structure:
         graph = dimensions.graph
         updates = Updates.of(graph, graph.roles.many)
         op = np.flatnonzero(dimensions.form_of >= 0)

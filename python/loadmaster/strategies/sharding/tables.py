@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh
 from loadmaster.strategies.sharding.frame import ENDS, Frame
-from loadmaster.strategies.sharding.joint import firsts, joint
+from loadmaster.strategies.sharding.joint import firsts, joint, of_flags
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.parts import Parts, Place
 from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import STAGES
-from loadmaster.transforms.lays import conversion
+from loadmaster.transforms.lays import FORBIDDEN, conversion
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -103,12 +103,23 @@ class Setting:
         structure, ways = self.structure, self.structure.ways
         a = structure.arguments
         row = ways.first_input[structure.way[a.reader]] + a.position
-        out, into = [], []
-        for axis, column in enumerate(columns):
-            shares, at = self.shares[axis], self.places[0].at[axis]
-            out.append(fractions(ways.output_size[structure.made, column[a.root]], shares, at))
-            into.append(fractions(ways.input_size[row, column[a.reader]], shares, at))
+        out = [m[structure.made, c[a.root]] for m, c in zip(self.made, columns, strict=True)]
+        into = [r[row, c[a.reader]] for r, c in zip(self.read, columns, strict=True)]
         return np.array(out), np.array(into)
+
+    @cached_property
+    def made(self) -> list[Floats]:
+        """Per axis, the fraction of each of the ways' outputs that a part has under each label."""
+        return self._of_ways(self.structure.ways.output_size)
+
+    @cached_property
+    def read(self) -> list[Floats]:
+        """Per axis, the fraction of each of the ways' arguments that a part has."""
+        return self._of_ways(self.structure.ways.input_size)
+
+    def _of_ways(self, sizes: Ints) -> list[Floats]:
+        each = zip(self.shares, self.places[0].at, strict=True)
+        return [fractions(sizes, shares, at) for shares, at in each]
 
     @cached_property
     def bucket(self) -> float:
@@ -175,19 +186,18 @@ class _Building:
         starts = np.concatenate([starts, starts[-1] + np.cumsum(hub_labels)])
         unary = np.concatenate([unary, np.zeros((int(hub_labels.sum()), 4))])
         edge_table, (pair_start, pair_columns, pair) = self._edges()
-        order = np.argsort(frame.at)
         costs = LabelCosts(
-            node_table=node_table[order].astype(np.int32),
+            node_table=node_table[frame.order].astype(np.int32),
             unary_start=starts,
             unary=unary,
-            src=frame.at[frame.src].astype(np.int32),
-            dst=frame.at[frame.dst].astype(np.int32),
+            src=frame.ends[0],
+            dst=frame.ends[1],
             edge_table=edge_table.astype(np.int32),
             pair_start=pair_start,
             pair_columns=pair_columns.astype(np.int32),
             pair=pair,
         )
-        return Tables(costs, frame.at, frame.tied[order])
+        return Tables(costs, frame.at, frame.tied[frame.order])
 
     # -- labels --------------------------------------------------------------------------------
 
@@ -195,14 +205,22 @@ class _Building:
         """The table of each node, where tables start, and costs of labels."""
         structure, ways = self.structure, self.structure.ways
         others = [column for axis, column in enumerate(self.columns) if axis != self.axis]
-        may = [] if self.allowed is None else list(self.allowed.T)
+        may = [] if self.allowed is None else [of_flags(self.allowed)]
         code = joint(self.parts.nature, structure.is_long, *others, *may)
         some = firsts(code)
         count = ways.n_labels[structure.way[some]]
-        nodes = np.repeat(some, count)
         starts = np.cumsum(np.append(0, count))
+        unary = np.zeros((starts[-1], 4))
+        nodes, label = np.repeat(some, count), np.arange(starts[-1]) - np.repeat(starts[:-1], count)
+        rows = np.arange(starts[-1])
+        if self.allowed is not None:
+            # What other labels cost is never read.
+            is_allowed = self.allowed[nodes, label]
+            unary[~is_allowed, SECONDS] = np.inf
+            rows = np.flatnonzero(is_allowed)
+            nodes, label = nodes[rows], label[rows]
         columns = self.columns[:, nodes]
-        columns[self.axis] = np.arange(len(nodes)) - np.repeat(starts[:-1], count)
+        columns[self.axis] = label
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
         exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
         exchange += self.traffic.neighbours(part.halos[self.axis])
@@ -212,12 +230,9 @@ class _Building:
         held = np.bincount(maker, made * part.outputs, len(nodes))
         kept = np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
         new = structure.graph.output_bytes[structure.op[nodes]].astype(np.float64)
-        unary = np.zeros((len(nodes), 4))
-        unary[:, SECONDS] = part.seconds + exchange
-        if self.allowed is not None:
-            unary[~self.allowed[nodes, columns[self.axis]], SECONDS] = np.inf
-        unary[:, STAYS] = structure.resident[nodes] * kept
-        unary[:, WAITS] = np.where(structure.is_long[nodes], new * kept, 0.0)
+        unary[rows, SECONDS] = part.seconds + exchange
+        unary[rows, STAYS] = structure.resident[nodes] * kept
+        unary[rows, WAITS] = np.where(structure.is_long[nodes], new * kept, 0.0)
         return code, starts, unary
 
     # -- pairs of labels -----------------------------------------------------------------------
@@ -242,9 +257,7 @@ class _Building:
         first = ways.first_output[structure.way[holder]]
         for axis, column in enumerate(self.columns):
             if axis != self.axis:
-                of = ways.output_size[first, column[holder]]
-                at = self.setting.places[0].at[axis]
-                size[holder] *= fractions(of, self.setting.shares[axis], at)
+                size[holder] *= self.setting.made[axis][first, column[holder]]
         return np.repeat(size[:, None], len(fast.COLLECTIVES), axis=1)
 
     def _sizes(self) -> Floats:
@@ -281,14 +294,14 @@ class _Building:
         # Of a table, what goes in the tables' own way, and what goes with other experts'.
         seconds = np.zeros((2, len(some), _KINDS))
         together = np.where(traffic == ACTIVATION, frame.together[some], 1)
-        for code in range(-2, len(fast.COLLECTIVES)):
+        seconds[:, :, FORBIDDEN] = np.inf
+        for code in range(len(fast.COLLECTIVES)):
             for bucket, is_alone in ((0.0, True), (self.setting.bucket, False)):
                 rows = np.flatnonzero(is_there[:, code] & ((traffic == ACTIVATION) == is_alone))
-                sizes = size[rows, code]
-                seconds[:, rows, code] = self.traffic.each(code, sizes, bucket)
-                several = rows[together[rows] > 1]
-                n = together[several]
-                seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
+                seconds[:, rows, code] = self.traffic.each(code, size[rows, code], bucket)
+                if len(several := rows[together[rows] > 1]):
+                    n = together[several]
+                    seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
         owned = pairs.owned & (together > 1)[table]
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)

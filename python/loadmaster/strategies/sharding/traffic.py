@@ -50,7 +50,8 @@ class Traffic:
         self.links, self.groups = links, groups
         self.k = groups.shape[1]
         self._slow: dict[int, tuple[list[list[int]], int]] = {}
-        self._known: dict[tuple[int, int], float] = {}
+        #: Seconds by bytes, of each collective.
+        self._known: list[dict[int, float]] = [{} for _ in fast.COLLECTIVES]
 
     def _slowest(self, code: int) -> tuple[list[list[int]], int]:
         """The groups that are the slowest at some probe, and how many share a channel."""
@@ -80,12 +81,17 @@ class Traffic:
         """
         if code < 0 or size <= 0:
             return float("inf") if code == FORBIDDEN else 0.0
-        key = (code, round(size))
-        if key not in self._known:
-            groups, sharing = self._slowest(code)
-            ways = [self.links.collective(fast.COLLECTIVES[code], row, key[1]) for row in groups]
-            self._known[key] = sharing * max(seconds for _, seconds, _ in ways)
-        return self._known[key]
+        return self._timed(code, [round(size)])[0]
+
+    def _timed(self, code: int, sizes: list[int]) -> list[float]:
+        """Seconds of a collective of tensors of so many bytes."""
+        known = self._known[code]
+        for size in sizes:
+            if size not in known:
+                groups, sharing = self._slowest(code)
+                ways = [self.links.collective(fast.COLLECTIVES[code], row, size) for row in groups]
+                known[size] = sharing * max(seconds for _, seconds, _ in ways)
+        return [known[size] for size in sizes]
 
     def neighbours(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds in which every device gets so many bytes from the next one of its group."""
@@ -108,12 +114,13 @@ class Traffic:
         so many bytes its share of the bucket's.
         """
         found = np.zeros(len(sizes))
-        if code < 0:
+        if code < 0 or not len(sizes):
             found[:] = self.seconds(code, 0.0)
             return found
         alone = np.flatnonzero((sizes > 0) & (sizes >= bucket))
-        which = dense(np.rint(sizes[alone]).astype(np.int64))
-        times = [self.seconds(code, size) for size in sizes[alone[firsts(which)]].tolist()]
+        rounded = np.rint(sizes[alone]).astype(np.int64)
+        which = dense(rounded)
+        times = self._timed(code, rounded[firsts(which)].tolist())
         found[alone] = np.array(times)[which] if times else 0.0
         if bucket > 0 and len(alone) < len(sizes):
             shares = np.flatnonzero(sizes < bucket)

@@ -28,9 +28,8 @@ def roles_only(structure: Structure, roles: Collection[str], state: Collection[s
     whole where they have none. Every other op may also be whole, or work on partial sums.
     """
     ways = structure.ways
-    most = ways.label.shape[1]
-    model = _rows(ways.role, most, {"whole", "partial", *roles})
-    held = _rows(ways.role, most, state)
+    model = ways.with_role({"whole", "partial", *roles})
+    held = ways.with_role(state)
     held[~held.any(axis=1), 0] = True
     mask: Mask = np.where(structure.in_update[:, None], held[structure.way], model[structure.way])
     return mask
@@ -51,7 +50,7 @@ def tensor_parallel(structure: Structure, parts: int, *, sequence: bool) -> Mask
         between = ~(has_heads | weighted)
         with_tokens = roles_only(structure, (*TENSOR, "token"), state)
         mask = np.where(between[:, None], with_tokens, mask)
-    cuts = _rows(ways.role, ways.label.shape[1], TENSOR) & (ways.label > 0)
+    cuts = ways.with_role(TENSOR) & (ways.label > 0)
     cuts = (cuts & ((ways.limit == 0) | (ways.limit >= parts)))[way]
     sums = (cuts & (ways.outputs[ways.first_output[way]] == PARTIAL)).any(axis=1)
     forward = weighted & sums & (structure.phase == 0)
@@ -73,8 +72,7 @@ def by_turns(structure: Structure, product: NDArray[np.bool_]) -> Mask:
     anyhow.
     """
     ways, way = structure.ways, structure.way
-    most = ways.label.shape[1]
-    of_experts, idle = (_rows(ways.role, most, {word})[way] for word in ("expert", "partial"))
+    of_experts, idle = (ways.with_role({word})[way] for word in ("expert", "partial"))
     sums = (ways.outputs[ways.first_output[way]] == PARTIAL) & ~idle
     follows = _follow(structure, product)
     mask: Mask = of_experts | np.where(follows[:, None], sums, ~sums & ~idle)
@@ -149,10 +147,3 @@ def _spread(
         if np.array_equal(more, found):
             return found
         found = more
-
-
-def _rows(role: tuple[tuple[str, ...], ...], most: int, wanted: Collection[str]) -> Mask:
-    found = np.zeros((len(role), most), dtype=bool)
-    for row, words in enumerate(role):
-        found[row, : len(words)] = [word in wanted for word in words]
-    return found

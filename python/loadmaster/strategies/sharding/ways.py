@@ -8,8 +8,9 @@ FLAT if all its tensors have as many elements, or one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -129,6 +130,21 @@ class Ways:
                 made.shares_experts[row, column] = is_theirs or (label == OWNER and of_expert)
         return made
 
+    def with_role(self, wanted: Collection[str]) -> NDArray[np.bool_]:
+        """Which labels have one of some roles: bool [n, most]."""
+        known, codes = self._roles
+        found: NDArray[np.bool_] = np.isin(codes, [known[role] for role in wanted if role in known])
+        return found
+
+    @cached_property
+    def _roles(self) -> tuple[dict[str, int], NDArray[np.int64]]:
+        """A number for each role, and that of each label; -1: there is no such label."""
+        known: dict[str, int] = {}
+        codes = np.full(self.label.shape, -1, dtype=np.int64)
+        for row, words in enumerate(self.role):
+            codes[row, : len(words)] = [known.setdefault(word, len(known)) for word in words]
+        return known, codes
+
     def _fill(self, row: int, column: int, form: Form, label: int) -> None:
         self.label[row, column] = label
         needs, gives = lays_of(form, label)
@@ -160,9 +176,16 @@ def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> N
     """
     which = dense(size.reshape(-1))
     some = size.reshape(-1)[firsts(which)]
-    known = {_ALL: 1.0, _EVEN: 1 / len(shares)}
-    part = [known[n] if n <= 0 else part_weights(n, shares)[place] / n for n in some.tolist()]
+    weights = tuple(shares)
+    part = [_fraction(n, weights, place) for n in some.tolist()]
     return np.array(part, dtype=np.float64)[which].reshape(size.shape)
+
+
+@lru_cache(maxsize=1 << 16)
+def _fraction(size: int, shares: tuple[float, ...], place: int) -> float:
+    if size <= 0:
+        return {_ALL: 1.0, _EVEN: 1 / len(shares)}[size]
+    return float(part_weights(size, shares)[place] / size)
 
 
 def labels_of(form: Form, may_update: bool, of_expert: bool) -> list[int]:

@@ -24,6 +24,7 @@ from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.patterns import ordinals
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
@@ -175,11 +176,14 @@ class Way:
         The factors by which parameters are cut on the inner axis, by node.
     sequence : bool
         Whether what lies between the products is cut by tokens.
+    inner : bool [n_nodes, most labels], or None
+        Labels that nodes may have on the inner axis; None: there is none.
     """
 
     state: str
     lays: dict[int, int]
     sequence: bool = False
+    inner: Mask | None = None
 
 
 def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
@@ -195,8 +199,9 @@ def _ways(
     forward = Forward.of(space.structure, tensor_parts(mesh))
     for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
         for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
+            inner = pinned(forward, lays, sequence) if MODEL in mesh.names else None
             for one, state in asked.open(mesh):
-                yield one, Way(state, lays, sequence)
+                yield one, Way(state, lays, sequence, inner)
 
 
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
@@ -219,12 +224,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     structure = space.structure
     states = {DATA: way.state, REPLICAS: "whole", PARTS: "flat"}
     masks = [by_batch(structure, states[name]) for name in mesh.names if name in states]
-    if MODEL in mesh.names:
-        forward = Forward.of(structure, tensor_parts(mesh))
-        styled = forward.styled(way.lays, sequence=way.sequence)
-        roles = (*TENSOR, *["token"] * way.sequence)
-        inner = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
-        masks.append(pinned(forward, way.lays, styled, inner))
+    masks += [way.inner] if way.inner is not None else []
     solver = Solver(space.setting(mesh), masks)
     try:
         labels = solver.solve(1.0)
@@ -239,10 +239,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
 def by_batch(structure: Structure, state: str) -> Mask:
     """Every op that has a batch has its share of it; parameters lie as ``state`` says."""
     mask, ways = roles_only(structure, ("batch",), (state,)), structure.ways
-    is_batch = np.zeros(ways.label.shape, dtype=bool)
-    for row, roles in enumerate(ways.role):
-        is_batch[row, : len(roles)] = [role == "batch" for role in roles]
-    shared = mask & is_batch[structure.way]
+    shared = mask & ways.with_role(("batch",))[structure.way]
     has = shared.any(axis=1) & ~structure.in_update
     return np.where(has[:, None], shared, mask)
 
@@ -256,7 +253,8 @@ def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
         lays, _ = expressible(forward, kept)
         if not lays or lays == way.lays:
             continue
-        other = Way(way.state, lays, way.sequence and by_tokens(forward, lays))
+        sequence = way.sequence and by_tokens(forward, lays)
+        other = Way(way.state, lays, sequence, pinned(forward, lays, sequence))
         without = solved(space, found.mesh, other)
         if without is not None:
             yield without
@@ -299,37 +297,41 @@ def by_tokens(forward: Forward, lays: dict[int, int]) -> bool:
     return not styled.reasons and any(s.kind == SEQUENCE for s in styled.styles.values())
 
 
-def pinned(forward: Forward, lays: dict[int, int], styled: Styled, others: Mask) -> Mask:
+def pinned(forward: Forward, lays: dict[int, int], sequence: bool) -> Mask:
     """Which labels each node may have: of the forward pass one; of others those that take weights
     where they lie, and that make gradients as they are wanted, or as parts of sums.
     """
     structure = forward.structure
-    ways, a = structure.ways, structure.arguments
-    most = ways.label.shape[1]
-    mask = others.copy()
-    for node, label in styled.column.items():
-        mask[node] = np.arange(most) == label
-    for node in forward.parameters:
-        row = ways.first_output[structure.way[node]]
-        mask[node] = (ways.outputs[row] == lays.get(node, REPLICATE)) & (
-            np.arange(most) < ways.n_labels[structure.way[node]]
-        )
-    wants = structure.lays_wanted[structure.wanted]
-    lay_of = np.array([lays.get(n, REPLICATE) for n in range(structure.n)], dtype=np.int64)
-    pinned_nodes = set(styled.column)
-    for row in np.flatnonzero(structure.stands_for[a.root] == PARAMETER).tolist():
-        reader = int(a.reader[row])
-        if reader in pinned_nodes:
-            continue
-        have = lay_of[a.root[row]]
-        fits = (wants[row] == have) | (wants[row] == ANY)
-        if (mask[reader] & fits).any():
-            mask[reader] &= fits
-    for row in np.flatnonzero(a.traffic == GRADIENT).tolist():
-        root, reader = int(a.root[row]), int(a.reader[row])
-        wanted = set(wants[row][mask[reader]].tolist())
-        made = ways.outputs[structure.made[row]]
-        fits = np.isin(made, list(wanted)) | ((made == PARTIAL) & (REPLICATE in wanted))
-        if (mask[root] & fits).any():
-            mask[root] &= fits
+    ways, way, a = structure.ways, structure.way, structure.arguments
+    roles = (*TENSOR, *["token"] * sequence)
+    mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
+    labels = np.arange(mask.shape[1])
+    column = forward.styled(lays, sequence=sequence).column
+    nodes = np.array(list(column), dtype=np.int64)
+    mask[nodes] = labels == np.array(list(column.values()))[:, None]
+    lay = np.full(structure.n, REPLICATE, dtype=np.int64)
+    lay[list(lays)] = list(lays.values())
+    own = np.array(forward.parameters, dtype=np.int64)
+    lies = ways.outputs[ways.first_output[way[own]]] == lay[own, None]
+    mask[own] = lies & (labels < ways.n_labels[way[own], None])
+    is_pinned = np.zeros(structure.n, dtype=bool)
+    is_pinned[nodes] = True
+    rows = np.flatnonzero((structure.stands_for[a.root] == PARAMETER) & ~is_pinned[a.reader])
+    wants = structure.lays_wanted[structure.wanted[rows]]
+    _narrow(mask, a.reader[rows], (wants == lay[a.root[rows], None]) | (wants == ANY))
+    rows = np.flatnonzero(a.traffic == GRADIENT)
+    may, made = mask[a.reader[rows]], ways.outputs[structure.made[rows]]
+    wants = structure.lays_wanted[structure.wanted[rows]]
+    as_wanted = ((made[:, :, None] == wants[:, None, :]) & may[:, None, :]).any(axis=2)
+    for_whole = ((wants == REPLICATE) & may).any(axis=1)
+    _narrow(mask, a.root[rows], as_wanted | ((made == PARTIAL) & for_whole[:, None]))
     return mask
+
+
+def _narrow(mask: Mask, nodes: NDArray[np.int64], fits: Mask) -> None:
+    """Leaves nodes the labels that fit, row after row, where that leaves any."""
+    turn = ordinals(nodes)
+    for i in range(int(turn.max(initial=-1)) + 1):
+        at = nodes[turn == i]
+        both = mask[at] & fits[turn == i]
+        mask[at] = np.where(both.any(axis=1)[:, None], both, mask[at])

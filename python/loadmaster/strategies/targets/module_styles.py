@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -35,7 +35,7 @@ WHOLE, TOKENS = "whole", "tokens"
 _LOSS = ("log_softmax", "nll_loss")
 
 #: What nn.Linear and nn.Embedding come to: the modules that have styles.
-_PRODUCTS = ("addmm", "mm", "linear", "matmul", "embedding")
+_PRODUCTS = frozenset({"addmm", "mm", "linear", "matmul", "embedding"})
 
 #: Views that are called with sizes.
 _SIZED = ("view", "reshape", "expand")
@@ -96,6 +96,7 @@ class Styled:
 _KEPT = "_forward_passes"
 
 
+@lru_cache(maxsize=1 << 14)
 def alike(module: str) -> str:
     """A module with its numbers as wildcards: layers have the same.
 
@@ -115,7 +116,6 @@ class _Walk:
     have: dict[tuple[int, int], int] = field(default_factory=dict)
     made: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: set[tuple[int, int]] = field(default_factory=set)
-    weights: set[int] = field(default_factory=set)
     column: dict[int, int] = field(default_factory=dict)
     products: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -142,10 +142,13 @@ class Forward:
         self.structure, self.size = structure, size
         graph, ops = structure.graph, structure.op.tolist()
         self.module = [graph.modules[op] for op in ops]
+        self.kind = [graph.kinds[op] for op in ops]
         is_forward = np.array([graph.phases[op] in ("", "f") for op in ops], dtype=bool)
         runs = is_forward & ~structure.in_update & (structure.stands_for < 0)
         self.nodes: list[int] = np.flatnonzero(runs).tolist()
-        self.parameters: list[int] = np.flatnonzero(structure.stands_for == PARAMETER).tolist()
+        self._is_parameter: list[bool] = (structure.stands_for == PARAMETER).tolist()
+        self.parameters = [node for node, is_one in enumerate(self._is_parameter) if is_one]
+        self._way: list[int] = structure.way.tolist()
         a = structure.arguments
         order = np.argsort(a.reader, kind="stable")
         first = np.searchsorted(a.reader[order], np.arange(structure.n + 1)).tolist()
@@ -154,11 +157,17 @@ class Forward:
         self._of_module: dict[str, list[int]] = {}
         for node in self.nodes:
             self._of_module.setdefault(self.module[node], []).append(node)
-        # What is asked of a node again and again, whatever is tried: found once.
-        self._read: dict[int, list[tuple[int, int]]] = {}
+        self._like = self._first_alike()
+        self._read = {node: self._roots(node) for node in self.nodes}
+        self._is_weight, self._weights = self._of_weights()
+        # What is asked again and again, whatever is tried: found once, for the first node alike.
         self._wanted: dict[tuple[int, int], list[int]] = {}
         self._given: dict[tuple[int, int], list[int]] = {}
         self._tokens: dict[int, int | None] = {}
+        self._even: dict[int, list[int]] = {}
+        self._by_weights: dict[tuple[int, tuple[int, ...], tuple[bool, ...]], int | None] = {}
+        self._as_given: dict[tuple[int, tuple[int, ...]], int | None] = {}
+        self._styled: dict[tuple[frozenset[tuple[int, int]], bool], Styled] = {}
         paths = set(graph.modules)
         self._parents = {m.rsplit(".", i)[0] for m in paths for i in range(1, m.count(".") + 1)}
 
@@ -190,6 +199,13 @@ class Forward:
         sequence : bool
             Whether what rows make is cut by tokens, where that can be said.
         """
+        key = frozenset(lays.items()), sequence
+        if key not in self._styled:
+            self._styled[key] = self._walked(lays, sequence)
+        return self._styled[key]
+
+    def _walked(self, lays: Mapping[int, int], sequence: bool) -> Styled:
+        """Labels and styles, once modules are told what they have to be."""
         told: dict[str, str] = {}
         for _ in range(_ROUNDS):
             before = dict(told)
@@ -211,7 +227,7 @@ class Forward:
         """Whether a parameter is of one of some modules, or of one that is right inside of it."""
         module = self.module[parameter]
         parent = module.rpartition(".")[0]
-        return any(one in (module, parent) for one in modules)
+        return module in modules or parent in modules
 
     def is_beside(self, parameter: int, modules: Mapping[str, str]) -> bool:
         """Whether a parameter is of a module beside one of some modules."""
@@ -226,35 +242,63 @@ class Forward:
         found: Form = d.forms[d.form_of[self.structure.op[node]]]
         return found
 
-    def _arguments(self, node: int) -> list[tuple[int, int]]:
-        if node not in self._read:
-            a = self.structure.arguments
-            self._read[node] = [(int(a.root[row]), int(a.output[row])) for row in self._rows[node]]
-        return self._read[node]
+    def _roots(self, node: int) -> list[tuple[int, int]]:
+        """What a node reads: nodes, and which of their outputs."""
+        a, rows = self.structure.arguments, self._rows[node]
+        return list(zip(a.root[rows].tolist(), a.output[rows].tolist(), strict=True))
+
+    def _of_weights(self) -> tuple[list[bool], dict[int, list[bool]]]:
+        """Whether each node is a weight: a parameter, or made of weights alone; and of nodes that
+        read any, which arguments are.
+        """
+        is_weight, found = list(self._is_parameter), {}
+        for node in self.nodes:
+            weights = [is_weight[root] for root, _ in self._read[node]]
+            if any(weights):
+                found[node], is_weight[node] = weights, all(weights)
+        return is_weight, found
+
+    def _first_alike(self) -> list[int]:
+        """The first node of the same kind, labels and lays, for each that runs or is a parameter;
+        others are their own.
+        """
+        found = list(range(self.structure.n))
+        known: dict[tuple[int, str, tuple[int, ...]], int] = {}
+        wanted: list[int] = self.structure.wanted.tolist()
+        for node in (*self.parameters, *self.nodes):
+            rows = tuple([wanted[row] for row in self._rows[node]])
+            found[node] = known.setdefault((self._way[node], self.kind[node], rows), node)
+        return found
 
     def _wants(self, node: int, label: int) -> list[int]:
-        if (node, label) not in self._wanted:
+        key = self._like[node], label
+        if key not in self._wanted:
             s = self.structure
-            wants = [int(s.lays_wanted[s.wanted[row], label]) for row in self._rows[node]]
-            self._wanted[node, label] = wants
-        return self._wanted[node, label]
+            wants = s.lays_wanted[s.wanted[self._rows[node]], label].tolist()
+            self._wanted[key] = wants
+        return self._wanted[key]
 
     def _gives(self, node: int, label: int) -> list[int]:
-        if (node, label) not in self._given:
-            ways, way = self.structure.ways, int(self.structure.way[node])
+        key = self._like[node], label
+        if key not in self._given:
+            ways, way = self.structure.ways, self._way[node]
             first = int(ways.first_output[way])
             rows = slice(first, first + len(self.form(node).outputs))
-            self._given[node, label] = ways.outputs[rows, label].tolist()
-        return self._given[node, label]
+            self._given[key] = ways.outputs[rows, label].tolist()
+        return self._given[key]
 
-    def _labels(self, node: int) -> Iterator[int]:
+    def _labels(self, node: int) -> list[int]:
         """Labels that devices can have alike, whole first."""
-        ways, way = self.structure.ways, int(self.structure.way[node])
-        for label in range(int(ways.n_labels[way])):
-            size = int(ways.size[way, label])
-            is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
-            if ways.label[way, label] >= 0 and is_even:
-                yield label
+        key, way = self._like[node], self._way[node]
+        if key not in self._even:
+            ways, found = self.structure.ways, []
+            for label in range(int(ways.n_labels[way])):
+                size = int(ways.size[way, label])
+                is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
+                if ways.label[way, label] >= 0 and is_even:
+                    found.append(label)
+            self._even[key] = found
+        return self._even[key]
 
     @cached_property
     def _entries(self) -> set[int]:
@@ -267,35 +311,36 @@ class Forward:
         }
 
     def _role(self, node: int, label: int) -> str:
-        return self.structure.ways.role[int(self.structure.way[node])][label]
+        return self.structure.ways.role[self._way[node]][label]
 
     def _label(self, walk: _Walk, node: int) -> None:
-        arguments = self._arguments(node)
-        is_parameter = self.structure.stands_for == PARAMETER
-        weights = [is_parameter[root] or root in walk.weights for root, _ in arguments]
+        arguments = self._read[node]
+        weights = self._weights.get(node)
+        if weights is None:
+            self._plain(walk, node, [walk.have.get(at, REPLICATE) for at in arguments])
+            return
         have = [
-            walk.lay(at[0]) if is_parameter[at[0]] else walk.have.get(at, REPLICATE)
+            walk.lay(at[0]) if self._is_parameter[at[0]] else walk.have.get(at, REPLICATE)
             for at in arguments
         ]
-        if weights and all(weights):
-            walk.weights.add(node)
-        elif walk.chosen is not None and any(weights) and self._is_layer(node):
+        if self._is_weight[node]:
+            self._plain(walk, node, have)
+            return
+        if walk.chosen is not None and self._is_layer(node):
             self._choose(walk, node, weights, have)
             have = [
                 walk.lay(at[0]) if w else h
                 for at, w, h in zip(arguments, weights, have, strict=True)
             ]
-        if node in walk.weights:
-            pass
-        elif any(w and lay >= 0 for w, lay in zip(weights, have, strict=True)):
+        if any(w and lay >= 0 for w, lay in zip(weights, have, strict=True)):
             self._product(walk, node, weights, have)
-            return
-        self._plain(walk, node, weights, have)
+        else:
+            self._plain(walk, node, have)
 
     def _choose(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """Chooses how the weights of a layer are cut, if they can be."""
         best: tuple[int, int] | None = None
-        arguments = self._arguments(node)
+        arguments = self._read[node]
         for label in self._labels(node):
             wants, gives = self._wants(node, label), self._gives(node, label)
             lays = [want for want, is_weight in zip(wants, weights, strict=True) if is_weight]
@@ -316,28 +361,20 @@ class Forward:
             return
         wants = self._wants(node, best[1])
         for at, want, is_weight in zip(arguments, wants, weights, strict=True):
-            if is_weight and want >= 0 and self.structure.stands_for[at[0]] == PARAMETER:
+            if is_weight and want >= 0 and self._is_parameter[at[0]]:
                 walk.chosen.setdefault(at[0], want)
 
     def _product(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
         """An op that reads a weight which is cut: its other arguments come as they are wanted."""
-        for label in self._labels(node):
-            wants = self._wants(node, label)
-            fits = all(
-                want in (lay, ANY) or (lay == REPLICATE and want == PARTIAL)
-                for want, lay, is_weight in zip(wants, have, weights, strict=True)
-                if is_weight
-            )
-            others = (w for w, is_weight in zip(wants, weights, strict=True) if not is_weight)
-            if label and fits and PARTIAL not in others:
-                break
-        else:
+        label = self._as_weights(node, weights, have)
+        if label is None:
             self._cannot(walk, node, "its product is not cut as its weight is")
             self._done(walk, node, 0)
             return
         if not self._is_layer(node):
             self._cannot(walk, node, "it is no nn.Linear or nn.Embedding, or more than that")
-        for at, want, is_weight in zip(self._arguments(node), wants, weights, strict=True):
+        wants = self._wants(node, label)
+        for at, want, is_weight in zip(self._read[node], wants, weights, strict=True):
             if is_weight or want != REPLICATE or at not in walk.tokens:
                 continue
             # It is gathered once for all that read it, where it is made.
@@ -348,56 +385,84 @@ class Forward:
         walk.products[self.module[node]] = node
         self._done(walk, node, label)
 
+    def _as_weights(self, node: int, weights: list[bool], have: list[int]) -> int | None:
+        """The first label under which a product is cut as its weights are; None: there is none."""
+        key = self._like[node], tuple(have), tuple(weights)
+        if key not in self._by_weights:
+            self._by_weights[key] = None
+            for label in self._labels(node):
+                wants = self._wants(node, label)
+                fits = all(
+                    want in (lay, ANY) or (lay == REPLICATE and want == PARTIAL)
+                    for want, lay, is_weight in zip(wants, have, weights, strict=True)
+                    if is_weight
+                )
+                others = (w for w, is_weight in zip(wants, weights, strict=True) if not is_weight)
+                if label and fits and PARTIAL not in others:
+                    self._by_weights[key] = label
+                    break
+        return self._by_weights[key]
+
     def _is_layer(self, node: int) -> bool:
         """Whether a module is a leaf of a kind that has styles, and this its only op but casts."""
-        module, kind = self.module[node], self.structure.graph.kinds[self.structure.op[node]]
-        if not set(kind.split(".")) & set(_PRODUCTS):
+        module = self.module[node]
+        if (
+            not module
+            or module in self._parents
+            or _PRODUCTS.isdisjoint(self.kind[node].split("."))
+        ):
             return False
-        mine = self._of_module[module]
-        casts = [n for n in mine if "_to_copy" in self.structure.graph.kinds[self.structure.op[n]]]
-        return bool(module) and module not in self._parents and len(mine) - len(casts) == 1
+        return sum("_to_copy" not in self.kind[n] for n in self._of_module[module]) == 1
 
-    def _plain(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+    def _plain(self, walk: _Walk, node: int, have: list[int]) -> None:
         """An op that works on the lays that it is given, or on what modules can be told to give."""
-        arguments = self._arguments(node)
+        if (label := self._as_it_is(node, have)) is not None:
+            self._done(walk, node, label)
+            return
         best: tuple[int, int, dict[str, str]] | None = None
         for label in self._labels(node):
             if not self._is_plain(node, label):
                 continue
-            wants = self._wants(node, label)
-            wrong = [
-                (at, lay, want)
-                for at, lay, want in zip(arguments, have, wants, strict=True)
-                if want not in (ANY, lay)
-            ]
+            lays = zip(self._read[node], have, self._wants(node, label), strict=True)
+            wrong = [one for one in lays if one[2] not in (ANY, one[1])]
             told: dict[str, str] = {}
             for at, lay, want in wrong:
                 told |= self._telling(walk, at, lay, want) or {"": ""}
             if "" not in told and (best is None or (len(wrong), -label) < best[:2]):
-                best = len(wrong), -label if wrong else 0, told
-                chosen = label
-            if not wrong:
-                break
+                best = len(wrong), -label, told
         if best is None:
             self._cannot(walk, node, "it reads tensors that lie in ways that do not go together")
             self._done(walk, node, 0)
             return
         walk.told |= best[2]
-        self._done(walk, node, chosen)
+        self._done(walk, node, -best[1])
+
+    def _as_it_is(self, node: int, have: list[int]) -> int | None:
+        """The first label under which an op works on the lays that it is given; None: there is
+        none.
+        """
+        key = self._like[node], tuple(have)
+        if key not in self._as_given:
+            self._as_given[key] = None
+            for label in self._labels(node):
+                wants = zip(self._wants(node, label), have, strict=True)
+                if self._is_plain(node, label) and all(w in (ANY, lay) for w, lay in wants):
+                    self._as_given[key] = label
+                    break
+        return self._as_given[key]
 
     def _is_plain(self, node: int, label: int) -> bool:
         """Whether a part of the op needs no other part; or classes of a loss are shared."""
         if label == 0:
             return True
-        ways, way = self.structure.ways, int(self.structure.way[node])
+        ways, way = self.structure.ways, self._way[node]
         role = self._role(node, label)
         if role == "partial" or PARTIAL in self._gives(node, label):
             return False
         return not ways.exchanged[way, label] or self._is_loss(node, label)
 
     def _is_loss(self, node: int, label: int) -> bool:
-        kind = self.structure.graph.kinds[self.structure.op[node]]
-        is_loss = any(word in kind for word in _LOSS)
+        is_loss = any(word in self.kind[node] for word in _LOSS)
         return is_loss and self._role(node, label) not in ("batch", "token")
 
     def _telling(
@@ -417,14 +482,15 @@ class Forward:
 
     def _token(self, node: int) -> int | None:
         """The lay of a node's output that is cut by tokens; None: there is none."""
-        if node not in self._tokens:
+        key = self._like[node]
+        if key not in self._tokens:
             gives = (
                 self._gives(node, label)
                 for label in self._labels(node)
                 if label and self._role(node, label) == "token"
             )
-            self._tokens[node] = next((lays[0] for lays in gives if lays and lays[0] >= 0), None)
-        return self._tokens[node]
+            self._tokens[key] = next((lays[0] for lays in gives if lays and lays[0] >= 0), None)
+        return self._tokens[key]
 
     def _done(self, walk: _Walk, node: int, label: int) -> None:
         """Notes a node's label, and how what it gives lies."""
@@ -445,8 +511,7 @@ class Forward:
                 walk.tokens.add((node, output))
 
     def _cannot(self, walk: _Walk, node: int, why: str) -> None:
-        kind = self.structure.graph.kinds[self.structure.op[node]]
-        walk.reasons.setdefault(self.module[node], f"{kind}: {why}")
+        walk.reasons.setdefault(self.module[node], f"{self.kind[node]}: {why}")
         walk.column.setdefault(node, 0)
 
     # -- modules and their styles -----------------------------------------------------------------
@@ -457,8 +522,9 @@ class Forward:
         for module, node in walk.products.items():
             style = self._cut(walk, module, node)
             parent = module.rpartition(".")[0]
-            is_whole = any(parent == one or parent.startswith(f"{one}.") for one in fixed)
-            is_whole = is_whole or style.parts > 1 or (walk.loss_parallel and node == ends[-1])
+            above = (parent, *(parent[: dot.start()] for dot in re.finditer(r"\.", parent)))
+            is_whole = not fixed.isdisjoint(above) or style.parts > 1
+            is_whole = is_whole or (walk.loss_parallel and node == ends[-1])
             is_local = style.gives is None or (style.gives == -1 and not is_whole)
             yield module, replace(style, is_local=is_local)
         for module in dict.fromkeys(self.module[node] for node in self.nodes):
@@ -502,7 +568,7 @@ class Forward:
         """Nodes of the forward pass that read what each gives."""
         found: dict[int, set[int]] = {node: set() for node in self.nodes}
         for node in self.nodes:
-            for root, _ in self._arguments(node):
+            for root, _ in self._read[node]:
                 if root in found:
                     found[root].add(node)
         return found
@@ -516,22 +582,26 @@ class Forward:
 
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
         """Whether ops of a module read whole parameters and are cut."""
-        is_parameter = self.structure.stands_for == PARAMETER
-        return any(
-            walk.column[node] > 0
-            and node not in walk.weights
-            and any(is_parameter[root] for root, _ in self._arguments(node))
-            for node in self._of_module[module]
-        )
+        return any(walk.column[node] > 0 for node in self._with_parameters.get(module, ()))
+
+    @cached_property
+    def _with_parameters(self) -> dict[str, list[int]]:
+        """By module, ops that read parameters and are no weights themselves."""
+        found: dict[str, list[int]] = {}
+        for node in self._weights:
+            reads = any(self._is_parameter[root] for root, _ in self._read[node])
+            if reads and not self._is_weight[node]:
+                found.setdefault(self.module[node], []).append(node)
+        return found
 
     def _cut(self, walk: _Walk, module: str, node: int) -> Style:
         """The style of a module whose weight is cut."""
-        arguments = self._arguments(node)
+        arguments = self._read[node]
         kind = ROWS if walk.made[node, 0] == PARTIAL else COLUMNS
         given: int | None = None
         for at in arguments:
             root = at[0]
-            if root in walk.weights or self.structure.stands_for[root] == PARAMETER:
+            if self._is_weight[root]:
                 continue
             if walk.have.get(at, REPLICATE) >= 0:
                 given = self._axis(root, walk.have[at]) if at in walk.tokens else -1
@@ -546,7 +616,7 @@ class Forward:
     def _parts(self, walk: _Walk, module: str, node: int, kind: str) -> int:
         """How many products a product is, from the factor by which its weight is cut."""
         found = 1
-        is_look_up = "embedding" in self.structure.graph.kinds[self.structure.op[node]]
+        is_look_up = "embedding" in self.kind[node]
         wanted = int((kind == ROWS) != is_look_up)
         for parameter in self._parameters_of.get(module, ()):
             lay = walk.lay(parameter)
@@ -586,22 +656,34 @@ class Forward:
 
     def _sized(self, walk: _Walk) -> set[str]:
         """Modules in which views of what is cut are called with the sizes of the whole."""
-        graph, structure = self.structure.graph, self.structure
-        found = set()
+        graph = self.structure.graph
         if graph.args is None:
-            return {graph.modules[op] for op in structure.op.tolist()}
-        for op in np.flatnonzero(graph.view).tolist():
-            kind, call = graph.kinds[op], graph.args[op]
-            root = int(structure.node[graph.reduced.shows[op]])
-            if call is None or len(call[0]) < 2 or not any(word in kind for word in _SIZED):
+            return {graph.modules[op] for op in self.structure.op.tolist()}
+        found = set()
+        for root, module, is_whole in self._views:
+            if module in walk.products:
                 continue
-            if root < 0 or graph.phases[op] not in ("", "f"):
-                continue
-            is_cut = self._is_cut(walk, (root, 0))
-            sizes, module = call[0][1], graph.modules[op]
-            if (root, 0) in walk.tokens and module not in walk.products:
+            if (root, 0) in walk.tokens:
                 walk.reasons.setdefault(module, "its views join or divide what is cut by tokens")
-            is_whole = isinstance(sizes, list) and -1 not in sizes
-            if is_cut and is_whole and module not in walk.products:
+            elif is_whole and self._is_cut(walk, (root, 0)):
                 found.add(module)
+        return found
+
+    @cached_property
+    def _views(self) -> list[tuple[int, str, bool]]:
+        """Views of the forward pass that are called with sizes: the node that each is a view of,
+        its module, and whether the sizes are those of the whole.
+        """
+        graph, structure, found = self.structure.graph, self.structure, []
+        assert graph.args is not None, "calls are known"
+        for op in np.flatnonzero(graph.view).tolist():
+            call = graph.args[op]
+            if call is None or len(call[0]) < 2:
+                continue
+            root = int(structure.node[graph.reduced.shows[op]])
+            is_forward = root >= 0 and graph.phases[op] in ("", "f")
+            if is_forward and any(word in graph.kinds[op] for word in _SIZED):
+                sizes = call[0][1]
+                is_whole = isinstance(sizes, list) and -1 not in sizes
+                found.append((root, graph.modules[op], is_whole))
         return found
