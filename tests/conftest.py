@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import browser
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 import loadmaster as lm
-from loadmaster.readers import registry
+from loadmaster.readers import examples, registry
 from loadmaster.readers.examples import EXAMPLES
 from loadmaster.strategies import METHODS
 
@@ -38,6 +39,13 @@ settings.register_profile(
 )
 settings.load_profile("loadmaster")
 
+#: Graphs are immutable: tests of a process, and commands that they call in it, share the packaged
+#: ones, with what was worked out of them. ``load.__wrapped__`` reads the file.
+examples.load = cache(examples.load)
+
+# All that comes along is registered before any test.
+registry.discover()
+
 
 def pytest_configure() -> None:
     """In continuous integration no test is skipped for want of shared data or a browser."""
@@ -53,7 +61,6 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def what_comes_along():
     """What a test registers is gone after it."""
-    registry.discover()
     registered = (METHODS, registry.GRAPHS, registry.PROFILES)
     before = [dict(names) for names in registered]
     yield
@@ -62,14 +69,9 @@ def what_comes_along():
         names.update(kept)
 
 
-_LOADED: dict[str, lm.OpGraph] = {}
-
-
 def example(name: str) -> lm.OpGraph:
-    """A packaged example, read once per run (graphs are immutable)."""
-    if name not in _LOADED:
-        _LOADED[name] = lm.read(f"example:{name}")
-    return _LOADED[name]
+    """A packaged example."""
+    return examples.load(name)
 
 
 @pytest.fixture(params=sorted(EXAMPLES))

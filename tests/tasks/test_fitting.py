@@ -63,7 +63,7 @@ def test_the_largest_devices_count_first_and_pins_before_them():
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_what_fits_is_proved_and_remedies_help(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(max_devices=3, memory=data.draw(st.sampled_from([6, 12, 20, 40]))))

@@ -462,11 +462,11 @@ def test_any_split_of_any_op_of_an_example(data):
     check(g, op, done, n)
 
 
-def test_one_split_of_every_kind_in_every_traced_graph(shared_data):
+def test_one_split_of_every_kind_in_three_traced_graphs(shared_data):
     folder = shared_data / "graphs"
     if not folder.exists():
         pytest.skip("the shared graphs are not here")
-    kinds = set()
+    kinds: Counter[tuple[str, str]] = Counter()
     for path in sorted(folder.glob("*.json.gz")):
         if path.stat().st_size > 150_000:
             continue
@@ -478,7 +478,9 @@ def test_one_split_of_every_kind_in_every_traced_graph(shared_data):
             for dimension, size in dimensions(graph, i).items():
                 if size >= 2:
                     seen.add(kind)
-                    kinds.add((kind, dimension))
+                    kinds[kind, dimension] += 1
+                    if kinds[kind, dimension] > 3:
+                        continue
                     name = graph.names[i]
                     done = split_op(graph, name, dimension, 2, best_effort=True)
                     check(graph, name, done, 2)
@@ -487,7 +489,7 @@ def test_one_split_of_every_kind_in_every_traced_graph(shared_data):
         ("aten.convolution_backward.default", "batch"),
         ("aten.bmm.default", "head"),
         ("aten.mm.default", "contraction"),
-    } <= kinds
+    } <= kinds.keys()
 
 
 @pytest.mark.parametrize("kind", ["Conv", "MatMul", "Gemm"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from accessible import BROKEN, FAINT, FOCUSED, MOVING, NAMELESS, PALE, REACHABLE, TOO_WIDE
 from browser import chromium
@@ -40,12 +42,24 @@ def browser():
         yield driving
 
 
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Gives reports as files, each made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("reports")
+
+    @cache
+    def made(name):
+        path = folder / f"{list(MADE).index(name)}.html"
+        MADE[name]().report(path)
+        return path
+
+    return made
+
+
 @pytest.fixture(scope="module", params=list(MADE))
-def page(request, browser, tmp_path_factory):
+def page(request, browser, pages):
     """The report of one of the plans, as a file."""
-    path = tmp_path_factory.mktemp("report") / "plan.html"
-    MADE[request.param]().report(path)
-    return path
+    return pages(request.param)
 
 
 @pytest.fixture(scope="module", params=[WIDE, PHONE], ids=["wide", "phone"])

@@ -1,8 +1,6 @@
 //! Lower bounds: never above what some placement reaches, and as strong as they claim.
 
-mod common;
-
-use common::{Case, cases_of, graph, mesh, micros, on, plain, plain_works};
+use crate::common::{self, Case, cases_of, graph, mesh, micros, on, plain, plain_works};
 use loadmaster_core::Error;
 use loadmaster_core::bounds::{Source, bounds};
 use loadmaster_core::cluster::{Cluster, Links};

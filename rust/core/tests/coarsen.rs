@@ -1,11 +1,9 @@
 //! What holds of every coarsening: no cycle, nothing lost, limits kept, and an honest account of
 //! where it stopped.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{plain_works, works};
+use crate::common::{self, plain_works, works};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::coarsen::contract::contract;

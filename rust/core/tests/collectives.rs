@@ -1,9 +1,7 @@
 //! Collectives in the judge: held against their closed forms, and against the same collectives written
 //! out as transfers of chunks; no mix of them with other traffic hangs.
 
-mod common;
-
-use common::{US, bridge, config, devices, link, mesh, micros, on, one_port, pairs};
+use crate::common::{self, US, bridge, config, devices, link, mesh, micros, on, one_port, pairs};
 use loadmaster_core::Error;
 use loadmaster_core::bounds::bounds;
 use loadmaster_core::clock::Ticks;

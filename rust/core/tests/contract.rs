@@ -1,10 +1,8 @@
 //! The quotient by groups: what is kept, what is counted once, what is refused.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{graph, plain, works};
+use crate::common::{self, graph, plain, works};
 use loadmaster_core::Error;
 use loadmaster_core::coarsen::Weights;
 use loadmaster_core::coarsen::contract::{contract, contract_colocated, flows};

@@ -1,8 +1,6 @@
 //! Copies of drawn models on devices, and blocks of ops in the place of one: valid as if a user had given them.
 
-mod common;
-
-use common::{Model, config, models};
+use crate::common::{Model, config, models};
 use loadmaster_core::Error;
 use loadmaster_core::expand::block::{self, Block};
 use loadmaster_core::expand::copies::{Added, Copies, Expanded, Home, Links, Terms, expand};

@@ -1,10 +1,8 @@
 //! Sequential fusion against the definition: a segment pays for each tensor it reads from outside.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{dags, graph, models, ops};
+use crate::common::{self, dags, graph, models, ops};
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::coarsen::Weights;
 use loadmaster_core::coarsen::fusion::{Exact, Limits, breakpoints, exactly, segments};

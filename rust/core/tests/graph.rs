@@ -1,10 +1,8 @@
 //! Validation of graphs and clusters, and the graph's two directions.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{dags, device, graph, link, ops};
+use crate::common::{self, dags, device, graph, link, ops};
 use loadmaster_core::Error;
 use loadmaster_core::cluster::{Cluster, Links};
 use loadmaster_core::graph::Graph;

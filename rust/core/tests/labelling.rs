@@ -1,8 +1,6 @@
 //! Labellings held to what every labelling of a small problem costs.
 
-mod common;
-
-use common::config;
+use crate::common::config;
 use loadmaster_core::Error;
 use loadmaster_core::labelling::forest::Forests;
 use loadmaster_core::labelling::model::{Energy, Model};

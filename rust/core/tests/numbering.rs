@@ -1,8 +1,6 @@
 //! However ops are numbered inside, every result is the same by the user's index.
 
-mod common;
-
-use common::{Case, all_options, cases_of, config, run, twins};
+use crate::common::{self, Case, all_options, cases_of, config, run, twins};
 use loadmaster_core::bounds::bounds;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::coarsen::Weights;

@@ -1,8 +1,6 @@
 //! Topological orders and levels.
 
-mod common;
-
-use common::{dags, graph, on, ops, run};
+use crate::common::{self, dags, graph, on, ops, run};
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::OpId;

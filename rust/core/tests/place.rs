@@ -1,8 +1,8 @@
 //! Placements obey types, sets and memory, and the estimates of list scheduling add up.
 
-mod common;
-
-use common::{Case, adjust, cases_of, device, link, mesh, micros, on, ops, plain, plain_works, works};
+use crate::common::{
+    self, Case, adjust, cases_of, device, link, mesh, micros, on, ops, plain, plain_works, works,
+};
 use loadmaster_core::Error;
 use loadmaster_core::clock::Ticks;
 use loadmaster_core::cluster::Cluster;

@@ -1,10 +1,8 @@
 //! From a model's graph to the one that is placed: what disappears, and what must not be lost.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Model, mesh, micros, models, on, reachable, run};
+use crate::common::{self, Model, mesh, micros, models, on, reachable, run};
 use loadmaster_core::Error;
 use loadmaster_core::ids::{OpId, TensorId};
 use loadmaster_core::opgraph::{OpColumns, OpGraph};

@@ -1,8 +1,8 @@
 //! What a runtime costs: copies that senders make, and launches by hosts.
 
-mod common;
-
-use common::{Case, US, cases, cost, costly, launched_in, mesh, micros, on, plain, run, tick, with_costs};
+use crate::common::{
+    self, Case, US, cases, cost, costly, launched_in, mesh, micros, on, plain, run, tick, with_costs,
+};
 use loadmaster_core::Error;
 use loadmaster_core::bounds::{Source, bounds};
 use loadmaster_core::clock::Ticks;

@@ -1,12 +1,10 @@
 //! The list-scheduling engine: its schedules are valid, are what the simulator finds where the design says so,
 //! and are what plain versions of the algorithms find.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{
-    Case, cases_of, cases_on, device, graph, mesh, meshes, micros, on, ops, plain, plain_works, works,
+use crate::common::{
+    self, Case, cases_of, cases_on, device, graph, mesh, meshes, micros, on, ops, plain, plain_works, works,
 };
 use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};

@@ -1,9 +1,7 @@
 //! The search: its evaluator against the list-scheduling engine and the simulator, its rules, its
 //! independence of threads.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::ids::{DeviceId, OpId};
 use loadmaster_core::random::Random;

@@ -1,11 +1,9 @@
 //! The judge: every schedule obeys the model, whatever the policy, the links and the graph.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{
-    Case, all_options, bridge, cases, cases_of, line, mesh, messages, micros, on, one_port, ops, plain,
+use crate::common::{
+    self, Case, all_options, bridge, cases, cases_of, line, mesh, messages, micros, on, one_port, ops, plain,
     plain_works, run, tick,
 };
 use loadmaster_core::Error;

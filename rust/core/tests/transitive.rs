@@ -1,7 +1,6 @@
 //! Which control edges are needed: what goes is implied, what is reached stays reached.
 
-mod common;
-
+use crate::common;
 use loadmaster_core::graph::Graph;
 use loadmaster_core::ids::OpId;
 use loadmaster_core::transitive::{BLOCK, NeededControl};
