@@ -498,3 +498,13 @@ def test_sums_over_reduced_ops():
     assert reduced.sum(graph.time["*"]).tolist() == [1.5 * MS]
     both = np.stack([graph.time["*"]] * 2, axis=1)
     assert reduced.sum(both).tolist() == [[1.5 * MS, 1.5 * MS]]
+
+
+def test_a_document_is_changed_without_its_graph():
+    graph = lm.read("example:lenet")
+    digest = graph.digest
+    document = graph.to_document()
+    document["ops"]["name"][0] = document["ops"]["kind"][0] = "other"
+    document["meta"]["model"] = "other"
+    assert lm.OpGraph.from_document(graph.to_document(), "again").digest == digest
+    assert "other" not in (*graph.names, *graph.kinds, *graph.meta.values())

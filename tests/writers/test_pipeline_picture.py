@@ -12,6 +12,7 @@ from trained import linears
 
 import loadmaster as lm
 from loadmaster.cli import main
+from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.schedules import actions
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.writers.pictures.blocks import WHAT, Blocks
@@ -60,9 +61,8 @@ def test_many_ops_of_a_stage_are_one_box():
     graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-NVLink")
     first = lm.place(graph, cluster, "expert", on_oom="best_effort")
     program = lm.transforms.micro_batches(graph, 4)
-    staged = type(uniform(2, 2, 1)).of(
-        first.problem.transformed(program), first.devices, np.arange(4)
-    )
+    batched = MicroBatched(first.problem.transformed(program))
+    staged = type(uniform(2, 2, 1)).of(batched, first.devices, np.arange(4))
     plan = plan_of(scheduled(staged, "1f1b"))
     blocks = Blocks.of(plan)
     # Ops wait for transfers inside of passes, and parameters that are read twice come late.

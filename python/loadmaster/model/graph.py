@@ -485,9 +485,12 @@ class OpGraph:
         write_json(path, self.to_document())
 
     def to_document(self) -> dict[str, Any]:
-        """As an opgraph v1 document; columns that say nothing are left out."""
-        ops: dict[str, Any] = {"name": self.names}
-        ops |= {column: values for column, values in self.texts.items() if any(values)}
+        """As an opgraph v1 document; columns that say nothing are left out.
+
+        Columns are copies; the entries of ``args`` are the graph's own, and not to be changed.
+        """
+        ops: dict[str, Any] = {"name": list(self.names)}
+        ops |= {column: list(values) for column, values in self.texts.items() if any(values)}
         for column in SIZE_COLUMNS:
             values = getattr(self, column)
             if values.any():
@@ -499,7 +502,7 @@ class OpGraph:
         if self.time:
             ops["time"] = {name: seconds.tolist() for name, seconds in self.time.items()}
         if self.args is not None:
-            ops["args"] = self.args
+            ops["args"] = list(self.args)
         edges: dict[str, Any] = {"src": self.src.tolist(), "dst": self.dst.tolist()}
         if self.tensor is not None:
             edges["tensor"] = self.tensor.tolist()
@@ -509,7 +512,7 @@ class OpGraph:
             "format": FORMAT,
             "version": VERSION,
             "name": self.name,
-            "meta": self.meta,
+            "meta": dict(self.meta),
             "ops": ops,
             "edges": edges,
         }
