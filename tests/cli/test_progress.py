@@ -141,7 +141,7 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end(tmp_path):
     code = (
         "import sys, loadmaster.cli.progress as p; p.PATIENCE = 0.0;"
         " from loadmaster.cli import main;"
-        " sys.exit(main(['place', 'example:bert-large', '--time-limit', '2s',"
+        " sys.exit(main(['place', 'example:bert-large', '--time-limit', '8s',"
         f" '-o', {str(tmp_path / 'plan.json')!r}]))"
     )
     mine, theirs = pty.openpty()
