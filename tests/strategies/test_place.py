@@ -163,18 +163,15 @@ def test_the_packaged_models_find_a_place_on_eight_v100s():
 SOLVING = (*EXACT, "auto")
 
 
-@pytest.mark.parametrize("method", [name for name in ON_ANY_GRAPH if name not in SOLVING])
-@given(data=st.data())
-@settings(max_examples=40)
-def test_drawn_graphs_with_views_sets_and_little_memory(method, data):
-    check_a_drawn_graph(method, data)
+def on_drawn(method, most, check):
+    """Calls a check with drawn data, so many times at most; eight times for what starts solvers."""
+    drawn = given(data=st.data())(lambda data: check(method, data))
+    settings(max_examples=8 if method in SOLVING else most)(drawn)()
 
 
-@pytest.mark.parametrize("method", SOLVING)
-@given(data=st.data())
-@settings(max_examples=8)
-def test_solvers_on_drawn_graphs_with_views_sets_and_little_memory(method, data):
-    check_a_drawn_graph(method, data)
+@pytest.mark.parametrize("method", ON_ANY_GRAPH)
+def test_drawn_graphs_with_views_sets_and_little_memory(method):
+    on_drawn(method, 40, check_a_drawn_graph)
 
 
 def check_a_drawn_graph(method, data):
@@ -190,18 +187,9 @@ def check_a_drawn_graph(method, data):
     check_plan(graph, cluster, plan)
 
 
-@pytest.mark.parametrize("method", [name for name in ON_ANY_GRAPH if name not in SOLVING])
-@given(data=st.data())
-@settings(max_examples=25)
-def test_ops_stay_on_the_types_they_allow(method, data):
-    check_types(method, data)
-
-
-@pytest.mark.parametrize("method", SOLVING)
-@given(data=st.data())
-@settings(max_examples=8)
-def test_solvers_leave_ops_on_the_types_they_allow(method, data):
-    check_types(method, data)
+@pytest.mark.parametrize("method", ON_ANY_GRAPH)
+def test_ops_stay_on_the_types_they_allow(method):
+    on_drawn(method, 25, check_types)
 
 
 def check_types(method, data):

@@ -159,6 +159,8 @@ struct Part {
     degree: u32,
     /// Per number of replicas.
     quickest: Vec<Quickest>,
+    /// Index of replicas, samples held, and seconds, where memory is short: what was found, ascending.
+    known: Vec<(u32, u32, f64)>,
 }
 
 /// How the layers after a cut can be run within a period.
@@ -189,13 +191,14 @@ struct Search<'a> {
     sets: &'a [&'a [u64]],
     /// Numbers of replicas, ascending.
     replicas: Vec<u32>,
+    /// Per layer, degree and number of replicas, the quickest choice where all that it exchanges bytes
+    /// with is in the same stage, with its seconds; nothing where there is no choice.
+    inside: Vec<Option<(u32, f64)>>,
     parts: Vec<Part>,
     /// The parts that begin at each cut.
     from: Vec<std::ops::Range<usize>>,
     /// Per part that was short of memory, the choices of its layers and what they exchange.
     exchanged: BTreeMap<u32, Vec<(u32, u32, f64)>>,
-    /// Seconds by part, index of replicas and samples held, where memory is short.
-    known: BTreeMap<(u32, u32, u32), f64>,
 }
 
 impl<'a> Search<'a> {
@@ -203,9 +206,10 @@ impl<'a> Search<'a> {
     fn new(layers: &'a Layers, limits: Limits, sets: &'a [&'a [u64]]) -> Option<Self> {
         let replicas =
             (1..=limits.devices.min(limits.samples)).filter(|d| limits.samples.is_multiple_of(*d)).collect();
-        let (parts, from) = (Vec::new(), Vec::with_capacity(sets.len()));
-        let (exchanged, known) = (BTreeMap::new(), BTreeMap::new());
-        let mut made = Self { layers, limits, sets, replicas, parts, from, exchanged, known };
+        let (inside, parts, from) = (Vec::new(), Vec::new(), Vec::with_capacity(sets.len()));
+        let exchanged = BTreeMap::new();
+        let mut made = Self { layers, limits, sets, replicas, inside, parts, from, exchanged };
+        made.inside = made.quickest_inside();
         let mut pairs = 0;
         for i in 0..sets.len() {
             let begin = made.parts.len();
@@ -236,7 +240,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let Some(sums) = self.quickest(&inside, (i, j), t) else { continue };
-            self.parts.push(Part { end: j as u32, degree: t as u32, quickest: sums });
+            self.parts.push(Part { end: j as u32, degree: t as u32, quickest: sums, known: Vec::new() });
         }
     }
 
@@ -258,20 +262,36 @@ impl<'a> Search<'a> {
         (exchanged / d + summed) / self.limits.bandwidth + choice.seconds / d
     }
 
+    fn quickest_inside(&self) -> Vec<Option<(u32, f64)>> {
+        let rows = 0..self.layers.n * self.layers.degrees.len();
+        let of_row = |row| {
+            let choices = self.layers.of.row(row);
+            self.replicas.iter().map(move |&d| self.quickest_of(choices.iter().map(|&c| (c, 0.0)), d))
+        };
+        rows.flat_map(of_row).collect()
+    }
+
+    /// The quickest of some choices, each with the bytes that it exchanges, and its seconds.
+    fn quickest_of(&self, some: impl Iterator<Item = (u32, f64)>, replicas: u32) -> Option<(u32, f64)> {
+        let timed = some.map(|(c, exchanged)| (c, self.seconds(c, exchanged, replicas)));
+        timed.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
     /// Sums per number of replicas; nothing where a layer has no choice for the degree.
     fn quickest(&self, inside: &[u32], cuts: (usize, usize), t: usize) -> Option<Vec<Quickest>> {
         let mut sums = vec![Quickest { seconds: 0.0, held: 0.0, fixed: 0.0 }; self.replicas.len()];
         let mut some: Vec<(u32, f64)> = Vec::new();
         for &v in inside {
-            let row = self.layers.of.row(v as usize * self.layers.degrees.len() + t);
-            if row.is_empty() {
-                return None;
-            }
+            let row = v as usize * self.layers.degrees.len() + t;
             some.clear();
-            some.extend(row.iter().map(|&c| (c, self.exchanged_by(c, cuts))));
-            for (sum, &d) in sums.iter_mut().zip(&self.replicas) {
-                let timed = some.iter().map(|&(c, exchanged)| (c, self.seconds(c, exchanged, d)));
-                let (c, seconds) = timed.min_by(|a, b| a.1.total_cmp(&b.1)).expect("a choice");
+            some.extend(self.layers.of.row(row).iter().map(|&c| (c, self.exchanged_by(c, cuts))));
+            let is_inside = some.iter().all(|&(_, exchanged)| exchanged == 0.0);
+            for (d, sum) in sums.iter_mut().enumerate() {
+                let (c, seconds) = if is_inside {
+                    self.inside[row * self.replicas.len() + d]?
+                } else {
+                    self.quickest_of(some.iter().copied(), self.replicas[d])?
+                };
                 let choice = &self.layers.choices[c as usize];
                 sum.seconds += seconds;
                 sum.held += choice.held;
@@ -296,16 +316,19 @@ impl<'a> Search<'a> {
         if self.fits_quickest(part, d, samples) {
             return true;
         }
-        let key = (part as u32, d as u32, samples);
-        let (fewer, more) = ((key.0, key.1, 0), (key.0, key.1, u32::MAX));
-        if self.known.range(fewer..=key).next_back().is_some_and(|(_, &seconds)| seconds > period) {
+        let (known, of) = (&self.parts[part].known, d as u32);
+        let at = known.partition_point(|&(other, held, _)| (other, held) < (of, samples));
+        if known[..at].last().is_some_and(|&(other, _, seconds)| other == of && seconds > period) {
             return false;
         }
-        if self.known.range(key..=more).next().is_some_and(|(_, &seconds)| seconds <= period) {
-            return true;
+        if let Some(&(other, held, seconds)) = known.get(at)
+            && other == of
+            && (held == samples || seconds <= period)
+        {
+            return seconds <= period;
         }
         let seconds = self.chosen(begin, part, d, samples).map_or(f64::INFINITY, |chosen| chosen.0);
-        self.known.insert(key, seconds);
+        self.parts[part].known.insert(at, (of, samples, seconds));
         seconds <= period
     }
 
