@@ -90,7 +90,7 @@ def done_again(graph: OpGraph, modules: Iterable[str]) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=4)
 def _recomputed(graph: OpGraph, modules: tuple[str, ...]) -> Program:
-    """Ways to share the ops of a graph have one graph with the same recomputed."""
+    """The program, made once: several layouts are tried on the same one."""
     return _again(graph, modules).program()
 
 
