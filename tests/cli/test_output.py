@@ -220,3 +220,28 @@ def test_characters_that_the_encoding_lacks_are_escaped():
     done = subprocess.run(words, capture_output=True, text=True, env=env)
     assert done.returncode == 2
     assert done.stderr.startswith(r"loadmaster: cannot read nowhere\xe9.json")
+
+
+METHOD = """
+import atexit
+import numpy as np
+from loadmaster.strategies import Assignment
+atexit.register(print, "at the end")
+print("a method's own word", end="")
+def mine(problem):
+    n = problem.graph.n_ops
+    return Assignment(np.zeros(n, np.int32), np.arange(n, dtype=np.int32))
+def broken(problem):
+    return 1 // 0
+"""
+
+
+@pytest.mark.parametrize(("method", "code"), [("mine", 0), ("broken", 1)])
+def test_a_command_ends_its_process_with_its_code_and_everything_is_out(tmp_path, method, code):
+    file = tmp_path / "method.py"
+    file.write_text(METHOD)
+    words = f"place example:lenet --cluster 2xV100-NVLink --method {file}:{method}"
+    done = subprocess.run([*COMMAND, *words.split()], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith("a method's own word")
+    assert done.stdout.endswith("at the end\n")
