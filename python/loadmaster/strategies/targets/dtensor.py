@@ -156,6 +156,8 @@ def _styled(
         for mesh, way in _ways(space, shape, asked, tries):
             if budget.is_cut:
                 return
+            if best is not None and best[0].fits and floor(space, mesh, way) > best[0].key[1]:
+                continue
             found = solved(space, mesh, way)
             if found is not None:
                 yield found
@@ -217,6 +219,17 @@ def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
         if lays and lays not in seen:
             seen.append(lays)
             yield lays
+
+
+def floor(space: Space, mesh: Mesh, way: Way) -> float:
+    """Seconds that no step on a mesh is shorter than: outer axes share all work, the inner one what
+    may be cut there.
+    """
+    structure, inner = space.structure, tensor_parts(mesh)
+    seconds = space.problem.costs.time[structure.op].min(axis=1)
+    if way.inner is not None:
+        seconds = seconds / np.where(way.inner[:, 1:].any(axis=1), inner, 1)
+    return float(seconds.sum()) / (mesh.size // inner)
 
 
 def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
