@@ -109,13 +109,16 @@ def _named(printed: Printed) -> str:
     return f"<{type(printed).__name__}: {first}>"
 
 
-def meant(name: object, known: Iterable[str]) -> str:
-    """How the message goes on that says that there is no such name: the closest, and all.
+def meant(name: object, known: Iterable[str], listed_by: str = "") -> str:
+    """How the message goes on that says that there is no such name: the closest, and all; or what
+    lists all, where these are many.
 
     >>> meant("dpp", ["ddp", "fsdp"])
     ": did you mean 'ddp'? There are ddp, fsdp"
     >>> meant("eager", ["ddp", "fsdp"])
     '; there are ddp, fsdp'
+    >>> meant("planted", ["planted/1", "trees/1"], "loadmaster instances")
+    ": did you mean 'planted/1'? `loadmaster instances` lists them"
     """
     import difflib
 
@@ -124,5 +127,7 @@ def meant(name: object, known: Iterable[str]) -> str:
     word = str(name).casefold()
     begin = sorted((one for one in folded if len(word) > 2 and one.startswith(word)), key=len)
     close = [folded[one] for one in begin[:1] or difflib.get_close_matches(word, folded, 1)]
-    listed = f"here are {', '.join(names)}" if names else "here is none"
-    return f": did you mean {close[0]!r}? T{listed}" if close else f"; t{listed}"
+    listed = f"there are {', '.join(names)}" if names else "there is none"
+    listed = f"`{listed_by}` lists them" if listed_by else listed
+    begun = f": did you mean {close[0]!r}? {listed[0].upper()}" if close else f"; {listed[0]}"
+    return begun + listed[1:]

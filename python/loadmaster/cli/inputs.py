@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
@@ -28,6 +31,10 @@ _READING = (
 )  # fmt: skip
 
 
+#: How some tools name an object of a module: ``torchvision.models:resnet50``.
+_OF_MODULE = re.compile(r"(?!(?i:example|instance):)[A-Za-z_][\w.]+:[A-Za-z_]\w*")
+
+
 def graph(
     arguments: argparse.Namespace,
     source: str | None = None,
@@ -46,6 +53,8 @@ def graph(
         return captured_model(source, progress=progress)
     if source.endswith(".py"):
         raise InputError(f"{source}: name the function that builds the model: {source}:FUNCTION")
+    if _OF_MODULE.fullmatch(source) and not os.path.exists(source):
+        raise InputError(f"{source}: {_of_module(source)}")
     profiles = arguments.profile or []
     sizes = values.halves("--size", arguments.size or [])
     return read(
@@ -59,6 +68,17 @@ def graph(
         time_unit=arguments.time_unit,
         size_unit=arguments.size_unit,
         cost_unit=arguments.cost_unit,
+    )
+
+
+def _of_module(source: str) -> str:
+    """What was meant by ``WORD:NAME`` that is no file."""
+    word, _, name = source.partition(":")
+    if near := get_close_matches(word, ("example", "instance"), 1):
+        return f"did you mean {near[0]}:{name}?"
+    return (
+        "there is no such file; a model that Python builds is a function in a file of yours, "
+        "FILE.py:FUNCTION, which may import others"
     )
 
 

@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
-from loadmaster.readers.instances.instance import Instance
+from loadmaster.readers.instances.instance import LISTED_BY, Instance
 
 __all__ = ["Instance", "load", "names"]
 
@@ -95,5 +95,5 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Instance:
     loaders = (planted.load, scheduling.load, models.load_measured, models.load)
     kind, slash, rest = name.partition("/")
     if not slash or kind not in SETS:
-        raise InputError(f"no instance is named {name!r}{meant(name, names())}")
+        raise InputError(f"no instance is named {name!r}{meant(name, names(), LISTED_BY)}")
     return dict(zip(SETS, loaders, strict=True))[kind](rest)

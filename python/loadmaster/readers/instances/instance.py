@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Share of a makespan by which a bound may miss it and be its proof: both are sums of floats.
 SAME = 1e-9
 
+#: The command that lists those that come along: too many for a message.
+LISTED_BY = "loadmaster instances"
+
 
 @dataclass(frozen=True, eq=False)
 class Instance:

@@ -21,7 +21,7 @@ from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.base.text import meant
 from loadmaster.model.cluster import Cluster, Device, Link
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers.instances.instance import Instance
+from loadmaster.readers.instances.instance import LISTED_BY, Instance
 
 #: Bytes of a unit of an instance's memory, so many that what a tensor takes is nothing beside it:
 #: memory is the sum of the groups on a device, as the instances have it.
@@ -60,7 +60,9 @@ def load(name: str) -> Instance:
         None has that name.
     """
     if name not in _documents():
-        raise InputError(f"no instance is named 'scheduling/{name}'{meant(name, names())}")
+        raise InputError(
+            f"no instance is named 'scheduling/{name}'{meant(name, names(), LISTED_BY)}"
+        )
     raw = _documents()[name]
     placement = np.array(raw["placement"], dtype=np.int32)
     order = np.array(raw["order"], dtype=np.int64)
