@@ -109,6 +109,7 @@ def files(tmp_path_factory):
     (folder / "costs.json").write_text(json.dumps({"format": "loadmaster-costs"}))
     (folder / "empty.json").write_text("")
     (folder / "notes.txt").write_text("to do: plan\n")
+    (folder / "never.py").write_text("raise RuntimeError('executed before all else was checked')\n")
     (folder / "my.py").write_text("def build():\n    return 1\n")
     return folder
 
@@ -127,6 +128,37 @@ def test_a_mistake_is_answered_by_the_way_out(words, way_out, folder, capsys):
     assert way_out in said.err
     assert 0 < said.err.count("\n") <= 4
     assert not re.search("^usage|Traceback", said.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command", ["place", "advise", "fit", "info", "coarsen", "compare", "sweep"]
+)
+def test_a_cluster_that_is_not_there_is_said_before_a_model_is_built(command, folder, capsys):
+    assert main([command, "never.py:build", "--cluster", "4xV100-PCI"]) == 2
+    assert "no preset is named '4xV100-PCI'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        ("place --method hefd", "did you mean 'heft'"),
+        ("place --target dpp", "did you mean 'ddp'"),
+        ("place --target ddp --option tp=2", "has no option 'tp'"),
+        ("place --effort fast --method heft", "has no option 'effort'"),
+        ("place --recipe nowhere.toml", "cannot read nowhere.toml"),
+        ("place --warm-start nowhere.json", "cannot read nowhere.json"),
+        ("place --constraints nowhere.toml", "cannot read nowhere.toml"),
+        ("advise --targets dpp", "did you mean 'ddp'"),
+        ("fit --target ddp --option tp=2", "has no option 'tp'"),
+        ("compare --methods hefd", "did you mean 'heft'"),
+        ("compare --targets dpp", "did you mean 'ddp'"),
+        ("sweep --methods hefd", "did you mean 'heft'"),
+    ],
+)
+def test_other_mistakes_are_said_before_a_model_is_built(words, way_out, folder, capsys):
+    command, *rest = words.split()
+    assert main([command, "never.py:build", "--cluster", "4xV100-PCIe", *rest]) == 2
+    assert way_out in capsys.readouterr().err
 
 
 def test_a_model_is_told_how_it_becomes_a_graph():

@@ -38,15 +38,16 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.tasks.advise import advise
 
+    targets, cluster = inputs.targets(arguments), inputs.cluster(arguments.cluster)
+    inputs.check_planners((), targets)
     with ProgressLine() as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
-        cluster = inputs.cluster(arguments.cluster)
         found = advise(
             graph,
             cluster,
             inputs.costs(arguments, graph, cluster),
-            targets=arguments.targets.split(",") if arguments.targets else None,
+            targets=targets or None,
             progress=progress,
         )
     show(arguments, replace(found, graph=arguments.graph, cluster=arguments.cluster))

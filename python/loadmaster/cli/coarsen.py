@@ -39,11 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
     unknown = sorted(set(chosen) - {"balance", "max_bytes", "order", "rules"})
     if unknown:
         raise InputError(f"coarsen has no option {unknown[0]!r}")
+    cluster = inputs.cluster(arguments.cluster)
     coarse = coarsen(
         inputs.graph(arguments),
         arguments.method,
         arguments.groups,
-        cluster=inputs.cluster(arguments.cluster),
+        cluster=cluster,
         **chosen,
     )
     if arguments.output:

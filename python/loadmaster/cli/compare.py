@@ -41,12 +41,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     methods = [method_of(text) for text in inputs.methods(arguments)]
     targets = inputs.targets(arguments)
+    inputs.check_planners(methods, targets)
+    cluster, constraints = inputs.limited_cluster(arguments), inputs.constraints(arguments)
     check_targets(pictures=(arguments.chart,))
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine(time_limit, is_of_cases=True) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
-        cluster = inputs.limited_cluster(arguments)
         comparison = compare(
             graph,
             cluster,
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
             targets=targets,
             time_limit=time_limit,
             on_oom=arguments.on_oom,
-            constraints=inputs.constraints(arguments),
+            constraints=constraints,
             objective=arguments.objective,
             progress=progress,
             **inputs.chosen(arguments),

@@ -36,19 +36,22 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.tasks.fit import fit
 
+    cluster, constraints = inputs.cluster(arguments.cluster), inputs.constraints(arguments)
+    options = values.options(arguments.option)
+    if arguments.target is not None:
+        inputs.check_planner("", arguments.target, options)
     with ProgressLine() as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
-        cluster = inputs.cluster(arguments.cluster)
         found = fit(
             graph,
             cluster,
             inputs.costs(arguments, graph, cluster),
-            constraints=inputs.constraints(arguments),
+            constraints=constraints,
             objective=arguments.objective,
             target=arguments.target,
             progress=progress,
-            **values.options(arguments.option),
+            **options,
         )
     show(arguments, found)
     say_where([])

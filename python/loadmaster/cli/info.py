@@ -26,4 +26,5 @@ def run(arguments: argparse.Namespace) -> None:
     """Shows them."""
     from loadmaster.plans.info import info
 
-    show(arguments, info(inputs.graph(arguments), inputs.cluster(arguments.cluster)))
+    cluster = inputs.cluster(arguments.cluster)
+    show(arguments, info(inputs.graph(arguments), cluster))

@@ -14,7 +14,7 @@ from loadmaster.cli import values
 from loadmaster.cli.printing import note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from loadmaster.costs import Costs
     from loadmaster.model.cluster import Cluster
@@ -210,3 +210,25 @@ def methods(arguments: argparse.Namespace) -> list[Any]:
 def targets(arguments: argparse.Namespace) -> list[str]:
     """Names of the targets to plan for; none by default."""
     return arguments.targets.split(",") if arguments.targets else []
+
+
+def check_planners(methods: Iterable[str], targets: Iterable[str]) -> None:
+    """Refuses a method or a target of no known name, before a model is captured."""
+    from loadmaster.strategies.registry import options_of
+    from loadmaster.strategies.targets.base import target_of
+
+    for name in methods:
+        options_of(name)
+    for name in targets:
+        target_of(name)
+
+
+def check_planner(method: str, target: str | None, options: dict[str, Any]) -> None:
+    """Refuses what one method or target does not take, before a model is captured."""
+    from loadmaster.strategies.registry import function_of
+    from loadmaster.strategies.targets.base import target_of
+
+    if target is not None:
+        target_of(target).checked(options)
+    else:
+        function_of(method, options)

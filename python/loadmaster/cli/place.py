@@ -81,20 +81,25 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.split is not None:
         chosen["split"] = arguments.split
     time_limit = values.seconds("--time-limit", arguments.time_limit)
+    method, recipe = method_of(arguments.method), inputs.recipe(arguments.recipe)
+    constraints = inputs.constraints(arguments)
+    warm_start = inputs.plan(arguments.warm_start) if arguments.warm_start else None
+    if recipe is None:
+        inputs.check_planner(method, arguments.target, chosen)
     with ProgressLine(time_limit) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
         plan = place(
             graph,
             cluster,
-            method_of(arguments.method),
+            method,
             inputs.costs(arguments, graph, cluster),
             seed=arguments.seed,
             time_limit=time_limit,
             on_oom=arguments.on_oom,
-            warm_start=inputs.plan(arguments.warm_start) if arguments.warm_start else None,
-            constraints=inputs.constraints(arguments),
-            recipe=inputs.recipe(arguments.recipe),
+            warm_start=warm_start,
+            constraints=constraints,
+            recipe=recipe,
             objective=arguments.objective,
             target=arguments.target,
             expert_imbalance=values.number("--expert-imbalance", arguments.expert_imbalance),

@@ -76,6 +76,9 @@ def run(arguments: argparse.Namespace) -> None:
     seeds = _seeds(arguments.seeds)
     check_targets(pictures=(arguments.chart,))
     clusters = [as_cluster(name) for name in arguments.cluster.split(",")]
+    inputs.check_planners(methods, targets)
+    constraints = inputs.constraints(arguments)
+    warm_start = [inputs.plan(path) for path in arguments.warm_start]
     with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
         def tell(done: int, total: int, row: Row) -> None:
@@ -92,9 +95,9 @@ def run(arguments: argparse.Namespace) -> None:
             given[: len(methods)],
             targets=[(name.removeprefix(TARGET), said) for name, said in given[len(methods) :]],
             seeds=seeds,
-            constraints=inputs.constraints(arguments),
+            constraints=constraints,
             objective=arguments.objective,
-            warm_start=[inputs.plan(path) for path in arguments.warm_start],
+            warm_start=warm_start,
             executor=executor,
             workers=arguments.workers,
             out=arguments.output,

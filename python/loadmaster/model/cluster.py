@@ -961,7 +961,7 @@ def _preset(name: str) -> tuple[str, int, int]:
                 return f"{size}x{asked[2]}", int(asked[1]), size
     raise InputError(
         f"no preset is named {name!r}{meant(name, known)}, and fewer of each, such as "
-        "4xA100-NVLink; any other is a TOML file, or made by Cluster.new or Cluster.with_device"
+        "4xA100-NVLink; any other is a TOML file, which `loadmaster cluster new` makes"
     )
 
 
