@@ -97,10 +97,10 @@ def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
     """What is said of labels that were judged."""
     labels = found.labels
     gap = (
-        f"labelling gap {labels.gap:.2%}: with equal layers labelled alike, no labels of an axis "
-        "have a summed cost that is lower by more; a sum leaves out what overlaps"
+        f"labelling gap {labels.gap:.2%}: with equal layers cut alike, no other cuts along an axis "
+        "lower the sum of times that the search goes by more; that sum does not know what overlaps"
     )
     ratio = labels.seen.step_time / candidate.verdict.step_time - 1
     side = "above" if ratio > 0 else "below"
-    mirror = f"on {found.words}; the symmetric estimate is {abs(ratio):.1%} {side} the simulation"
-    return mirror, gap
+    off = f"{abs(ratio):.1%} {side}"
+    return f"on {found.words}; the search's own estimate is {off} the simulation", gap
