@@ -164,9 +164,9 @@ SOLVING = (*EXACT, "auto")
 
 
 def on_drawn(method, most, check):
-    """Calls a check with drawn data, so many times at most; eight times for what starts solvers."""
+    """Calls a check with drawn data, so many times at most; four times for what starts solvers."""
     drawn = given(data=st.data())(lambda data: check(method, data))
-    settings(max_examples=8 if method in SOLVING else most)(drawn)()
+    settings(max_examples=4 if method in SOLVING else most)(drawn)()
 
 
 @pytest.mark.parametrize("method", ON_ANY_GRAPH)
@@ -478,10 +478,16 @@ def test_the_same_devices_in_every_process():
     assert len(seen) == 1
 
 
+#: Ops of the largest graph that is given to a solver twice: on larger ones it takes 20 s.
+_SOLVED_TWICE = 5000
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_devices_every_time(any_example, method):
     cluster = cluster_for(any_example, 4 if any_example.n_ops < 1000 else 2)
     if method in (*CUTTING, *PIPELINES) and not any(any_example.outputs):
+        return
+    if method in EXACT and any_example.n_ops > _SOLVED_TWICE:
         return
     # Only these draw: the others are the same with any seed.
     draw = ("metis", "random", "auto", "mcmc", "cross-entropy", "policy-gradient")
