@@ -78,3 +78,15 @@ def test_plans_side_by_side_are_held_against_one_device():
     single = found.plans["single"].makespan
     assert "1.00 x" in rows["single"]
     assert f"{single / found.plans['target graph'].makespan:.2f} x" in rows["target graph"]
+
+
+@pytest.mark.parametrize("name", ["alexnet", "gpt3-330m"])
+def test_every_choice_is_the_plan_that_its_command_makes(name):
+    """What one plan leaves known of the graph changes no other."""
+    graph, cluster = lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe")
+    for choice in lm.advise(graph, cluster, targets=["ddp", "fsdp", "dtensor"]).choices:
+        target = None if choice.name == "auto" else choice.name
+        plan = lm.place(graph, cluster, target=target)
+        assert plan.makespan == choice.plan.makespan
+        assert plan.devices.tolist() == choice.plan.devices.tolist()
+        assert plan.priority.tolist() == choice.plan.priority.tolist()

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress, of_case
+from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
 from loadmaster.strategies.registry import DEFAULT
 from loadmaster.strategies.targets.base import TARGETS, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
-from loadmaster.tasks.place import place
+from loadmaster.tasks.place import plan_for
 
 #: Targets that are tried, by the framework that a graph is from: for training, and for inference.
 _TRIED = {
@@ -66,21 +67,20 @@ def advise(
     names = _tried(graph) if targets is None else list(targets)
     for name in names:
         target_of(name)  # Refuses an unknown one before any work.
-    shared = as_costs(costs, graph, cluster)
+    problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
     failed: InfeasibleError | None = None
     choices: list[Choice] = []
     refused: dict[str, str] = {}
     of = 1 + len(names)
     try:
         told = of_case(progress, f"{DEFAULT}, 1 of {of}")
-        found = place(graph, cluster, DEFAULT, shared, progress=told)
-        choices.append(Choice(DEFAULT, "", found))
+        choices.append(Choice(DEFAULT, "", plan_for(problem, DEFAULT, progress=told)))
     except InfeasibleError as error:
         failed, refused[DEFAULT] = error, str(error)
     for i, name in enumerate(names, start=2):
         try:
             told = of_case(progress, f"{name}, {i} of {of}")
-            found = place(graph, cluster, costs=shared, target=name, progress=told)
+            found = plan_for(problem, DEFAULT, target=name, progress=told)
             choices.append(Choice(name, f" --target {name}", found))
         except (InputError, InfeasibleError) as error:
             refused[name] = str(error)

@@ -27,6 +27,9 @@ from loadmaster.strategies.sharding.tying import part_played
 from loadmaster.strategies.sharding.uniform import Mask, roles_only
 from loadmaster.transforms.recomputation import recompute
 
+#: The attribute of a problem that keeps what is joined there.
+_KEPT = "_spaces"
+
 
 @dataclass(frozen=True, eq=False)
 class Space:
@@ -100,6 +103,9 @@ class Space:
         source, again = problem, recompute(problem.model, modules) if modules else None
         problem = problem if again is None else problem.transformed(again)
         batch_norm = recipe.batch_norm if recipe else batch_norm
+        if again is None and recipe is None:
+            parts, frame = _unfixed(problem, batch_norm)
+            return cls(problem, parts, frame, source, batch_norm=batch_norm)
         structure = Structure.of(Dimensions.of(problem.model), batch_norm)
         parts = Parts(problem, structure, batch_norm)
         tied = part_played(structure, parts.nature)
@@ -185,6 +191,16 @@ class Space:
         found = np.zeros((len(columns), structure.graph.n_ops), dtype=np.int32)
         found[:, structure.op] = structure.ways.label[structure.way, columns]
         return found
+
+
+def _unfixed(problem: Problem, batch_norm: str) -> tuple[Parts, Frame]:
+    """What a problem joins where nothing is recomputed and no label fixed; found once for each."""
+    known: dict[str, tuple[Parts, Frame]] = vars(problem).setdefault(_KEPT, {})
+    if batch_norm not in known:
+        structure = Structure.of(Dimensions.of(problem.model), batch_norm)
+        parts = Parts(problem, structure, batch_norm)
+        known[batch_norm] = parts, Frame.of(parts, part_played(structure, parts.nature))
+    return known[batch_norm]
 
 
 def can_be_sharded(problem: Problem) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import TypeVar
 
@@ -111,7 +112,8 @@ class _Targets(Mapping[str, Target]):
         self.registered: dict[str, Target] = {}
 
     def __getitem__(self, name: str) -> Target:
-        _import_all()
+        if name not in self.registered:
+            _import_that_of(name)
         return self.registered[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -125,6 +127,15 @@ class _Targets(Mapping[str, Target]):
 
 #: Every target that is planned for.
 TARGETS = _Targets()
+
+
+def _import_that_of(name: str) -> None:
+    """Imports the file of a target, which has its name; all of them, if none has."""
+    file = str(name).replace("-", "_")
+    if file.isidentifier() and find_spec(f"{__package__}.{file}") is not None:
+        import_module(f"{__package__}.{file}")
+    if name not in TARGETS.registered:
+        _import_all()
 
 
 @cache
