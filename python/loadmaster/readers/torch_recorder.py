@@ -192,12 +192,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return _as_if_read(args[0])
         if func is _DEVICE_OF:
             return args[0].fake_device  # Optimizers ask more often than they do anything else.
-        if self.muted and _changes_values_alone(func):
-            return args[0]  # Nobody sees the values, which fake tensors have none of.
-        try:
-            result = func(*args, **kwargs)
-        except _ON_VALUES:
-            raise InputError(self._depends(str(func))) from None
+        given = (*args, *kwargs.values())
+        if self.phase == "o" and _changes_values_alone(func) and (self.muted or _alike(given)):
+            result = args[0]  # Fake tensors have no values that could change.
+        else:
+            try:
+                result = func(*args, **kwargs)
+            except _ON_VALUES:
+                raise InputError(self._depends(str(func))) from None
         if isinstance(result, tuple):
             result = _distinct(result)
         if not self.muted:
@@ -353,6 +355,18 @@ def _changes_values_alone(func: Any) -> bool:
         return False
     alias = schema.arguments[0].alias_info
     return alias is not None and alias.is_write and torch.Tag.inplace_view not in func.tags
+
+
+def _alike(arguments: Sequence[Any]) -> bool:
+    """Whether tensors are floats of the first one's type and size, or numbers: no op that changes
+    the first refuses the others.
+    """
+    first = arguments[0]
+    return first.is_floating_point() and all(
+        not isinstance(each, torch.Tensor)
+        or (each.dtype == first.dtype and (each.shape == first.shape or each.dim() == 0))
+        for each in arguments[1:]
+    )
 
 
 def _as_if_read(tensor: torch.Tensor) -> float | bool:
