@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from loadmaster.cli import main
 
-#: New objects between two collections of cycles. Graphs and plans hold no cycles, and a collection
-#: looks through all that PyTorch's import has made.
+#: New objects between two collections of cycles: a collection looks through all objects, those of
+#: PyTorch's import among them, and finds little.
 _OBJECTS = 200_000
 
 

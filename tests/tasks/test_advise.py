@@ -90,3 +90,14 @@ def test_every_choice_is_the_plan_that_its_command_makes(name):
         assert plan.makespan == choice.plan.makespan
         assert plan.devices.tolist() == choice.plan.devices.tolist()
         assert plan.priority.tolist() == choice.plan.priority.tolist()
+
+
+def test_a_command_names_what_was_given_by_name_and_nothing_that_no_file_has():
+    given, made = "example:lenet", lm.read("example:lenet")
+    of_names = lm.advise(given, "2xV100-NVLink", targets=[])
+    of_objects = lm.advise(made, lm.Cluster.preset("2xV100-NVLink"), targets=[])
+    words = [one.command(one.choices[0]) for one in (of_names, of_objects)]
+    assert words == [
+        "loadmaster place example:lenet --cluster 2xV100-NVLink -o plan.json",
+        "loadmaster place GRAPH --cluster CLUSTER -o plan.json",
+    ]

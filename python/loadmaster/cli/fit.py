@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     cluster, constraints = inputs.cluster(arguments.cluster), inputs.constraints(arguments)
     options = values.options(arguments.option)
     if arguments.target is not None:
-        inputs.check_planner("", arguments.target, options)
+        inputs.check_planners([], [arguments.target], options)
     with ProgressLine() as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)

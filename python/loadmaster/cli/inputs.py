@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
@@ -73,6 +72,8 @@ def graph(
 
 def _of_module(source: str) -> str:
     """What was meant by ``WORD:NAME`` that is no file."""
+    from difflib import get_close_matches
+
     word, _, name = source.partition(":")
     if near := get_close_matches(word, ("example", "instance"), 1):
         return f"did you mean {near[0]}:{name}?"
@@ -212,23 +213,19 @@ def targets(arguments: argparse.Namespace) -> list[str]:
     return arguments.targets.split(",") if arguments.targets else []
 
 
-def check_planners(methods: Iterable[str], targets: Iterable[str]) -> None:
-    """Refuses a method or a target of no known name, before a model is captured."""
-    from loadmaster.strategies.registry import options_of
+def check_planners(
+    methods: Iterable[str], targets: Iterable[str], options: dict[str, Any] | None = None
+) -> None:
+    """Refuses methods and targets of no known name, and options that they do not take, if these are
+    given: before a model is captured.
+    """
+    from loadmaster.strategies.registry import function_of, options_of
     from loadmaster.strategies.targets.base import target_of
 
     for name in methods:
-        options_of(name)
+        if options is None:
+            options_of(name)
+        else:
+            function_of(name, options)
     for name in targets:
-        target_of(name)
-
-
-def check_planner(method: str, target: str | None, options: dict[str, Any]) -> None:
-    """Refuses what one method or target does not take, before a model is captured."""
-    from loadmaster.strategies.registry import function_of
-    from loadmaster.strategies.targets.base import target_of
-
-    if target is not None:
-        target_of(target).checked(options)
-    else:
-        function_of(method, options)
+        target_of(name).checked(options or {})

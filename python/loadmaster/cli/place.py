@@ -84,8 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
     method, recipe = method_of(arguments.method), inputs.recipe(arguments.recipe)
     constraints = inputs.constraints(arguments)
     warm_start = inputs.plan(arguments.warm_start) if arguments.warm_start else None
-    if recipe is None:
-        inputs.check_planner(method, arguments.target, chosen)
+    if arguments.target is not None:
+        inputs.check_planners([], [arguments.target], chosen)
+    elif recipe is None:
+        inputs.check_planners([method], [], chosen)
     with ProgressLine(time_limit) as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)

@@ -961,7 +961,8 @@ def _preset(name: str) -> tuple[str, int, int]:
                 return f"{size}x{asked[2]}", int(asked[1]), size
     raise InputError(
         f"no preset is named {name!r}{meant(name, known)}, and fewer of each, such as "
-        "4xA100-NVLink; any other is a TOML file, which `loadmaster cluster new` makes"
+        "4xA100-NVLink; any other is a TOML file, or is made by `loadmaster cluster new` or "
+        "Cluster.new"
     )
 
 

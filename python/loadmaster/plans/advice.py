@@ -54,7 +54,7 @@ class Advice(Printed):
     refused : mapping of target to str
         Why a target that was tried has no plan.
     graph, cluster : str
-        As the command line takes them, for the commands.
+        As the command line takes them, for the commands: names or paths, or words for them.
     """
 
     choices: tuple[Choice, ...]

@@ -193,7 +193,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if func is _DEVICE_OF:
             return args[0].fake_device  # Optimizers ask more often than they do anything else.
         given = (*args, *kwargs.values())
-        if self.phase == "o" and _changes_values_alone(func) and (self.muted or _alike(given)):
+        if self.phase == "o" and _changes_values_alone(func) and (self.muted or _fits(func, given)):
             result = args[0]  # Fake tensors have no values that could change.
         else:
             try:
@@ -357,12 +357,14 @@ def _changes_values_alone(func: Any) -> bool:
     return alias is not None and alias.is_write and torch.Tag.inplace_view not in func.tags
 
 
-def _alike(arguments: Sequence[Any]) -> bool:
-    """Whether tensors are floats of the first one's type and size, or numbers: no op that changes
-    the first refuses the others.
+def _fits(func: Any, arguments: Sequence[Any]) -> bool:
+    """Whether an op goes entry by entry, and tensors are floats of the first one's type and size,
+    or numbers: then it refuses none of them.
     """
     first = arguments[0]
-    return first.is_floating_point() and all(
+    if torch.Tag.pointwise not in func.tags or not first.is_floating_point():
+        return False
+    return all(
         not isinstance(each, torch.Tensor)
         or (each.dtype == first.dtype and (each.shape == first.shape or each.dim() == 0))
         for each in arguments[1:]

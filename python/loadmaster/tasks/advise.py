@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from loadmaster.base.errors import InfeasibleError, InputError
@@ -63,6 +64,7 @@ def advise(
     >>> sorted(choice.name for choice in advice.choices)
     ['auto', 'ddp']
     """
+    named = _named(graph, "GRAPH"), _named(cluster, "CLUSTER")
     graph, cluster = as_graph(graph), as_cluster(cluster)
     names = _tried(graph) if targets is None else list(targets)
     for name in names:
@@ -88,7 +90,14 @@ def advise(
         assert failed is not None
         raise failed
     choices.sort(key=lambda one: one.plan.objective.rank(one.plan.verdict))
-    return Advice(tuple(choices), refused, graph.name or "GRAPH", cluster.name or "CLUSTER")
+    return Advice(tuple(choices), refused, *named)
+
+
+def _named(given: object, word: str) -> str:
+    """What the command line takes: a name or a path that was given, else a word that stands for
+    one.
+    """
+    return os.fspath(given) if isinstance(given, str | os.PathLike) else word
 
 
 def _tried(graph: OpGraph) -> list[str]:

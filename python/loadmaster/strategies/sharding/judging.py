@@ -97,8 +97,8 @@ def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
     """What is said of labels that were judged."""
     labels = found.labels
     gap = (
-        f"labelling gap {labels.gap:.2%}: with equal layers cut alike, no other cuts along an axis "
-        "lower the sum of times that the search goes by more; that sum does not know what overlaps"
+        f"labelling gap {labels.gap:.2%}: with equal layers cut alike, other cuts along an axis "
+        "lower the search's sum of times by no more; the sum does not know what overlaps"
     )
     ratio = labels.seen.step_time / candidate.verdict.step_time - 1
     side = "above" if ratio > 0 else "below"
