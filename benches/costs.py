@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import loadmaster as lm
 from loadmaster.costs import TransferTimes
 from loadmaster.costs.turns import turns
-from loadmaster.readers import ort_profile
+from loadmaster.readers.onnx import profile as ort_profile
 
 Floats = NDArray[np.float64]
 

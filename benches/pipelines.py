@@ -32,8 +32,8 @@ import numpy as np
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.base.text import aligned
 from loadmaster.base.units import format_bytes, parse_bytes
-from loadmaster.readers.max_load import MaxLoad
-from loadmaster.readers.piper import BANDWIDTH, Piper, is_piper
+from loadmaster.readers.planners.max_load import MaxLoad
+from loadmaster.readers.planners.piper import BANDWIDTH, Piper, is_piper
 from loadmaster.strategies.pipelines.max_load import split
 from loadmaster.strategies.pipelines.piper import stages
 

@@ -56,7 +56,11 @@ _CHILD = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
 import loadmaster as lm
-from loadmaster.readers import chakra, kineto, onnx, opgraph, tensorflow
+from loadmaster.readers import opgraph
+from loadmaster.readers.pytorch import execution_trace as chakra
+from loadmaster.readers.pytorch import kineto
+from loadmaster.readers.onnx import model as onnx
+from loadmaster.readers.tensorflow import graph_def as tensorflow
 try:
     import onnx.inliner, onnx.reference, onnx.shape_inference
 except ImportError:

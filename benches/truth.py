@@ -50,7 +50,7 @@ from pathlib import Path
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.running.measured import Measured, typical
+from loadmaster.running.measured.measured import Measured, typical
 
 #: Three graphs of a few hundred to 2,500 ops, and two large ones, by the names of examples.
 GRAPHS = ("alexnet", "googlenet", "rnnlm", "inception-v3", "bert-large")

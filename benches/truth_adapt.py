@@ -21,7 +21,7 @@ from truth_real import ON, cpus, resting
 
 import loadmaster as lm
 from loadmaster.base.errors import BusyError
-from loadmaster.running.rounds import refuse_if_busy
+from loadmaster.running.measured.rounds import refuse_if_busy
 from loadmaster.running.runners import running
 
 PAGE = Path(__file__).parent / "results" / "truth-adapt.md"

@@ -34,10 +34,10 @@ from quality import DATA, table
 
 import loadmaster as lm
 from loadmaster.plans.plan import Plan
-from loadmaster.readers.ort_profile import profile
-from loadmaster.running.measured import MOST_DELAY, typical
-from loadmaster.running.onnx_processes import OnnxProcesses, SegmentSteps
-from loadmaster.running.onnx_segments import CPU
+from loadmaster.readers.onnx.profile import profile
+from loadmaster.running.measured.measured import MOST_DELAY, typical
+from loadmaster.running.onnx.processes import OnnxProcesses, SegmentSteps
+from loadmaster.running.onnx.segments import CPU
 
 Floats = NDArray[np.float64]
 

@@ -34,7 +34,7 @@ from truth_real import FIRST, cpus
 import loadmaster as lm
 from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import Mesh, Recipe
-from loadmaster.running.learning import learn_times, learnt_links, times_of
+from loadmaster.running.measured.learning import learn_times, learnt_links, times_of
 from loadmaster.running.run import ready, started
 
 WORDS, WIDTH, LENGTH, BATCH, LAYERS = 1000, 192, 32, 16, 8

@@ -38,11 +38,11 @@ from numpy.typing import NDArray
 import loadmaster as lm
 from loadmaster.base.errors import BusyError
 from loadmaster.judge.problem import Problem
-from loadmaster.running.learning import learn_times, learnt_links, times_of
-from loadmaster.running.measured import Measured, fastest, typical
-from loadmaster.running.rounds import Runner, Session, interleaved, refuse_if_busy
+from loadmaster.running.measured.learning import learn_times, learnt_links, times_of
+from loadmaster.running.measured.measured import Measured, fastest, typical
+from loadmaster.running.measured.rounds import Runner, Session, interleaved, refuse_if_busy
+from loadmaster.running.measured.together import together
 from loadmaster.running.runners import running
-from loadmaster.running.together import together
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -39,7 +39,7 @@ from truth_processes import Ask, Maker, alone, apart, processes, replica, stage
 from truth_real import cpus
 
 import loadmaster as lm
-from loadmaster.running.learning import learn_times, times_of
+from loadmaster.running.measured.learning import learn_times, times_of
 from loadmaster.running.run import ready
 
 PAGE = Path(__file__).parent / "results" / "truth-targets.md"

@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
     from loadmaster.readers import instances, read, reader
     from loadmaster.readers.profiles import read_profiles
-    from loadmaster.readers.torch_capture import capture
+    from loadmaster.readers.pytorch.capture import capture
     from loadmaster.rules.constraints import Constraints
-    from loadmaster.running.adapt import Adapted, adapt
-    from loadmaster.running.emulated import emulate
-    from loadmaster.running.measured import Measured
-    from loadmaster.running.record import record
+    from loadmaster.running.devices.emulated import emulate
+    from loadmaster.running.measured.adapt import Adapted, adapt
+    from loadmaster.running.measured.measured import Measured
+    from loadmaster.running.measured.together import measure_ops
     from loadmaster.running.run import run
-    from loadmaster.running.tape import Tape
-    from loadmaster.running.together import measure_ops
+    from loadmaster.running.tape.record import record
+    from loadmaster.running.tape.tape import Tape
     from loadmaster.strategies import strategy
     from loadmaster.tasks.advise import advise
     from loadmaster.tasks.bound import lower_bound
@@ -192,15 +192,15 @@ _HOMES = {
     "plans.plan": ("Plan",),
     "readers": ("read", "reader"),
     "readers.profiles": ("read_profiles",),
-    "readers.torch_capture": ("capture",),
+    "readers.pytorch.capture": ("capture",),
     "rules.constraints": ("Constraints",),
-    "running.adapt": ("Adapted", "adapt"),
-    "running.measured": ("Measured",),
-    "running.emulated": ("emulate",),
-    "running.record": ("record",),
+    "running.measured.adapt": ("Adapted", "adapt"),
+    "running.measured.measured": ("Measured",),
+    "running.devices.emulated": ("emulate",),
+    "running.tape.record": ("record",),
     "running.run": ("run",),
-    "running.tape": ("Tape",),
-    "running.together": ("measure_ops",),
+    "running.tape.tape": ("Tape",),
+    "running.measured.together": ("measure_ops",),
     "strategies": ("strategy",),
     "tasks.advise": ("advise",),
     "tasks.bound": ("lower_bound",),
@@ -221,20 +221,6 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {"errors": "base.errors", "instances": "readers.instances"}
 
 if not TYPE_CHECKING:
-    import sys
-
-    class _RenamedModules:
-        """Is asked for a module after everybody else has failed to find it."""
-
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if not name.startswith("loadmaster."):
-                return None
-            from loadmaster.base.renamed import renamed_module
-
-            return renamed_module(name)
-
-    sys.meta_path.append(_RenamedModules)
 
     def __getattr__(name):
         from importlib import import_module, metadata
@@ -245,7 +231,7 @@ if not TYPE_CHECKING:
             value = getattr(import_module(f"loadmaster.{_HOME[name]}"), name)
         elif name in _MODULES:
             value = import_module(f"loadmaster.{_MODULES[name]}")
-        elif name in __all__ or name in import_module("loadmaster.base.renamed").MODULES:
+        elif name in __all__:
             return import_module(f"loadmaster.{name}")
         else:
             raise AttributeError(f"module 'loadmaster' has no attribute {name!r}")

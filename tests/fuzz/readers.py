@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import loadmaster as lm
-from loadmaster.readers import saga
-from loadmaster.readers.msr import cluster as msr_cluster
+from loadmaster.readers.planners import saga
+from loadmaster.readers.planners.msr import cluster as msr_cluster
 from loadmaster.readers.profiles import read_profiles
 
 from .files import CORPUS, Mutated, add

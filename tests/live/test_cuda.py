@@ -18,12 +18,12 @@ from steps import STEPS, differing, made, trained  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.running.crew import Given  # noqa: E402
-from loadmaster.running.cuda import Cuda  # noqa: E402
-from loadmaster.running.places import Place, place_of  # noqa: E402
-from loadmaster.running.replicas import replicated  # noqa: E402
+from loadmaster.running.devices.crew import Given  # noqa: E402
+from loadmaster.running.devices.cuda import Cuda  # noqa: E402
+from loadmaster.running.devices.places import Place, place_of  # noqa: E402
+from loadmaster.running.devices.wiring import Wiring  # noqa: E402
+from loadmaster.running.parallel.replicas import replicated  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
-from loadmaster.running.wiring import Wiring  # noqa: E402
 
 
 class Stream:

@@ -15,7 +15,7 @@ from placed import at_random, with_devices  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
-from loadmaster.readers.onnx import op_names, to_columns  # noqa: E402
+from loadmaster.readers.onnx.model import op_names, to_columns  # noqa: E402
 
 
 def read(path, batch=2):

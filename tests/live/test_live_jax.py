@@ -13,7 +13,7 @@ import jax.numpy as jnp  # noqa: E402
 from jaxprs import closed_jaxpr  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.readers import hlo, jaxpr  # noqa: E402
+from loadmaster.readers.xla import hlo, jaxpr  # noqa: E402
 
 COLUMNS = ("kinds", "outputs", "phases", "colocation")
 NUMBERS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "view", "alias_of")

@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.readers import ort_profile  # noqa: E402
+from loadmaster.readers.onnx import profile as ort_profile  # noqa: E402
 
 BATCH, RUNS = 3, 5
 

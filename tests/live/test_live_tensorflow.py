@@ -13,8 +13,8 @@ import pytest
 tf = pytest.importorskip("tensorflow", reason="needs tensorflow")
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.readers import tensorflow_protos as protos  # noqa: E402
-from loadmaster.readers.tensorflow_costs import OF_SHAPES  # noqa: E402
+from loadmaster.readers.tensorflow import protos  # noqa: E402
+from loadmaster.readers.tensorflow.costs import OF_SHAPES  # noqa: E402
 
 tf1 = tf.compat.v1
 

@@ -12,7 +12,9 @@ from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile  # 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.readers import chakra, chakra_nodes, kineto  # noqa: E402
+from loadmaster.readers.pytorch import execution_trace as chakra  # noqa: E402
+from loadmaster.readers.pytorch import execution_trace_nodes as chakra_nodes  # noqa: E402
+from loadmaster.readers.pytorch import kineto  # noqa: E402
 
 # Under a dispatch mode autograd adds gradients out of place and detaches them, and the profiler's
 # own calls are seen; otherwise nothing differs.

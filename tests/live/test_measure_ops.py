@@ -14,7 +14,7 @@ from steps import made  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.running.together import together  # noqa: E402
+from loadmaster.running.measured.together import together  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:devices share a core"),

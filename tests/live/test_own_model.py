@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import loadmaster as lm
-from loadmaster.running.models import captured_model
+from loadmaster.running.tape.models import captured_model
 
 torch = pytest.importorskip("torch")
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError, RunError  # noqa: E402
-from loadmaster.running import processes  # noqa: E402
+from loadmaster.running.devices import processes  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 
 pytestmark = [
@@ -264,7 +264,7 @@ def test_a_worker_that_hangs_in_an_op_is_killed(monkeypatch):
 SCRIPT = """
 import os, sys, time, torch
 import loadmaster as lm
-from loadmaster.running.run import started
+from loadmaster.running.run import started  # noqa: E402
 
 if __name__ == "__main__":
     tape = lm.record(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4),

@@ -25,10 +25,10 @@ from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
 from loadmaster.judge.problem import Problem  # noqa: E402
 from loadmaster.model.micro import Micro  # noqa: E402
 from loadmaster.model.recipe import Mesh, MeshAxis  # noqa: E402
-from loadmaster.running.one_micro_batch import MicroBatches  # noqa: E402
-from loadmaster.running.replay import Replay  # noqa: E402
+from loadmaster.running.parallel.one_micro_batch import MicroBatches  # noqa: E402
+from loadmaster.running.parallel.transformed import transformed  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
-from loadmaster.running.transformed import transformed  # noqa: E402
+from loadmaster.running.tape.replay import Replay  # noqa: E402
 from loadmaster.strategies.pipelines.lines import lines  # noqa: E402
 from loadmaster.strategies.pipelines.piped import piped  # noqa: E402
 from loadmaster.strategies.simple.data_parallel import in_best_order  # noqa: E402

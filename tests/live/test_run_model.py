@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.cli import main  # noqa: E402
-from loadmaster.running.adapt import adapt  # noqa: E402
-from loadmaster.running.measured import Measured  # noqa: E402
-from loadmaster.running.models import recorded_model  # noqa: E402
-from loadmaster.running.rounds import interleaved  # noqa: E402
+from loadmaster.running.measured.adapt import adapt  # noqa: E402
+from loadmaster.running.measured.measured import Measured  # noqa: E402
+from loadmaster.running.measured.rounds import interleaved  # noqa: E402
 from loadmaster.running.runners import running  # noqa: E402
+from loadmaster.running.tape.models import recorded_model  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:devices share a core"),

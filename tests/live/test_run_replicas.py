@@ -19,9 +19,9 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
-from loadmaster.running.replay import Replay  # noqa: E402
-from loadmaster.running.replicas import replicated  # noqa: E402
+from loadmaster.running.parallel.replicas import replicated  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
+from loadmaster.running.tape.replay import Replay  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:devices share a core"),

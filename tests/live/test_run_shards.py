@@ -24,10 +24,10 @@ from torch.nn import functional as F  # noqa: E402, N812
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
-from loadmaster.running.halos import Halo  # noqa: E402
+from loadmaster.running.parallel.halos import Halo  # noqa: E402
+from loadmaster.running.parallel.sharded import sharded  # noqa: E402
+from loadmaster.running.parallel.transformed import transformed  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
-from loadmaster.running.sharded import sharded  # noqa: E402
-from loadmaster.running.transformed import transformed  # noqa: E402
 from loadmaster.transforms.layout import Layout  # noqa: E402
 from loadmaster.transforms.shards import shard  # noqa: E402
 

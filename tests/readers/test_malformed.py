@@ -8,7 +8,7 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.readers.msr import cluster as msr_cluster
+from loadmaster.readers.planners.msr import cluster as msr_cluster
 
 
 def refused(path, match, **options):
@@ -251,7 +251,7 @@ def test_msr_fiddle(tmp_path, changes, match):
 
 def test_sizes_of_a_run_of_tensorflow(tmp_path):
     pytest.importorskip("google.protobuf")
-    from loadmaster.readers import tensorflow_protos as protos
+    from loadmaster.readers.tensorflow import protos
 
     classes = protos._classes()
     graph, run = classes["GraphDef"](), classes["RunMetadata"]()

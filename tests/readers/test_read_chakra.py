@@ -28,7 +28,9 @@ from kineto_traces import (
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.readers import chakra, chakra_nodes, kineto, kineto_events
+from loadmaster.readers.pytorch import execution_trace as chakra
+from loadmaster.readers.pytorch import execution_trace_nodes as chakra_nodes
+from loadmaster.readers.pytorch import kineto, kineto_events
 
 TORCH = ARTIFACTS / "torch"
 needs_artifacts = pytest.mark.skipif(

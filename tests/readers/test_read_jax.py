@@ -25,10 +25,11 @@ from jaxprs import ClosedJaxpr, Equation, Jaxpr, Var, closed_jaxpr
 import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.model import arguments
-from loadmaster.readers import hlo, hlo_text, jaxpr, stablehlo, xla_graph
-from loadmaster.readers.xla_calls import of_hlo, of_mlir
-from loadmaster.readers.xla_costs import Axis
-from loadmaster.readers.xla_graph import to_graph
+from loadmaster.readers.xla import graph as xla_graph
+from loadmaster.readers.xla import hlo, hlo_text, jaxpr, stablehlo
+from loadmaster.readers.xla.calls import of_hlo, of_mlir
+from loadmaster.readers.xla.costs import Axis
+from loadmaster.readers.xla.graph import to_graph
 
 ARTIFACTS = folders.ARTIFACTS / "jax"
 MODELS = ("lstm_scan", "transformer", "transformer_scan")

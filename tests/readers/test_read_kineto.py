@@ -16,7 +16,7 @@ from kineto_traces import call, kernel, launch, mark, memory, write_trace
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.readers import kineto
+from loadmaster.readers.pytorch import kineto
 
 GPU = {"deviceProperties": [{"id": 0, "name": "V9"}]}
 GPU_TRACES = ARTIFACTS / "gpu_traces"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.cli import main
-from loadmaster.readers import msr
+from loadmaster.readers.planners import msr
 
 UNITS = {"time_unit": "ms", "size_unit": "B"}
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.model import arguments  # noqa: E402
-from loadmaster.readers.onnx import read, to_columns  # noqa: E402
+from loadmaster.readers.onnx.model import read, to_columns  # noqa: E402
 
 ARTIFACTS = folders.ARTIFACTS / "onnx"
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
 from loadmaster.cli import main  # noqa: E402
-from loadmaster.readers import ort_profile  # noqa: E402
-from loadmaster.readers.ort_profile import profile, read  # noqa: E402
+from loadmaster.readers.onnx import profile as ort_profile  # noqa: E402
+from loadmaster.readers.onnx.profile import profile, read  # noqa: E402
 
 ARTIFACTS = folders.ARTIFACTS / "onnx"
 MODELS = {"bertmini_d64": 177, "lstm_d64": 34, "resnet18_w8": 33, "resnet18_w8_noopt": 48}

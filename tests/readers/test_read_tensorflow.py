@@ -25,12 +25,12 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.cli import main
 from loadmaster.model import arguments
-from loadmaster.readers import tensorflow_protos as protos
-from loadmaster.readers.onnx_costs import Op, Tensor
-from loadmaster.readers.tensorflow import profile, read
-from loadmaster.readers.tensorflow_costs import FLOPS, cost, is_update
-from loadmaster.readers.tensorflow_nodes import MOST_BRIDGED
-from loadmaster.readers.tensorflow_run import Run, device_kind
+from loadmaster.readers.onnx.costs import Op, Tensor
+from loadmaster.readers.tensorflow import protos
+from loadmaster.readers.tensorflow.costs import FLOPS, cost, is_update
+from loadmaster.readers.tensorflow.graph_def import profile, read
+from loadmaster.readers.tensorflow.nodes import MOST_BRIDGED
+from loadmaster.readers.tensorflow.run import Run, device_kind
 
 ARTIFACTS = folders.ARTIFACTS / "tf"
 needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="needs the shared artifacts")

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.readers import symbolic, torch_export
-from loadmaster.readers.aten_costs import Tensor, cost, is_known, is_view, written
-from loadmaster.readers.aten_graph import AtenGraph
+from loadmaster.readers.pytorch import export as torch_export
+from loadmaster.readers.pytorch.aten_costs import Tensor, cost, is_known, is_view, written
+from loadmaster.readers.pytorch.aten_graph import AtenGraph
+from loadmaster.readers.shared import symbolic
 
 ARTIFACTS = folders.ARTIFACTS / "torch"
 GRAPHS = ARTIFACTS.parents[1] / "graphs"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.model import arguments
-from loadmaster.readers.told_arguments import told
+from loadmaster.readers.shared.arguments import told
 
 
 class Tensor:

@@ -14,9 +14,9 @@ from strategies import graph_of, ms_mesh
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.running.adapt import adapt
-from loadmaster.running.emulated import emulate
-from loadmaster.running.measured import Measured
+from loadmaster.running.devices.emulated import emulate
+from loadmaster.running.measured.adapt import adapt
+from loadmaster.running.measured.measured import Measured
 
 #: Two branches of four ops; what comes in and goes out is small.
 GRAPH = graph_of(

@@ -13,7 +13,7 @@ from ran import disturbed, measured
 
 import loadmaster as lm
 from loadmaster.cli import main
-from loadmaster.running.measured import Measured
+from loadmaster.running.measured.measured import Measured
 from loadmaster.writers.report.beside import beside, cause_rows, device_rows, ratio_rows
 
 

@@ -14,7 +14,7 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, placements
 
 import loadmaster as lm
 from loadmaster.readers.examples import EXAMPLES
-from loadmaster.running.compiled import compile_plan
+from loadmaster.running.devices.compiled import compile_plan
 
 FOUR = "4xV100-PCIe"
 

@@ -15,8 +15,8 @@ from strategies import graph_of, ms_mesh
 
 import loadmaster as lm
 from loadmaster.judge.problem import ranks
-from loadmaster.running import emulated
-from loadmaster.running.compiled import compile_plan
+from loadmaster.running.devices import emulated
+from loadmaster.running.devices.compiled import compile_plan
 
 FOUR = "4xV100-PCIe"
 
@@ -128,7 +128,8 @@ def test_a_device_that_waits_in_vain_ends_the_run_and_says_what_for(monkeypatch)
     monkeypatch.setattr(emulated, "PATIENCE", 0.2)
     none = np.empty(0, dtype=np.int32)
     monkeypatch.setattr(
-        "loadmaster.running.compiled.Compiled.sent_after", lambda self, device: (none, (none, none))
+        "loadmaster.running.devices.compiled.Compiled.sent_after",
+        lambda self, device: (none, (none, none)),
     )
     plan = with_devices(graph_of({"a": 1, "b": 1}, [("a", "b", 8)]), [0, 1], ms_mesh(2))
     with pytest.raises(

@@ -15,9 +15,9 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.costs.program import program_costs
 from loadmaster.judge.problem import Problem
-from loadmaster.running.document import measured_of_document
-from loadmaster.running.measured import Measured, Steps
-from loadmaster.running.summary import summary_document
+from loadmaster.running.measured.document import measured_of_document
+from loadmaster.running.measured.measured import Measured, Steps
+from loadmaster.running.measured.summary import summary_document
 
 GRAPH = graph_of({"a": 1, "b": 2, "c": 3}, [("a", "b", 4), ("a", "c", 4)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.running.onnx_buffers import buffers
+from loadmaster.running.onnx.buffers import buffers
 
 
 @st.composite

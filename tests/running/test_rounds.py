@@ -11,7 +11,7 @@ from ran import measured
 
 import loadmaster as lm
 from loadmaster.base.errors import BusyError, InputError
-from loadmaster.running.rounds import interleaved, interval, joined, refuse_if_busy
+from loadmaster.running.measured.rounds import interleaved, interval, joined, refuse_if_busy
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.cli import main
-from loadmaster.running.measured import Measured
-from loadmaster.running.models import built
+from loadmaster.running.measured.measured import Measured
+from loadmaster.running.tape.models import built
 
 QUICK = ("--emulate", "--seconds", "5ms", "--steps", "2")
 

@@ -15,9 +15,9 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, placements
 
 import loadmaster as lm
 from loadmaster.readers.examples import EXAMPLES
-from loadmaster.running.compiled import compile_plan
-from loadmaster.running.emulated import held_channels
-from loadmaster.running.streams import StreamProgram, What, stream_program
+from loadmaster.running.devices.compiled import compile_plan
+from loadmaster.running.devices.emulated import held_channels
+from loadmaster.running.devices.streams import StreamProgram, What, stream_program
 
 FOUR = "4xV100-PCIe"
 

@@ -11,7 +11,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.model.made_anew import Segments
 from loadmaster.rules.layer_list import LayerList
-from loadmaster.strategies.targets.checkpointing import level_of, selected
+from loadmaster.systems.torchtitan.checkpointing import level_of, selected
 
 
 def layered(kinds, layers=2):

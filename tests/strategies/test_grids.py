@@ -14,8 +14,8 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import Mesh
-from loadmaster.strategies.targets.grids import Asked, Grid, Grids
-from loadmaster.strategies.targets.layered import listed_layers
+from loadmaster.systems.shared.grids import Asked, Grid, Grids
+from loadmaster.systems.shared.layered import listed_layers
 
 CLUSTER = "8xV100-NVLink"
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.readers.max_load import MaxLoad
+from loadmaster.readers.planners.max_load import MaxLoad
 from loadmaster.strategies.pipelines.max_load import Split, loads, split
 
 INF = float("inf")

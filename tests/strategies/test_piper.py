@@ -18,7 +18,7 @@ from trained import linears
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.readers.piper import Piper
+from loadmaster.readers.planners.piper import Piper
 from loadmaster.strategies.pipelines.piper import PiperStages, costs, stages
 from loadmaster.strategies.pipelines.piper_inputs import widths
 from loadmaster.strategies.pipelines.space import Space

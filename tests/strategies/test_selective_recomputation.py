@@ -10,8 +10,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.sharding.structure import Structure
-from loadmaster.strategies.targets.again import Again, worthwhile
-from loadmaster.strategies.targets.megatron_modules import lines_of_modules
+from loadmaster.systems.megatron.modules import lines_of_modules
+from loadmaster.systems.shared.again import Again, worthwhile
 
 GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2, "virtual": 1}
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from loadmaster.running.compiled import Compiled
+from loadmaster.running.devices.compiled import Compiled
 
 
 class Interpreter:

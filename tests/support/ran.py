@@ -11,7 +11,7 @@ import loadmaster as lm
 from loadmaster.costs.program import program_costs
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import run
-from loadmaster.running.measured import Measured, Steps
+from loadmaster.running.measured.measured import Measured, Steps
 
 
 def steps_of(plan: lm.Plan, seconds: list[float], stretch: float = 1.0) -> Steps:

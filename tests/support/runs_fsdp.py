@@ -7,7 +7,7 @@ import torch.distributed as dist
 from gloo_steps import assert_same, functions, on_processes, share, whole_step
 from target_models import built
 
-from loadmaster.writers.targets.fsdp import shards
+from loadmaster.systems.fsdp.write import shards
 
 #: What wrappers of recomputation put into names.
 _WRAPPER = "_checkpoint_wrapped_module."

@@ -24,8 +24,8 @@ from loadmaster.dimensions.form import (
     Form,
 )
 from loadmaster.fast import COLLECTIVES
-from loadmaster.running.calls import Call, Ref
-from loadmaster.running.tape import Tape
+from loadmaster.running.tape.calls import Call, Ref
+from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.conversions import UPDATED, Conversions
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lays import lays_of, part_weights

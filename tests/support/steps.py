@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_models import LSTM, BertMini, Model, ResNet18
 
-from loadmaster.running.replay import seed_of
+from loadmaster.running.tape.replay import seed_of
 
 
 class Cells(nn.Module):

@@ -21,8 +21,9 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import main
 from loadmaster.plans.segments import Segments
-from loadmaster.writers.targets.export import TARGETS, export
-from loadmaster.writers.targets.refusal import refusal
+from loadmaster.systems import TARGETS as SYSTEMS
+from loadmaster.systems.shared.refusal import refusal
+from loadmaster.writers.export import TARGETS, export
 
 HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
 
@@ -544,8 +545,8 @@ def test_a_plan_for_no_target_must_be_told_what_to_write_it_as(tmp_path, capsys,
 def test_what_targets_make_of_a_plan_is_listed(capsys):
     assert main(["targets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {*TARGETS, *lm.strategies.TARGETS}
-    for name, target in lm.strategies.TARGETS.items():
+    assert set(listed) == {*TARGETS, *SYSTEMS}
+    for name, target in SYSTEMS.items():
         assert listed[name]["semantics"]["unit"] == target.semantics.unit
         assert main(["targets", name]) == 0
         assert target.semantics.moves in capsys.readouterr().out

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.readers import chakra_et
-from loadmaster.readers.chakra_protos import (
+from loadmaster.readers.chakra import execution_traces as chakra_et
+from loadmaster.readers.chakra.protos import (
     NODE_TYPES,
     attributes,
     classes,

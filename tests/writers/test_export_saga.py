@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.readers import saga
+from loadmaster.readers.planners import saga
 
 #: A problem instance that SAGA 2.1 generated and saved: an out-tree of 15 tasks on 5 nodes.
 SAVED = ROOT / "tests" / "readers" / "data" / "saga_out_tree.json"

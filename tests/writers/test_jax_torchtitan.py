@@ -11,7 +11,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.strategies.sharding.structure import Structure
-from loadmaster.writers.targets.jax_constraints import constrained
+from loadmaster.systems.jax.constraints import constrained
 
 
 def read(text):

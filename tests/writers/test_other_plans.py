@@ -8,7 +8,7 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.writers.targets.export import export
+from loadmaster.writers.export import export
 
 
 @cache

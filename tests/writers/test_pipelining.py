@@ -15,7 +15,7 @@ from target_models import graph_of  # noqa: E402
 import loadmaster as lm  # noqa: E402
 from loadmaster.model.micro import NAMED  # noqa: E402
 from loadmaster.strategies.pipelines.schedules import actions, windows  # noqa: E402
-from loadmaster.writers.targets.torch_pipelining import SCHEDULES  # noqa: E402
+from loadmaster.systems.pipelining.write import SCHEDULES  # noqa: E402
 
 
 def test_a_step_by_each_schedule_has_the_numbers_of_the_whole_model():

@@ -19,8 +19,9 @@ from target_models import EXAMPLES, MODULES, PACKAGES, graph_of, onnx_file  # no
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
-from loadmaster.writers.targets.export import TARGETS as WRITTEN  # noqa: E402
-from loadmaster.writers.targets.export import export  # noqa: E402
+from loadmaster.systems import TARGETS as SYSTEMS  # noqa: E402
+from loadmaster.writers.export import TARGETS as WRITTEN  # noqa: E402
+from loadmaster.writers.export import export  # noqa: E402
 
 CASES = tomllib.loads((Path(__file__).parents[1] / "targets.toml").read_text()).get("case", [])
 
@@ -41,14 +42,14 @@ def test_the_table_is_of_known_targets_and_models():
         assert set(case) <= set(KEYS), case
         assert {key for key, needed in KEYS.items() if needed} <= set(case), case
         assert ("runs" in case) != ("refused" in case), case
-        assert case["target"] in lm.strategies.TARGETS, case
+        assert case["target"] in SYSTEMS, case
         assert case["model"] in (*MODULES, *EXAMPLES), case
         if case.get("runs"):
             assert find_spec(runner(case)), f"{case}: tests/support/{runner(case)}.py is not there"
 
 
 def test_every_target_that_is_planned_for_has_every_model():
-    for target in lm.strategies.TARGETS:
+    for target in SYSTEMS:
         tried = {case["model"] for case in CASES if case["target"] == target}
         assert tried == {*MODULES, *EXAMPLES}, target
 

@@ -83,7 +83,7 @@ def _examples() -> Iterable[str]:
 
 
 def _targets() -> Iterable[str]:
-    from loadmaster.strategies.targets.base import TARGETS
+    from loadmaster.systems.registry import TARGETS
 
     return TARGETS
 

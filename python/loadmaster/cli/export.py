@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.writers import check_onnx
-    from loadmaster.writers.targets.export import TARGETS, export, target_for
+    from loadmaster.writers.export import TARGETS, export, target_for
 
     path = None if arguments.output == "-" else arguments.output
     names = _names(arguments.name)

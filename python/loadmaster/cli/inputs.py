@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.model.recipe import Recipe
     from loadmaster.plans.plan import Plan
     from loadmaster.rules.constraints import Constraints
-    from loadmaster.running.measured import Measured
+    from loadmaster.running.measured.measured import Measured
 
 #: Arguments that say how a file is read.
 _READING = (
@@ -44,7 +44,7 @@ def graph(
 
     source = source or arguments.graph
     if is_spec(source):
-        from loadmaster.running.models import captured_model
+        from loadmaster.running.tape.models import captured_model
 
         if given := [flag for flag in _READING if getattr(arguments, flag, None)]:
             flags = ", ".join("--" + flag.replace("_", "-") for flag in given)
@@ -103,7 +103,7 @@ def saved(
     """A saved plan or run; it must be for the graph and for the cluster, if given."""
     from loadmaster.base.files import parse_json, read_bytes
     from loadmaster.plans.document import plan_of_document
-    from loadmaster.running.document import is_measured, measured_of_document
+    from loadmaster.running.measured.document import is_measured, measured_of_document
 
     document = parse_json(read_bytes(path), path)
     of_document = measured_of_document if is_measured(document) else plan_of_document
@@ -112,7 +112,7 @@ def saved(
 
 def plan(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None) -> Plan:
     """A saved plan, or that of a saved run, as it was predicted."""
-    from loadmaster.running.measured import Measured
+    from loadmaster.running.measured.measured import Measured
 
     found = saved(path, graph, cluster)
     return found.plan if isinstance(found, Measured) else found
@@ -120,7 +120,7 @@ def plan(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None
 
 def seen(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None) -> Plan:
     """A saved plan as it was predicted, or that of a saved run as it was measured."""
-    from loadmaster.running.measured import Measured
+    from loadmaster.running.measured.measured import Measured
 
     found = saved(path, graph, cluster)
     return found.seen if isinstance(found, Measured) else found
@@ -220,9 +220,10 @@ def check_planners(
     given: before a model is captured.
     """
     from loadmaster.strategies.registry import function_of, options_of
-    from loadmaster.strategies.targets.base import target_of
+    from loadmaster.systems.registry import check_no_target, target_of
 
     for name in methods:
+        check_no_target(name)
         if options is None:
             options_of(name)
         else:

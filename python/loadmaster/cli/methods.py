@@ -27,8 +27,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Lists all in a line each, or says what one takes; with --cite, their papers."""
     from loadmaster.strategies.papers import bibtex, papers_of
     from loadmaster.strategies.registry import METHODS, options_of
+    from loadmaster.systems.registry import check_no_target
 
     chosen = list(METHODS) if arguments.name is None else [arguments.name]
+    for name in chosen:
+        check_no_target(name)
     takes = {name: options_of(name) for name in chosen}
     if arguments.cite:
         put(bibtex(chosen))

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Places by the methods to compare with, and writes the page."""
     from loadmaster.base.progress import Incumbent
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.running.measured import Measured
+    from loadmaster.running.measured.measured import Measured
     from loadmaster.tasks.place import compare
     from loadmaster.writers.report import check_plotly
 

@@ -18,9 +18,9 @@ from loadmaster.cli.printing import (
 
 if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
-    from loadmaster.running.adapt import Adapted
-    from loadmaster.running.measured import Measured
-    from loadmaster.running.rounds import Runner
+    from loadmaster.running.measured.adapt import Adapted
+    from loadmaster.running.measured.measured import Measured
+    from loadmaster.running.measured.rounds import Runner
 
 
 def add(commands: Any) -> None:
@@ -77,8 +77,8 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Runs the plan, writes what was asked for, and sums the run up."""
     from loadmaster.cli.progress import ProgressLine
-    from loadmaster.running.adapt import adapt
-    from loadmaster.running.summary import summary_document
+    from loadmaster.running.measured.adapt import adapt
+    from loadmaster.running.measured.summary import summary_document
 
     drawn = arguments.timeline, arguments.pipeline
     check_targets(arguments.output, arguments.trace, pictures=drawn)
@@ -109,8 +109,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _runner(arguments: argparse.Namespace, plan: Plan) -> Runner:
-    from loadmaster.running.models import recorded_model
     from loadmaster.running.runners import emulating, running
+    from loadmaster.running.tape.models import recorded_model
 
     if arguments.emulate:
         if arguments.on:

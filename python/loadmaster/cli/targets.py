@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Lists all in a line each, or says what one makes of a plan."""
     from loadmaster.base.errors import InputError
     from loadmaster.base.text import meant
-    from loadmaster.strategies.targets.base import TARGETS
-    from loadmaster.writers.targets.export import TARGETS as WRITTEN
+    from loadmaster.systems.registry import TARGETS
+    from loadmaster.writers.export import TARGETS as WRITTEN
 
     known = list(dict.fromkeys([*WRITTEN, *TARGETS]))
     if arguments.target is not None and arguments.target not in known:

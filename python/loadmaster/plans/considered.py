@@ -12,7 +12,6 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import mesh_in_words
 from loadmaster.strategies.candidate import KINDS, Best, fullest
 from loadmaster.strategies.registry import DEFAULT
-from loadmaster.strategies.targets.base import TARGETS
 
 #: What no method considers; systems have limits of their own.
 _NEVER = "offloading, lower precision; `loadmaster advise` has what each system can run"
@@ -175,8 +174,8 @@ def not_considered(plan: Plan) -> str:
     if plan.cluster.n_devices == 1:
         return ""
     if plan.target is not None:
-        splits = TARGETS[plan.target].semantics.splits
-        return f"what the target {plan.target} cannot run; it may split {splits}"
+        limits = [f"{kind}; {why}" for kind, why in plan.left_out]
+        return limits[0] if limits else f"what the target {plan.target} cannot run"
     if plan.method == DEFAULT:
         reasons: dict[str, list[str]] = {}
         for kind, why in plan.left_out:

@@ -101,7 +101,7 @@ class Plan(Printed):
         Of a plan read from a document of version 1 that was for a transformed graph: the digest of
         the user's graph, which that document did not hold. :attr:`graph` is the transformed one.
     target : str or None
-        The system that it was made for, by a name in :data:`loadmaster.strategies.TARGETS`.
+        The system that it was made for, by a name in :data:`loadmaster.systems.TARGETS`.
     observed : Simulation or None
         What was measured of it; None: it was simulated.
     """

@@ -11,15 +11,15 @@ from loadmaster.base import checks
 from loadmaster.base.errors import importing
 from loadmaster.base.warnings import warn
 from loadmaster.plans.plan import Plan
-from loadmaster.running.measured import Measured
-from loadmaster.running.places import are_apart, places_of
-from loadmaster.running.rounds import Session
-from loadmaster.running.tape import Tape
+from loadmaster.running.devices.places import are_apart, places_of
+from loadmaster.running.measured.measured import Measured
+from loadmaster.running.measured.rounds import Session
+from loadmaster.running.tape.tape import Tape
 
 if TYPE_CHECKING:
-    from loadmaster.running.cuda import Cuda
-    from loadmaster.running.processes import Processes
-    from loadmaster.running.threads import Threads
+    from loadmaster.running.devices.cuda import Cuda
+    from loadmaster.running.devices.processes import Processes
+    from loadmaster.running.devices.threads import Threads
 
 #: Steps before those that are measured: memory is warm after them.
 WARM_UP = 2
@@ -125,12 +125,12 @@ def started(
     ``devices.fetch(["loss"])`` gives outputs of the last step, by the names of the tape's.
     """
     with importing("torch", "torch", "running a plan"):
-        from loadmaster.running.crew import Given
-        from loadmaster.running.cuda import Cuda
-        from loadmaster.running.processes import Processes
-        from loadmaster.running.threads import Threads
-        from loadmaster.running.transformed import transformed
-        from loadmaster.running.wiring import Wiring, check_graph
+        from loadmaster.running.devices.crew import Given
+        from loadmaster.running.devices.cuda import Cuda
+        from loadmaster.running.devices.processes import Processes
+        from loadmaster.running.devices.threads import Threads
+        from loadmaster.running.devices.wiring import Wiring, check_graph
+        from loadmaster.running.parallel.transformed import transformed
 
     checks.positive("patience", patience)
     places = places_of(plan.cluster, on)

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.plans.plan import Plan
-from loadmaster.running.rounds import Runner, Session
+from loadmaster.running.measured.rounds import Runner, Session
 
 if TYPE_CHECKING:
-    from loadmaster.running.tape import Tape
+    from loadmaster.running.tape.tape import Tape
 
 
 def emulating(**options: Any) -> Runner:
     """Runs plans on emulated devices, with these options of :func:`loadmaster.emulate`."""
-    from loadmaster.running.emulated import emulate
+    from loadmaster.running.devices.emulated import emulate
 
     @contextmanager
     def ready(plan: Plan) -> Iterator[Session]:

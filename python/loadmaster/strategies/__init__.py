@@ -8,9 +8,8 @@ from typing import Any
 from loadmaster.judge.assignment import Assignment
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import METHODS, Method, strategy
-from loadmaster.strategies.targets.base import TARGETS
 
-__all__ = ["METHODS", "TARGETS", "Assignment", "Candidate", "Method", "strategy"]
+__all__ = ["METHODS", "Assignment", "Candidate", "Method", "strategy"]
 
 
 def __getattr__(name: str) -> Any:

@@ -193,11 +193,7 @@ def options_of(method: str) -> list[str]:
         An unknown method.
     """
     if not isinstance(method, str) or method not in METHODS:
-        from loadmaster.strategies.targets.base import TARGETS
-
-        is_target = isinstance(method, str) and method in TARGETS
-        other = f"; {method} is a target (--target {method})" if is_target else ""
-        raise InputError(f"no method is named {method!r}{other or meant(method, METHODS)}")
+        raise InputError(f"no method is named {method!r}{meant(method, METHODS)}")
     return [name for name in keywords(METHODS[method][0]) if name not in PASSED_ON]
 
 

@@ -12,7 +12,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
 from loadmaster.strategies.registry import DEFAULT
-from loadmaster.strategies.targets.base import TARGETS, target_of
+from loadmaster.systems.registry import TARGETS, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import plan_for
 
@@ -44,7 +44,7 @@ def advise(
     costs : optional
         As for :func:`loadmaster.place`.
     targets : iterable of str, optional
-        Systems to plan for, by their names in :data:`loadmaster.strategies.TARGETS`. If absent:
+        Systems to plan for, by their names in :data:`loadmaster.systems.TARGETS`. If absent:
         those that run models of the framework that the graph is from.
     progress : callable, optional
         As for :func:`loadmaster.place`; stages stand behind the target and its number.

@@ -29,7 +29,7 @@ from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
 from loadmaster.strategies.registry import DEFAULT, Method
-from loadmaster.strategies.targets.base import target_of
+from loadmaster.systems.registry import target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import place, plan_for
 

@@ -43,8 +43,8 @@ from loadmaster.strategies.registry import (
     rivals_in_stages,
     takes,
 )
-from loadmaster.strategies.targets.base import target_of
 from loadmaster.strategies.warm import as_candidates, carried_over
+from loadmaster.systems.registry import check_no_target, limits_of, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 
 OnOom = Literal["error", "best_effort"]
@@ -115,7 +115,7 @@ def place(
         devices share the experts of a mixture: 1 or more. If absent: what the recipe says, else 1,
         tokens spread evenly. A plan that shares experts says which it took.
     target : str, optional
-        The system that will run the plan, by a name in :data:`loadmaster.strategies.TARGETS`. The
+        The system that will run the plan, by a name in :data:`loadmaster.systems.TARGETS`. The
         plan is then made within what that system can run, and priced as it runs it; there is no
         ``method``, and ``options`` are those of the target. What was planned for a target is
         exported to it.
@@ -167,6 +167,7 @@ def place(
         if method == DEFAULT:
             method = "sharded" if recipe.is_open else "recipe"
     if target is None:
+        check_no_target(method)
         function_of(method, options)  # Refuses the impossible before any work.
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     began = time.perf_counter()
@@ -284,7 +285,8 @@ def plan_for(
     if warm_start is not None:
         candidate = candidate.noted(_began_with(problem, warm_start))
     plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
-    plan = replace(plan, target=target, left_out=made.left_out)
+    left_out = made.left_out if target is None else limits_of(target)
+    plan = replace(plan, target=target, left_out=left_out)
     told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
     return plan
 
@@ -294,6 +296,7 @@ def _planner(
 ) -> tuple[Callable[..., Candidate], Problem]:
     """What plans, and the problem at the prices that it plans by."""
     if target is None:
+        check_no_target(method)
         return function_of(method, options), given
     found = target_of(target)
     found.check_framework(given.model)
@@ -532,6 +535,9 @@ def compare(
     failures: dict[str, str] = {}
     wrong: list[InputError] = []
     shared = as_costs(costs, graph, cluster)
+    methods = list(methods)
+    for method in methods:
+        check_no_target(method)
     takes = {method: options_of(method) for method in methods}
     for name in options:
         if not any(name in known for known in takes.values()):

@@ -50,7 +50,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import function_of
-from loadmaster.strategies.targets.base import target_of
+from loadmaster.systems.registry import check_no_target, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import TARGET, named, place
 from loadmaster.tasks.sweep_table import Key, Row, Table
@@ -400,6 +400,7 @@ def _method(given: Any) -> tuple[str, dict[str, Any]]:
     if "target" in how:
         target_of(how["target"]).checked(own)
     else:
+        check_no_target(name)
         function_of(name, own)
     return name, options
 

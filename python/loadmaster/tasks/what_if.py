@@ -33,8 +33,8 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.streams import busy_shares, rate_in_words
 from loadmaster.plans.summary import document, title
 from loadmaster.rules.binding import bind
-from loadmaster.strategies.targets.base import target_of
 from loadmaster.strategies.warm import NOWHERE, carried_over
+from loadmaster.systems.registry import target_of
 from loadmaster.tasks.place import plan_for
 
 #: Name of the scenario that all others are compared with: today's cluster.

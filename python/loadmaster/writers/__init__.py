@@ -10,30 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadmaster.running.onnx_check import check_onnx
-    from loadmaster.running.onnx_processes import OnnxProcesses
-    from loadmaster.running.onnx_segments import OnnxSegments
+    from loadmaster.running.onnx.check import check_onnx
+    from loadmaster.running.onnx.processes import OnnxProcesses
+    from loadmaster.running.onnx.segments import OnnxSegments
+    from loadmaster.systems.accelerate.write import device_map, max_memory
+    from loadmaster.systems.chakra.write import chakra
+    from loadmaster.systems.ddp.write import ddp
+    from loadmaster.systems.deepspeed.write import deepspeed
+    from loadmaster.systems.dtensor.write import dtensor
+    from loadmaster.systems.eager.write import fx, fx_split
+    from loadmaster.systems.fsdp.write import fsdp
+    from loadmaster.systems.jax.write import jax
+    from loadmaster.systems.llama_cpp.write import llama_cpp
+    from loadmaster.systems.megatron.write import megatron
+    from loadmaster.systems.model_explorer.write import model_explorer, model_explorer_graph
+    from loadmaster.systems.onnx.annotations import onnx_annotated
+    from loadmaster.systems.onnx.write import onnx
+    from loadmaster.systems.openvino.write import openvino
+    from loadmaster.systems.pipelining.write import pipelining
+    from loadmaster.systems.saga.write import saga, saga_schedule
+    from loadmaster.systems.tensorflow.write import tensorflow, tensorflow_graph
+    from loadmaster.systems.torchtitan.write import torchtitan
+    from loadmaster.systems.vllm.write import vllm
     from loadmaster.writers.pictures.drawings import dot, graphml
     from loadmaster.writers.pictures.trace import write_trace as perfetto
-    from loadmaster.writers.targets.chakra_traces import chakra
-    from loadmaster.writers.targets.ddp import ddp
-    from loadmaster.writers.targets.deepspeed import deepspeed
-    from loadmaster.writers.targets.dtensor_plan import dtensor
-    from loadmaster.writers.targets.fsdp import fsdp
-    from loadmaster.writers.targets.huggingface import device_map, max_memory
-    from loadmaster.writers.targets.jax_shardings import jax
-    from loadmaster.writers.targets.llama_cpp_split import llama_cpp
-    from loadmaster.writers.targets.megatron_layout import megatron
-    from loadmaster.writers.targets.model_explorer_data import model_explorer, model_explorer_graph
-    from loadmaster.writers.targets.onnx_annotations import onnx_annotated
-    from loadmaster.writers.targets.onnx_segments import onnx
-    from loadmaster.writers.targets.openvino_affinity import openvino
-    from loadmaster.writers.targets.saga_schedule import saga, saga_schedule
-    from loadmaster.writers.targets.tensorflow_devices import tensorflow, tensorflow_graph
-    from loadmaster.writers.targets.torch_fx import fx, fx_split
-    from loadmaster.writers.targets.torch_pipelining import pipelining
-    from loadmaster.writers.targets.torchtitan_config import torchtitan
-    from loadmaster.writers.targets.vllm_layers import vllm
 
 __all__ = [
     "OnnxProcesses",
@@ -68,38 +68,38 @@ __all__ = [
     "vllm",
 ]
 
-#: Module of each name, from here, and its name there where that is another.
+#: Module of each name, and its name there where that is another.
 _HOMES = {
-    "OnnxProcesses": ".running.onnx_processes",
-    "OnnxSegments": ".running.onnx_segments",
-    "chakra": "targets.chakra_traces",
-    "check_onnx": ".running.onnx_check",
-    "ddp": "targets.ddp",
-    "deepspeed": "targets.deepspeed",
-    "device_map": "targets.huggingface",
-    "dot": "pictures.drawings",
-    "fsdp": "targets.fsdp",
-    "dtensor": "targets.dtensor_plan",
-    "fx": "targets.torch_fx",
-    "fx_split": "targets.torch_fx",
-    "graphml": "pictures.drawings",
-    "jax": "targets.jax_shardings",
-    "llama_cpp": "targets.llama_cpp_split",
-    "max_memory": "targets.huggingface",
-    "megatron": "targets.megatron_layout",
-    "model_explorer": "targets.model_explorer_data",
-    "model_explorer_graph": "targets.model_explorer_data",
-    "onnx": "targets.onnx_segments",
-    "onnx_annotated": "targets.onnx_annotations",
-    "openvino": "targets.openvino_affinity",
-    "perfetto": "pictures.trace:write_trace",
-    "pipelining": "targets.torch_pipelining",
-    "saga": "targets.saga_schedule",
-    "saga_schedule": "targets.saga_schedule",
-    "tensorflow": "targets.tensorflow_devices",
-    "tensorflow_graph": "targets.tensorflow_devices",
-    "torchtitan": "targets.torchtitan_config",
-    "vllm": "targets.vllm_layers",
+    "OnnxProcesses": "running.onnx.processes",
+    "OnnxSegments": "running.onnx.segments",
+    "chakra": "systems.chakra.write",
+    "check_onnx": "running.onnx.check",
+    "ddp": "systems.ddp.write",
+    "deepspeed": "systems.deepspeed.write",
+    "device_map": "systems.accelerate.write",
+    "dot": "writers.pictures.drawings",
+    "dtensor": "systems.dtensor.write",
+    "fsdp": "systems.fsdp.write",
+    "fx": "systems.eager.write",
+    "fx_split": "systems.eager.write",
+    "graphml": "writers.pictures.drawings",
+    "jax": "systems.jax.write",
+    "llama_cpp": "systems.llama_cpp.write",
+    "max_memory": "systems.accelerate.write",
+    "megatron": "systems.megatron.write",
+    "model_explorer": "systems.model_explorer.write",
+    "model_explorer_graph": "systems.model_explorer.write",
+    "onnx": "systems.onnx.write",
+    "onnx_annotated": "systems.onnx.annotations",
+    "openvino": "systems.openvino.write",
+    "perfetto": "writers.pictures.trace:write_trace",
+    "pipelining": "systems.pipelining.write",
+    "saga": "systems.saga.write",
+    "saga_schedule": "systems.saga.write",
+    "tensorflow": "systems.tensorflow.write",
+    "tensorflow_graph": "systems.tensorflow.write",
+    "torchtitan": "systems.torchtitan.write",
+    "vllm": "systems.vllm.write",
 }
 
 
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, there = _HOMES[name].partition(":")
-    return getattr(import_module(f".{module}", __name__), there or name)
+    return getattr(import_module(f"loadmaster.{module}"), there or name)
 
 
 def __dir__() -> list[str]:

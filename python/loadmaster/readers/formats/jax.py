@@ -30,7 +30,9 @@ reader(
     "jaxpr",
     "a jaxpr (jax.make_jaxpr(f)(*arguments))",
     accepts=lambda program: type(program).__name__ == "ClosedJaxpr",
-)(Later("jaxpr:read"))
-reader("stablehlo", "StableHLO", recognises=_is_stablehlo)(Later("stablehlo:read"))
-reader("hlo", "HLO", recognises=_is_hlo)(Later("hlo:read"))
-profile_reader("jax-trace", "a profiler trace of JAX", recognises=_is_trace)(Later("hlo:profile"))
+)(Later("xla.jaxpr:read"))
+reader("stablehlo", "StableHLO", recognises=_is_stablehlo)(Later("xla.stablehlo:read"))
+reader("hlo", "HLO", recognises=_is_hlo)(Later("xla.hlo:read"))
+profile_reader("jax-trace", "a profiler trace of JAX", recognises=_is_trace)(
+    Later("xla.hlo:profile")
+)

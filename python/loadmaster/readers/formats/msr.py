@@ -8,4 +8,4 @@ reader(
     "msr-fiddle",
     "the msr-fiddle benchmark",
     recognises=lambda file: file.has_keys("maxFPGAs", "nodes"),
-)(Later("msr:read"))
+)(Later("planners.msr:read"))

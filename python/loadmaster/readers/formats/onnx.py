@@ -27,9 +27,9 @@ def _is_measured_model(file: File) -> bool:
 
 
 reader("onnx-measured", "an ONNX model", recognises=_is_measured_model, is_last=True)(
-    Later("ort_profile:read")
+    Later("onnx.profile:read")
 )
-reader("onnx", "an ONNX model", recognises=_is_model, is_last=True)(Later("onnx:read"))
+reader("onnx", "an ONNX model", recognises=_is_model, is_last=True)(Later("onnx.model:read"))
 profile_reader("onnx-runtime", "an ONNX Runtime profile", recognises=_is_profile)(
-    Later("ort_profile:profile")
+    Later("onnx.profile:profile")
 )

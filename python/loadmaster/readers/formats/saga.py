@@ -10,4 +10,4 @@ def is_saga(file: File) -> bool:
     return file.has_keys("task_graph", "tasks")
 
 
-reader("saga", "a problem instance of SAGA", recognises=is_saga)(Later("saga:read"))
+reader("saga", "a problem instance of SAGA", recognises=is_saga)(Later("planners.saga:read"))

@@ -7,7 +7,7 @@ from loadmaster.readers.registry import File, Later, profile_reader, reader
 
 
 def _is_graph(file: File) -> bool:
-    from loadmaster.readers.tensorflow_protos import may_be_graph, may_be_saved_model, may_be_text
+    from loadmaster.readers.tensorflow.protos import may_be_graph, may_be_saved_model, may_be_text
 
     head = file.head
     if head[:1] == b"\n" and file.text[:1] in (b"{", b"["):
@@ -20,5 +20,7 @@ def _is_run(file: File) -> bool:
     return file.text[:1] not in (b"{", b"[") and b"\0" in file.head
 
 
-reader("tensorflow", "a TensorFlow graph", recognises=_is_graph)(Later("tensorflow:read"))
-profile_reader("tensorflow", "RunMetadata", recognises=_is_run)(Later("tensorflow:profile"))
+reader("tensorflow", "a TensorFlow graph", recognises=_is_graph)(Later("tensorflow.graph_def:read"))
+profile_reader("tensorflow", "RunMetadata", recognises=_is_run)(
+    Later("tensorflow.graph_def:profile")
+)

@@ -16,9 +16,9 @@ reader(
     "torch-export",
     "a program of torch.export",
     recognises=lambda file: file.head.startswith(ZIP_MAGIC),
-)(Later("torch_export:read"))
+)(Later("pytorch.export:read"))
 reader(
     "torch",
     "a program of PyTorch (torch.fx.GraphModule, torch.export.ExportedProgram)",
     accepts=_is_program,
-)(Later("torch_fx:read"))
+)(Later("pytorch.fx:read"))

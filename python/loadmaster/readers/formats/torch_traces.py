@@ -9,8 +9,8 @@ def _is_kineto(file: File) -> bool:
     return file.has_keys("traceEvents")
 
 
-reader("kineto", "a Kineto trace", recognises=_is_kineto)(Later("kineto:read"))
+reader("kineto", "a Kineto trace", recognises=_is_kineto)(Later("pytorch.kineto:read"))
 reader("chakra", "an execution trace", recognises=lambda file: file.has_keys("schema", "nodes"))(
-    Later("chakra:read")
+    Later("pytorch.execution_trace:read")
 )
-profile_reader("kineto", "a Kineto trace", recognises=_is_kineto)(Later("kineto:profile"))
+profile_reader("kineto", "a Kineto trace", recognises=_is_kineto)(Later("pytorch.kineto:profile"))

@@ -24,7 +24,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import format_bytes
 from loadmaster.judge.problem import Problem
 from loadmaster.model.orders import frugal_order, program_order
-from loadmaster.readers.max_load import MaxLoad
+from loadmaster.readers.planners.max_load import MaxLoad
 from loadmaster.rules.stages import knots
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers, in_stages

@@ -23,7 +23,7 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.problem import Problem
 from loadmaster.model.micro import Micro
 from loadmaster.model.orders import program_order
-from loadmaster.readers.piper import Piper
+from loadmaster.readers.planners.piper import Piper
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers, told
 from loadmaster.strategies.pipelines.piped import piped, with_recipe

@@ -24,7 +24,7 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh, Recipe
-from loadmaster.readers.piper import Piper
+from loadmaster.readers.planners.piper import Piper
 from loadmaster.strategies.pipelines.baselines import PER_STAGE
 from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.space import Space

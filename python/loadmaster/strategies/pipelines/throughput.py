@@ -19,7 +19,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.model.orders import program_order
-from loadmaster.readers.max_load import MaxLoad
+from loadmaster.readers.planners.max_load import MaxLoad
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.balance import Balance
 from loadmaster.strategies.pipelines.lines import Line, lines

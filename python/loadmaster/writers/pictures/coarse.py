@@ -12,11 +12,12 @@ import os
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadmaster.base.colours import colour
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.coarsening import Coarse
-from loadmaster.writers.pictures.graph_files import colour, dot_text, graphml_text
+from loadmaster.writers.pictures.graph_files import dot_text, graphml_text
 
 
 def to_dot(coarse: Coarse, devices: ArrayLike | None = None) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from loadmaster.base.colours import colour
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import title
-from loadmaster.writers.pictures.graph_files import colour, dot_text, graphml_text
+from loadmaster.writers.pictures.graph_files import dot_text, graphml_text
 
 
 def dot(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:

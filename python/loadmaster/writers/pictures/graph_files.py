@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-#: A colour per device, told apart by most people (Okabe and Ito); more devices go round again.
-COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#bbbbbb")
-NO_DEVICE = "#eeeeee"
-
 #: GraphML's name of a type.
 _KINDS = {str: "string", float: "double", int: "long"}
 
 Attributes = Mapping[str, object]
-
-
-def colour(device: int) -> str:
-    """The colour of a device; -1: none."""
-    return NO_DEVICE if device < 0 else COLOURS[device % len(COLOURS)]
 
 
 def dot_text(

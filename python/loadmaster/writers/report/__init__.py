@@ -20,8 +20,8 @@ from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.recipe_tables import BYTES, byte_rows, module_rows
 from loadmaster.plans.summary import title
-from loadmaster.running.measured import Measured
-from loadmaster.running.summary import lead
+from loadmaster.running.measured.measured import Measured
+from loadmaster.running.measured.summary import lead
 from loadmaster.writers.pictures.pipeline import is_pipeline
 from loadmaster.writers.report import chain, markup, measures
 from loadmaster.writers.report.beside import (

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.running.account import Account, signed
-from loadmaster.running.measured import Measured
-from loadmaster.running.ratios import HEAD
+from loadmaster.running.measured.account import Account, signed
+from loadmaster.running.measured.measured import Measured
+from loadmaster.running.measured.ratios import HEAD
 from loadmaster.writers.pictures.bars import Pixels, merged, shades
 from loadmaster.writers.pictures.lanes import Lane, lanes_of
 from loadmaster.writers.report.markup import Figure

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from loadmaster.base.units import format_bytes
 from loadmaster.plans.plan import Plan
-from loadmaster.running.measured import Measured
+from loadmaster.running.measured.measured import Measured
 from loadmaster.writers.pictures.bars import shades
 from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages

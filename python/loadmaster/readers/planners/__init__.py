@@ -1,0 +1,1 @@
+"""Inputs and instances of other planners and schedulers."""

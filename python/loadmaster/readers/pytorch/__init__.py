@@ -1,0 +1,1 @@
+"""PyTorch: modules captured, programs exported, traces."""

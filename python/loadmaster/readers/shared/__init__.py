@@ -1,0 +1,1 @@
+"""Parts that readers of several frameworks share."""

@@ -1,0 +1,1 @@
+"""JAX and XLA: jaxprs, StableHLO, HLO, and traces of JAX's profiler."""

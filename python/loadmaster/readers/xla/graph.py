@@ -1,0 +1,584 @@
+"""The graph of a program for XLA: calls inlined, loops counted, costs and edges per op.
+
+How control flow is shown, and why:
+
+* A *call* disappears. Its body stands where it was called, and its name goes into the ops' paths.
+* A *loop* (scan, while) stands for all of its trips: one op per op of its body, which costs what
+  all trips cost. XLA runs a loop on one device, so the loop's ops are colocated. A first op waits
+  for all that the loop takes, and allocates what the loop returns: final carried values and stacked
+  outputs, which are alive while the loop runs. A last op waits for the body. What ops read after
+  the loop is a view of the first op that waits for the last op. The back edge, from one trip to the
+  next, is left out. Tensors inside have the size of one trip, as they have in memory.
+* A *counter* (a carried number that begins and steps by a literal) is known on every device and is
+  no tensor. A comparison of a counter with a literal tells the number of trips.
+* Of a *branch* only the dearest way is shown, colocated, behind an op that waits for the predicate.
+* *Literals*, and what is made elementwise of literals alone, are part of the ops that read them.
+* *Views*: reshape, broadcast and their like make no data; XLA computes them where they are read. A
+  view passes on the tensor that it shows, so a broadcast travels at its size before broadcasting.
+* What neither an output nor an effect needs is left out, as XLA leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadmaster.base.errors import InputError, malformed
+from loadmaster.base.units import counted
+from loadmaster.base.warnings import warn
+from loadmaster.model.arguments import Call
+from loadmaster.model.graph import OpGraph
+from loadmaster.readers.shared.arguments import told
+from loadmaster.readers.xla import training as xla_training
+from loadmaster.readers.xla.columns import Columns, Value
+from loadmaster.readers.xla.costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
+from loadmaster.readers.xla.loops import counters_of, folded, trips_of
+from loadmaster.readers.xla.program import (
+    TOKEN,
+    Computation,
+    Constant,
+    Instruction,
+    Operand,
+    Program,
+    Type,
+    Walk,
+    at,
+    drive,
+)
+
+#: The most instructions of a program, calls inlined; a larger program is refused.
+LIMIT = 500_000
+
+
+def to_graph(program: Program, name: str) -> OpGraph:
+    """The op graph of a program. O(instructions after inlining + edges).
+
+    Raises
+    ------
+    InputError
+        More than `LIMIT` instructions after inlining, a function that calls itself, a value that
+        nothing defines.
+
+    Warns
+    -----
+    UserWarning
+        What the costs leave out: kinds that they do not know, loops whose trips are not written.
+    """
+    inliner = _Inliner(program)
+    inliner.run()
+    warnings = inliner.warnings()
+    warn(*warnings)
+    notes = [*program.assumed, *inliner.notes(), *warnings]
+    columns = inliner.columns
+    notes += xla_training.assign(columns, program, inliner.outputs)
+    dropped = columns.drop_unread(inliner.outputs)
+    if dropped:
+        notes.append(f"left out, as XLA does: {counted(dropped, 'op')} that no output needs")
+    meta = {
+        "model": program.name,
+        "framework": program.framework,
+        "loops": columns.trips(),
+        "assumed": notes,
+    }
+    return OpGraph.from_document(columns.document(name, meta), name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Where an instruction stands: its path, and the loops and branches around it."""
+
+    path: str = ""
+    trips: int = 1
+    #: The op that opened the innermost loop or branch, and the outermost; -1: none.
+    region: int = -1
+    group: int = -1
+    #: Ops with effects in the innermost loop or branch.
+    effects: list[int] = field(default_factory=list)
+
+    def enter(self, path: str) -> _Scope:
+        return replace(self, path=path)
+
+    def region_at(self, begin: int, path: str, trips: int = 1) -> _Scope:
+        group = begin if self.group < 0 else self.group
+        return replace(
+            self, path=path, trips=self.trips * trips, region=begin, group=group, effects=[]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A loop that is being read: the scopes around and within it, and what it will return."""
+
+    instruction: Instruction
+    scope: _Scope
+    inner: _Scope
+    begin: int
+    outs: list[Value]
+
+
+class _Inliner:
+    """Walks a program once and fills the columns of its graph."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.columns = Columns()
+        self.outputs: list[Value] = []
+        self._left = LIMIT
+        self._line = 0
+        self._running: set[int] = set()
+        self._last_effect = -1
+        self._unknown: Counter[str] = Counter()
+        self._collectives: Counter[str] = Counter()
+        self._branches = 0
+        self._weights: dict[int, int] = {}
+        self._constants: dict[tuple[int, str], Value] = {}
+
+    def run(self) -> None:
+        entry = self.program.entry
+        inputs = []
+        for position, (label, type_) in enumerate(entry.inputs):
+            names = self.program.names
+            name = names[position] if position < len(names) else label
+            inputs.append(self.columns.placeholder(name or f"input{position}", "input", type_))
+        with malformed(lambda: f"{at(self._line)}an instruction is malformed"):
+            self.outputs = drive(self._computation(entry, inputs, _Scope()))
+
+    # -- what is said of it --------------------------------------------------------------------
+
+    def notes(self) -> list[str]:
+        notes = []
+        known = sum(trips is not None for trips in self.columns.loops.values())
+        if known:
+            notes.append(
+                f"{counted(known, 'loop counts', 'loops count')} the work of all trips, but one "
+                "kernel launch per op, on one device each, as XLA runs them"
+            )
+        if self._branches:
+            notes.append(f"{self._branches} branches are the dearest of theirs each")
+        if self._collectives:
+            kinds = ", ".join(f"{n} x {kind}" for kind, n in sorted(self._collectives.items()))
+            notes.append(f"collectives count the bytes they touch, not the network: {kinds}")
+        return notes
+
+    def warnings(self) -> list[str]:
+        texts = []
+        if self._unknown:
+            kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self._unknown.items()))
+            texts.append(f"FLOPs unknown, costed by the bytes they move: {kinds}")
+        once = sum(trips is None for trips in self.columns.loops.values())
+        if once:
+            texts.append(
+                f"{counted(once, 'loop does', 'loops do')} not say how often: "
+                "each counts as one trip"
+            )
+        return texts
+
+    # -- computations and calls ----------------------------------------------------------------
+
+    def _computation(self, body: Computation, args: Sequence[Value], scope: _Scope) -> Walk:
+        if id(body) in self._running:
+            raise InputError(f"{body.name!r} calls itself: its ops cannot be counted")
+        if len(args) != len(body.inputs):
+            raise InputError(
+                f"{body.name!r} takes {counted(len(body.inputs), 'value')} and is given {len(args)}"
+            )
+        self._running.add(id(body))
+        env = {name: value for (name, _), value in zip(body.inputs, args, strict=True)}
+        for name, type_ in body.constants:
+            key = id(body), name
+            if key not in self._constants:
+                self._constants[key] = self.columns.placeholder(name, "constant", type_)
+            env[name] = self._constants[key]
+        for instruction in body.instructions:
+            self._left -= 1
+            self._line = instruction.line
+            if self._left < 0:
+                raise InputError(
+                    f"more than {LIMIT} instructions once its calls are inlined: too large to read"
+                )
+            values = [self._value(o, env, instruction.line) for o in instruction.operands]
+            match instruction.flow:
+                case "op":
+                    results = self._op(instruction, values, scope)
+                case "call":
+                    path = _join(scope.path, instruction.stack, instruction.scope)
+                    results = yield self._computation(
+                        instruction.bodies[0], values, scope.enter(path)
+                    )
+                case "branch":
+                    results = yield self._branch(instruction, values, scope)
+                case "scan":
+                    results = yield self._scan(instruction, values, scope)
+                case "while":
+                    results = yield self._while(instruction, values, scope)
+            if len(results) < len(instruction.results):
+                raise InputError(
+                    f"{at(instruction.line)}{instruction.kind} gives {len(results)} values, its "
+                    f"text names {len(instruction.results)}"
+                )
+            for (name, _), value in zip(instruction.results, results, strict=False):
+                if name:
+                    env[name] = value
+        self._running.discard(id(body))
+        return [self._value(o, env, 0) for o in body.outputs]
+
+    def _value(self, operand: Operand, env: dict[str, Value], line: int) -> Value:
+        if isinstance(operand, Constant):
+            return Value(operand.type, number=operand.number)
+        value = env.get(operand)
+        if value is None:
+            raise InputError(f"{at(line)}{operand!r} is read, but nothing defines it")
+        return value
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _op(self, instruction: Instruction, values: list[Value], scope: _Scope) -> list[Value]:
+        kind = plain(instruction.kind)
+        types = [type_ for _, type_ in instruction.results]
+        if kind == "constant":
+            return self._constant(instruction, types, scope)
+        literal = all(v.op < 0 for v in values)
+        if kind in VIEWS:
+            if literal and values:
+                return [replace(v, type=t) for v, t in zip(values, types, strict=False)]
+            if len(types) == len(values) > 1:
+                return values
+            if values:
+                return [self._view(instruction, values[0], types[0], scope)]
+        folds = not self.program.is_compiled and is_elementwise(kind) and not instruction.effect
+        if literal and values and folds:
+            return [Value(t, number=folded(kind, values)) for t in types]
+        return self._costed(instruction, values, types, scope)
+
+    def _constant(self, instruction: Instruction, types: list[Type], scope: _Scope) -> list[Value]:
+        if "number" in instruction.attributes:
+            return [Value(t, number=instruction.attributes["number"]) for t in types]
+        name = self._name(instruction, scope)
+        return [self.columns.placeholder(name, "constant", t) for t in types]
+
+    def _view(self, instruction: Instruction, shown: Value, type_: Type, scope: _Scope) -> Value:
+        args = _call(instruction, [shown])
+        op = self._add(
+            instruction, scope, output=str(type_), alias_of=shown.owner, view=True, args=args
+        )
+        self._connect([shown], op, scope)
+        return replace(shown, type=type_, op=op)
+
+    def _costed(
+        self, instruction: Instruction, values: list[Value], types: list[Type], scope: _Scope
+    ) -> list[Value]:
+        kind = plain(instruction.kind)
+        read = {v.tensor: v.size for v in values if v.op >= 0}
+        work = cost(
+            Op(
+                instruction.kind,
+                [v.type for v in values],
+                types,
+                instruction.attributes,
+                instruction.bodies,
+                sum(read.values()),
+            )
+        )
+        if not work.known:
+            self._unknown[instruction.kind] += 1
+        if kind in COLLECTIVES:
+            self._collectives[kind] += 1
+        kept = [t for name, t in instruction.results if name]
+        changed = _changed_in_place(instruction, values)
+        op = self._add(
+            instruction,
+            scope,
+            flops=work.flops,
+            bytes_accessed=work.bytes,
+            output_bytes=sum(t.nbytes for t in kept) if changed is None else 0,
+            output=";".join(map(str, types)),
+            alias_of=-1 if changed is None else changed.owner,
+            args=_call(instruction, values),
+        )
+        if is_elementwise(kind) or instruction.attributes.get("elementwise"):
+            self.columns.elementwise.add(op)
+        self._connect(values, op, scope)
+        if instruction.effect:
+            if self._last_effect >= 0:
+                self.columns.edge(self._last_effect, op)
+            self._last_effect = op
+            scope.effects.append(op)
+            self.columns.keep.add(op)
+        made = [self.columns.value(op, t) for t in types]
+        if changed is not None:
+            made[0] = replace(made[0], owner=changed.owner, carried=True)
+        return made
+
+    def _add(
+        self,
+        instruction: Instruction,
+        scope: _Scope,
+        *,
+        name: str = "",
+        flops: int = 0,
+        bytes_accessed: int = 0,
+        **row: Any,
+    ) -> int:
+        return self.columns.add(
+            name=name or self._name(instruction, scope),
+            kind=instruction.kind,
+            path=_join(scope.path, instruction.stack),
+            flops=flops * scope.trips,
+            bytes_accessed=bytes_accessed * scope.trips,
+            group=scope.group,
+            **row,
+        )
+
+    def _name(self, instruction: Instruction, scope: _Scope) -> str:
+        return instruction.name or _join(scope.path, instruction.stack, _short(instruction))
+
+    def _inside(self, instruction: Instruction, scope: _Scope, part: str = "") -> str:
+        """The path of what stands in a loop or a branch."""
+        if instruction.stack is not None and self.program.stacks_are_whole:
+            return scope.path
+        return _join(scope.path, instruction.stack, _short(instruction), part)
+
+    def _connect(self, values: Sequence[Value], op: int, scope: _Scope) -> None:
+        """Edges to an op from what it reads; from the loop around it, if it reads nothing there."""
+        for source in self.columns.read(values, op):
+            if source >= scope.region:
+                return
+        if scope.region >= 0:
+            self.columns.edge(scope.region, op)
+
+    # -- loops and branches --------------------------------------------------------------------
+
+    def _branch(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+        predicate, args = values[0], values[1:]
+        taken = predicate.number
+        if taken is None or not 0 <= taken.real < len(instruction.bodies):
+            weights = []
+            for body in instruction.bodies:
+                weights.append((yield self._weight(body)))
+            taken = weights.index(max(weights))
+            self._branches += 1
+        taken = int(taken.real)
+        begin = self._add(instruction, scope)
+        self._connect(values, begin, scope)
+        inner = scope.region_at(begin, self._inside(instruction, scope, f"branch_{taken}"))
+        if scope.group < 0:
+            self.columns.groups[begin] = begin
+        body = instruction.bodies[taken]
+        # A branch may take all operands, or (in StableHLO) read what encloses it.
+        results = yield self._computation(body, args[: len(body.inputs)], inner)
+        scope.effects.extend(inner.effects)
+        return results
+
+    def _scan(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+        loop, body = instruction.loop, instruction.bodies[0]
+        assert loop is not None
+        n, k = loop.n_constants, loop.n_constants + loop.n_carried
+        constants, initial, stacks = values[:n], values[n:k], values[k:]
+        counters = counters_of(body, n, initial)
+        # A stack that nothing reads is not kept; a carried value always is.
+        kept = [
+            i
+            for i, (name, _) in enumerate(instruction.results)
+            if i not in counters and (i < loop.n_carried or name)
+        ]
+        running = self._open(instruction, values, scope, loop.trips, kept)
+        slices = []
+        for position, stack in enumerate(stacks, k):
+            if position >= len(body.inputs):
+                raise InputError(f"{at(instruction.line)}the scan's body takes fewer values")
+            taken = body.inputs[position]
+            slices.append(self._slice(stack, taken, running.inner, instruction))
+        carried = running.outs[: len(initial)]
+        results = yield self._computation(body, [*constants, *carried, *slices], running.inner)
+        stacked = sum(t.nbytes for name, t in instruction.results[loop.n_carried :] if name)
+        views = self._close(running, [*results, *constants, *stacks], moved=2 * stacked)
+        return _counted(views, counters, initial, loop.trips)
+
+    def _slice(
+        self, stack: Value, taken: tuple[str, Type], scope: _Scope, scan: Instruction
+    ) -> Value:
+        """What one trip takes of a stacked input."""
+        label, type_ = taken
+        if stack.op < 0:
+            return replace(stack, type=type_)
+        named = scan.stack is not None
+        instruction = Instruction(
+            "dynamic_slice",
+            [],
+            [taken],
+            stack="" if named else None,
+            label="" if named else label,
+            line=scan.line,
+        )
+        return self._costed(instruction, [stack], [type_], scope)[0]
+
+    def _while(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+        loop = instruction.loop
+        assert loop is not None
+        condition, body = instruction.bodies
+        c, b = loop.n_condition_constants, loop.n_constants
+        initial = values[c + b :]
+        if not len(initial) == len(instruction.results) == len(body.inputs) - b:
+            raise InputError(
+                f"{at(instruction.line)}{instruction.kind} carries {len(initial)} values, gives "
+                f"{len(instruction.results)}, and its body takes {len(body.inputs) - b}"
+            )
+        counters = counters_of(body, b, initial)
+        trips = loop.trips
+        if trips is None:
+            trips = trips_of(condition, body, values, loop, counters)
+        names = [name for name, _ in body.inputs[b:]]
+        fixed = {
+            i for i, (name, out) in enumerate(zip(names, body.outputs, strict=False)) if name == out
+        }
+        varying = [i for i in range(len(initial)) if i not in fixed and i not in counters]
+        # What is compiled has copied what it must: a loop works on its operands' own memory.
+        reused = {i for i in varying if self.program.is_compiled and initial[i].op >= 0}
+        allocated = [i for i in varying if i not in reused]
+        running = self._open(instruction, values, scope, trips, allocated)
+        for i in reused:
+            running.outs[i] = replace(initial[i], carried=True)
+        state = [
+            initial[i] if i in fixed else Value(initial[i].type) if i in counters else out
+            for i, out in enumerate(running.outs)
+        ]
+        inner = running.inner
+        again = yield self._computation(condition, [*values[:c], *state], inner)
+        results = yield self._computation(body, [*values[c : c + b], *state], inner)
+        read = [results[i] for i in varying if i < len(results)]
+        unchanged = [*values[: c + b], *(initial[i] for i in sorted(fixed))]
+        views = self._close(running, [*again, *read, *unchanged])
+        for i in fixed:
+            views[i] = initial[i]
+        return _counted(views, counters, initial, trips)
+
+    def _open(
+        self,
+        instruction: Instruction,
+        values: list[Value],
+        scope: _Scope,
+        trips: int | None,
+        allocated: Sequence[int],
+    ) -> _Running:
+        """The op that begins a loop and allocates what it will return."""
+        types = [t for _, t in instruction.results]
+        begin = self._add(
+            instruction,
+            scope,
+            output_bytes=sum(types[i].nbytes for i in allocated),
+            output=";".join(map(str, types)),
+        )
+        self._connect(values, begin, scope)
+        if scope.group < 0:
+            self.columns.groups[begin] = begin
+        self.columns.loops[begin] = trips
+        path = self._inside(instruction, scope)
+        inner = scope.region_at(begin, path, 1 if trips is None else trips)
+        outs = [Value(t) for t in types]
+        for i in allocated:
+            outs[i] = replace(self.columns.value(begin, types[i]), carried=True)
+        return _Running(instruction, scope, inner, begin, outs)
+
+    def _close(self, running: _Running, read: Sequence[Value], moved: int = 0) -> list[Value]:
+        """The op that ends a loop, and views of what it returns.
+
+        The op reads what a trip gives and what the loop has used so far, and moves ``moved`` bytes.
+        """
+        instruction, inner, begin = running.instruction, running.inner, running.begin
+        name = self._name(instruction, running.scope)
+        scope = replace(running.scope, group=inner.group)
+        end = self._add(instruction, scope, name=f"{name}.end", bytes_accessed=moved)
+        self.columns.read([v for v in read if v.op != begin], end)
+        self.columns.edge(begin, end)
+        for op in inner.effects:
+            self.columns.edge(op, end)
+        if inner.effects:
+            scope.effects.append(end)
+            self.columns.keep.add(end)
+        views = []
+        for position, out in enumerate(running.outs):
+            if out.op < 0 or not instruction.results[position][0]:
+                views.append(out)
+                continue
+            view = self._add(
+                instruction,
+                replace(scope, group=-1),
+                name=f"{name}#{position}",
+                output=str(out.type),
+                alias_of=out.owner,
+                view=True,
+            )
+            self.columns.read([out], view)
+            self.columns.edge(end, view)
+            views.append(replace(out, op=view, carried=False))
+        return views
+
+    def _weight(self, body: Computation) -> Walk:
+        """FLOPs and bytes of a computation, all trips counted; the dearest branch has the most."""
+        known = self._weights.get(id(body))
+        if known is not None:
+            return known
+        self._weights[id(body)] = 0
+        types = dict([*body.inputs, *body.constants])
+        total = 0
+        for instruction in body.instructions:
+            types.update(instruction.results)
+            if instruction.flow == "op":
+                ins = [
+                    o.type if isinstance(o, Constant) else types.get(o, TOKEN)
+                    for o in instruction.operands
+                ]
+                outs = [t for _, t in instruction.results]
+                work = cost(
+                    Op(instruction.kind, ins, outs, instruction.attributes, instruction.bodies)
+                )
+                total += work.flops + work.bytes
+                continue
+            inner = []
+            for nested in instruction.bodies:
+                inner.append((yield self._weight(nested)))
+            trips = instruction.loop.trips if instruction.loop else 1
+            heaviest = max(inner, default=0) if instruction.flow == "branch" else sum(inner)
+            total += heaviest * (1 if trips is None else trips)
+        self._weights[id(body)] = total
+        return total
+
+
+def _call(instruction: Instruction, values: Sequence[Value]) -> Call:
+    """What an op is called with; literals are numbers, where these are known."""
+    given = [value.number if value.op < 0 else value for value in values]
+    return told(given, instruction.keywords, lambda v: v.op if isinstance(v, Value) else None)
+
+
+def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Value | None:
+    """The operand of which an op updates a slice in place: one that the loop around it carries."""
+    position: int | None = instruction.attributes.get("in_place")
+    if plain(instruction.kind) == "dynamic_update_slice":
+        position = 0
+    changed = values[position : position + 1] if position is not None else ()
+    return next((value for value in changed if value.carried), None)
+
+
+def _counted(
+    views: list[Value], counters: Mapping[int, float], initial: Sequence[Value], trips: int | None
+) -> list[Value]:
+    """What a loop returns, its counters as the numbers that they have reached."""
+    for i, step in counters.items():
+        start = initial[i].number
+        final = None if trips is None or start is None else start + trips * step
+        views[i] = Value(initial[i].type, number=final)
+    return views
+
+
+def _short(instruction: Instruction) -> str:
+    """The name of an op without its path, as the traced program has it where that is known."""
+    short, label = instruction.kind.rpartition(".")[2], instruction.label
+    if instruction.stack is not None:
+        return label or short
+    return f"{short}.{label}" if label and label != short else short
+
+
+def _join(*parts: str | None) -> str:
+    return "/".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""Compiled plans on devices: emulated, threads, processes, GPUs."""

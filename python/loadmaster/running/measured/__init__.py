@@ -1,0 +1,1 @@
+"""Measured runs, and the loop that learns from them."""

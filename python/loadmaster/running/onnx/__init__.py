@@ -1,0 +1,1 @@
+"""Sub-models of an exported ONNX plan, run by ONNX Runtime."""

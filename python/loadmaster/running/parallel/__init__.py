@@ -1,0 +1,1 @@
+"""Tapes of parallel programs: replicas, shards, micro-batches, recomputation."""

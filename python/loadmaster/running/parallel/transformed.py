@@ -1,0 +1,63 @@
+"""The tape of a program that was made of a recorded graph: replicas, shards, micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.model.program import Program
+from loadmaster.running.parallel.micro_batches import micro_batched
+from loadmaster.running.parallel.recomputed import recomputed
+from loadmaster.running.parallel.replicas import replicated
+from loadmaster.running.parallel.sharded import sharded
+from loadmaster.running.tape.tape import Tape
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.recomputation import recompute
+
+if TYPE_CHECKING:
+    import torch
+
+
+def transformed(
+    program: Program, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+) -> Tape:
+    """The tape of a program's graph.
+
+    Parameters
+    ----------
+    program
+        Of the tape's graph.
+    tape
+    given
+        Inputs and targets that are not those of the recording, by slot.
+
+    Raises
+    ------
+    InputError
+        What no tape runs: ops that are split by themselves; see also :func:`.replicated` and
+        :func:`.sharded`.
+    """
+    if (program.micro >= 0).any():
+        return micro_batched(program, tape, given, transformed)
+    recipe = program.recipe
+    if recipe is not None and (program.rank >= 0).any():
+        layout = Layout.of(tape.graph, recipe)
+        if recipe.recompute:
+            again = recompute(tape.graph, recipe.recompute)
+            layout = layout.of_graph(again.graph, again.serves.tolist())
+            tape = recomputed(again, tape)
+        return sharded(program, tape, layout, given)
+    parts = np.flatnonzero(program.parts > 1)
+    if len(parts):
+        raise InputError(
+            f"{program.label(int(parts[0]))}: ops that are split alone do not run; those of a "
+            'mesh do (method "sharded")'
+        )
+    if (program.replica >= 0).any():
+        return replicated(program, tape, given)
+    held = [replace(p, tensor=(given or {}).get(p.slot, p.tensor)) for p in tape.placeholders]
+    return recomputed(program, replace(tape, placeholders=tuple(held)))

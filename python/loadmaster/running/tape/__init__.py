@@ -1,0 +1,1 @@
+"""Tapes: the calls of a step, recorded and replayed."""

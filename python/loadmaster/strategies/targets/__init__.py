@@ -1,1 +1,0 @@
-"""Targets: a file for each system that runs plans, with how a plan is made that it can run."""

@@ -1,0 +1,408 @@
+"""Hugging Face accelerate: modules on GPUs in order, and weights that are streamed where they must.
+
+A device map sends whole modules to devices (:mod:`.module_units`). GPUs compute. A module that the
+map has on ``cpu`` or ``disk`` is only *stored* there. It runs on the main GPU, the first: before
+each module with weights of its own runs, these are copied to it, behind what the GPU is doing, and
+dropped afterwards (:mod:`loadmaster.transforms.weight_streaming`; accelerate's ``AlignDevicesHook``
+with ``offload=True``). Buffers stay on the GPU.
+
+Modules fill one GPU after the other, in the order in which they run: that keeps one step shortest,
+as each further GPU is one more transfer. Work in even shares is judged beside it. Where the GPUs do
+not hold the weights, the last ones are filled from the end. The first keeps as much as it can
+beside what a step needs when everything of its part is streamed, and streams the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.units import counted, format_bytes
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.families import families
+from loadmaster.model.graph import PARAMETER
+from loadmaster.strategies.attempts import SHARES, Outcome, accepted, attempts, charged
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.systems.accelerate.module_units import Units, units_of
+from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.transforms.weight_streaming import above, stream_weights
+
+_NAME = "device-map"
+
+#: Halvings of the load that the busiest GPU may have, where work is shared out evenly.
+_HALVINGS = 30
+
+#: Most times that fewer weights are kept, where what was kept did not fit after all.
+_FEWER = 8
+
+
+@target(
+    _NAME,
+    Semantics(
+        system="Hugging Face accelerate and transformers, device_map",
+        models="models whose ops know their modules, as lm.capture makes them",
+        splits="nothing: every op is whole, on one device",
+        unit="a module, with all below it; one with code of its own that joins what it is given "
+        "with what it makes stays whole, and tied parameters stay together",
+        moves="a module's inputs go to its device before it runs; weights of a module on cpu or "
+        "disk are copied to the main GPU before each time it runs, and dropped after it (inference "
+        "only): nothing overlaps with these copies",
+        launches="one thread of Python, in the model's order",
+        memory="weights, activations and copies, per device; what is on cpu or disk is stored "
+        "there, and computes on the main GPU, the first",
+    ),
+    framework="torch",
+)
+def place(problem: Problem, *, root: str = "") -> Candidate:
+    """Modules on GPUs, or streamed.
+
+    Parameters
+    ----------
+    problem : Problem
+    root : str
+        What the model is called in the graph's module paths; empty: they are the model's own.
+
+    Raises
+    ------
+    InputError
+        The graph has no module paths.
+    InfeasibleError
+        Weights, even streamed, do not fit.
+    """
+    if not any(problem.model.modules):
+        raise refused(_NAME, f"{problem.model.name or 'the graph'!r} has no module paths")
+    return _Placing(problem, units_of(problem, root), root).best()
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """A problem, its units, and the devices that compute and store."""
+
+    problem: Problem
+    units: Units
+    root: str
+
+    @cached_property
+    def family(self) -> list[str]:
+        """Of each device."""
+        return [name for name, _ in families(self.problem.cluster)]
+
+    @cached_property
+    def computes(self) -> list[int]:
+        """Devices that run modules: the GPUs; without any, NPUs, else the first CPU."""
+        for name in ("gpu", "npu"):
+            if name in self.family:
+                return [d for d, one in enumerate(self.family) if one == name]
+        return [self.family.index("cpu")] if "cpu" in self.family else []
+
+    @cached_property
+    def stores(self) -> list[int]:
+        """Devices that only store: the CPU, then the disk, where GPUs or NPUs compute."""
+        if not self.computes or self.family[self.computes[0]] == "cpu":
+            return [d for d, one in enumerate(self.family) if one == "disk"][:1]
+        return [self.family.index(name) for name in ("cpu", "disk") if name in self.family]
+
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """Seconds of each unit on each device type, [n, n_types]."""
+        return self.units.sums(self.problem.time)
+
+    @cached_property
+    def bytes(self) -> NDArray[np.float64]:
+        """What each unit holds at the peak of a run on one device, weights among it, [n]."""
+        return self.units.sums(charged(self.problem, "dynamic").astype(np.float64))
+
+    @cached_property
+    def may(self) -> NDArray[np.bool_]:
+        """Whether each unit may be on each device, [n, n_devices]."""
+        types = self.problem.allowed_types.astype(np.float64)
+        forbidden = self.units.sums(1.0 - types) > 0
+        return ~forbidden[:, self.problem.cluster.device_types]
+
+    def best(self) -> Candidate:
+        """The best that fits; streamed only where nothing else does."""
+        if not self.computes:
+            raise InfeasibleError("a device map needs a GPU, an NPU or a CPU: the cluster has none")
+        found = list(self._resident())
+        why_not = ""
+        if not any(one.fits for one in found):
+            why_not = self._why_not_streamed()
+            if not why_not:
+                return self._streamed()
+        best = self.problem.objective.best(found or [self._least_over()])
+        try:
+            return accepted(self.problem, Outcome(best, 1.0))
+        except InfeasibleError as error:
+            raise InfeasibleError(f"{error} {why_not}", error.shortfall) from error
+
+    def _why_not_streamed(self) -> str:
+        """Why no weights can be streamed, in a sentence; empty: some can."""
+        if {"b", "o"} & set(self.problem.model.phases):
+            return "Weights are streamed in inference only, and this is a training step."
+        if not self.stores:
+            return "There is no CPU or disk beside the GPUs to store weights on."
+        if not self.streamable.any():
+            return (
+                "No weights can be streamed: of every module, code of another module reads some, "
+                "so that no hook loads them."
+            )
+        return ""
+
+    # -- all weights on the GPUs ---------------------------------------------------------------
+
+    def _resident(self) -> Iterator[Candidate]:
+        """Modules that fill GPUs, and in even shares; of those, what fits or is least over."""
+        problem = self.problem
+        kinds: dict[tuple[int, int], int] = {}
+        for device in self.computes:
+            kind = problem.cluster.device_types[device], problem.cluster.memory[device]
+            kinds.setdefault(kind, device)
+        bytes_ = charged(problem, "dynamic")
+        for used in (*([one] for one in kinds.values()), self.computes):
+            for is_even in (False, True) if len(used) > 1 else (False,):
+
+                def attempt(
+                    capacity: NDArray[np.uint64],
+                    used: Sequence[int] = used,
+                    is_even: bool = is_even,
+                ) -> Assignment:
+                    return self._in_order(self._filled(used, capacity, is_even=is_even))
+
+                outcome = attempts(problem, attempt, bytes_, SHARES)
+                if outcome.candidate is not None:
+                    yield _as_launched(outcome.candidate)
+
+    def _filled(
+        self, used: Sequence[int], capacity: NDArray[np.uint64], *, is_even: bool
+    ) -> NDArray[np.int32]:
+        """The device of each unit: in order, within the capacity of each device.
+
+        Raises
+        ------
+        InfeasibleError
+            A unit has no room.
+        """
+        found = self._within(used, capacity, float("inf"))
+        if not is_even:
+            return found
+        low, high = 0.0, float(self.seconds[:, self._types[used]].sum(axis=0).max())
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            try:
+                found, high = self._within(used, capacity, middle), middle
+            except InfeasibleError:
+                low = middle
+        return found
+
+    @property
+    def _types(self) -> NDArray[np.int64]:
+        return np.array(self.problem.cluster.device_types)
+
+    def _within(
+        self, used: Sequence[int], capacity: NDArray[np.uint64], seconds: float
+    ) -> NDArray[np.int32]:
+        found = np.empty(self.units.n, dtype=np.int32)
+        at, held, busy = 0, 0.0, 0.0
+        # What is where the inputs are comes first, wherever it stands in the order.
+        order = sorted(range(self.units.n), key=lambda unit: unit != self.units.with_inputs)
+        for unit in order:
+            while at < len(used):
+                device = used[at]
+                more = float(self.seconds[unit, self._types[device]])
+                fits = held + self.bytes[unit] <= float(capacity[device])
+                if fits and busy + more <= seconds and self.may[unit, device]:
+                    break
+                at, held, busy = at + 1, 0.0, 0.0
+            if at == len(used) or (at and unit == self.units.with_inputs):
+                raise InfeasibleError(f"{self._named(unit)} has no room on the GPUs")
+            found[unit], held, busy = device, held + self.bytes[unit], busy + more
+        return found
+
+    def _named(self, unit: int) -> str:
+        """A unit by the module that it is or begins with."""
+        op = int(self.problem.reduced.op_of[np.flatnonzero(self.units.of_op == unit)[0]])
+        module = self.problem.model.modules[op]
+        return f"module {module!r}" if module else f"op {self.problem.model.names[op]!r}"
+
+    def _in_order(self, device_of_unit: NDArray[np.int32]) -> Assignment:
+        """Every op on its unit's device, in the model's order."""
+        return Assignment(device_of_unit[self.units.of_op], _priority(self.problem))
+
+    def _least_over(self) -> Candidate:
+        """Everything on the GPU with most memory: what says how much is short."""
+        device = max(self.computes, key=lambda d: (self.problem.cluster.memory[d], -d))
+        where = np.full(self.units.n, device, dtype=np.int32)
+        return _judged(self.problem, self._in_order(where))
+
+    # -- weights that are streamed -----------------------------------------------------------
+
+    @cached_property
+    def parameters(self) -> list[list[int]]:
+        """The parameters of each unit."""
+        found: list[list[int]] = [[] for _ in range(self.units.n)]
+        graph = self.problem.model
+        for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist():
+            if self.size[op]:
+                found[int(self.units.of_op[self.problem.reduced.map[op]])].append(op)
+        return found
+
+    @cached_property
+    def size(self) -> NDArray[np.uint64]:
+        """Bytes of each op's weights."""
+        graph = self.problem.model
+        return np.maximum(graph.param_bytes, graph.output_bytes)
+
+    @cached_property
+    def streamable(self) -> NDArray[np.bool_]:
+        """Whether a hook loads every parameter of each unit where it is read, [n].
+
+        It does where a module that stays whole holds it, or one below that, and nothing outside of
+        the module that holds it reads it.
+        """
+        graph = self.problem.model
+        prefix = f"{self.root}." if self.root else ""
+        whole = {f"{prefix}{path}" for path in self.units.whole}
+        readers: dict[int, set[int]] = {}
+        owner = self.problem.reduced.shows[graph.src].tolist()
+        for a, b in zip(owner, graph.dst.tolist(), strict=True):
+            if self.problem.reduced.runs[b]:
+                readers.setdefault(a, set()).add(b)
+
+        def is_loaded(op: int) -> bool:
+            holder, read = graph.modules[op], readers.get(op, set())
+            inside = all(holder in above(graph.modules[r]) for r in read)
+            return bool(read) and inside and any(path in whole for path in above(holder))
+
+        return np.array(
+            [bool(own) and all(map(is_loaded, own)) for own in self.parameters], dtype=bool
+        )
+
+    def _streamed(self) -> Candidate:
+        """The last GPUs full from the end, and the rest on the first, as much as it can kept.
+
+        Raises
+        ------
+        InfeasibleError
+            It does not fit even if everything on the first GPU is streamed.
+        """
+        refusal: InfeasibleError | None = None
+        for share in SHARES if len(self.computes) > 1 else (1.0,):
+            try:
+                return self._on_first(self._tail(share))
+            except InfeasibleError as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise refusal
+
+    def _tail(self, share: float) -> NDArray[np.int32]:
+        """The device of each unit, with GPUs but the first filled from the end."""
+        main, *others = self.computes
+        found = np.full(self.units.n, main, dtype=np.int32)
+        todo = [unit for unit in range(self.units.n) if unit != self.units.with_inputs]
+        for device in reversed(others):
+            left = share * self.problem.cluster.memory[device]
+            while todo and left >= self.bytes[todo[-1]] and self.may[todo[-1], device]:
+                left -= self.bytes[todo[-1]]
+                found[todo.pop()] = device
+        return found
+
+    def _on_first(self, where: NDArray[np.int32]) -> Candidate:
+        main = self.computes[0]
+        could = [u for u in range(self.units.n) if where[u] == main and self.streamable[u]]
+        all_of_them = self._with_loads(where, could)
+        if not all_of_them.fits:
+            return accepted(all_of_them.problem, Outcome(all_of_them, 1.0))
+        room = self.problem.cluster.memory[main] - int(all_of_them.verdict.peak[main])
+        for _ in range(_FEWER):
+            left, away = room, []
+            for unit in could:
+                kept = int(self.size[self.parameters[unit]].sum())
+                if kept <= left:
+                    left -= kept
+                else:
+                    away.append(unit)
+            found = self._with_loads(where, away)
+            over = int(found.verdict.peak[main]) - self.problem.cluster.memory[main]
+            if found.fits or over <= 0:
+                break
+            room -= over
+        best = found if found.fits else all_of_them
+        return best
+
+    def _with_loads(self, where: NDArray[np.int32], units: Sequence[int]) -> Candidate:
+        """The plan that streams some units, judged. What is over the CPU's memory, where tensors
+        take whole blocks, goes to the disk.
+        """
+        memory = [self.problem.cluster.memory[d] for d in self.stores]
+        room = memory
+        for _ in range(_FEWER):
+            found = self._loaded(where, units, self._homes(units, room))
+            peaks = found.verdict.peak[self.stores].tolist()
+            over = [max(0, peak - size) for peak, size in zip(peaks, memory, strict=True)]
+            if found.fits or not any(over[:-1]):
+                break
+            room = [left - more for left, more in zip(room, over, strict=True)]
+        return found
+
+    def _loaded(
+        self, where: NDArray[np.int32], units: Sequence[int], homes: dict[int, int]
+    ) -> Candidate:
+        """The plan that streams units from where they are stored."""
+        loaded = [op for unit in units for op in self.parameters[unit]]
+        problem = self.problem.transformed(stream_weights(self.problem.model, loaded))
+        devices = np.empty(problem.graph.n_ops, dtype=np.int32)
+        before = self.units.of_op[self.problem.reduced.map]
+        devices[:] = where[before[problem.reduced.op_of]]
+        for unit in units:
+            devices[problem.reduced.map[self.parameters[unit]]] = homes[unit]
+        return _judged(
+            problem, Assignment(devices, _priority(problem)), (self._note(units, homes),)
+        )
+
+    def _homes(self, units: Sequence[int], room: Sequence[int]) -> dict[int, int]:
+        """Where streamed units are stored: in the CPU's memory until that is full, then on disk."""
+        found, left = {}, list(room)
+        for unit in units:
+            size = int(self.size[self.parameters[unit]].sum())
+            at = next((i for i, room in enumerate(left) if size <= room), len(left) - 1)
+            left[at] -= size
+            found[unit] = self.stores[at]
+        return found
+
+    def _note(self, units: Sequence[int], homes: dict[int, int]) -> str:
+        cluster = self.problem.cluster
+        size = int(sum(int(self.size[self.parameters[unit]].sum()) for unit in units))
+        on = " and ".join(dict.fromkeys(cluster.devices[homes[u]].name for u in units))
+        main = cluster.devices[self.computes[0]].name
+        return (
+            f"{format_bytes(size)} of weights, of {counted(len(units), 'module')}, are stored on "
+            f"{on} and copied to {main} whenever they run; accelerate copies from memory that is "
+            "not pinned, so the link should have the bandwidth of such copies"
+        )
+
+
+def _priority(problem: Problem) -> NDArray[np.int32]:
+    """Ops in the model's order: the order in which its code calls them."""
+    src, dst, _, _ = problem.graph.flows()
+    if bool((src < dst).all()):
+        return np.arange(problem.graph.n_ops, dtype=np.int32)
+    return ranks(fast.m_topo(problem.graph))
+
+
+def _judged(problem: Problem, assignment: Assignment, notes: tuple[str, ...] = ()) -> Candidate:
+    """A placement in the order in which the one thread launches."""
+    launched = replace(assignment, policy="fixed")
+    return Candidate(problem, launched, problem.verdict(launched), notes)
+
+
+def _as_launched(one: Candidate) -> Candidate:
+    """The same, in the order of launches, where that fits."""
+    launched = _judged(one.problem, one.assignment, one.notes)
+    return launched if launched.fits or not one.fits else one

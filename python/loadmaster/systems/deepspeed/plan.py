@@ -1,0 +1,146 @@
+"""DeepSpeed's ZeRO: a process per device, with a share of the optimizer's state, or of all state.
+
+Rajbhandari et al., SC 2020. Stages 1 and 2 have the parameters whole on every device: gradients are
+scattered in buckets to who updates them, and what was updated is gathered when all of it is. They
+send the same; stage 2 frees what it has scattered. Stage 3 shards parameters too, and gathers them
+in buckets before they are used, forward and backward. What is decided: how many devices take part,
+the stage, and the size of buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.units import counted
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import Problem
+from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.space import has_shapes
+from loadmaster.strategies.simple.homes import where_allowed
+from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.shared.replicas import (
+    check_all_there,
+    check_kind,
+    is_hopeless,
+    numbers_of_devices,
+)
+from loadmaster.transforms import replicate, shard
+from loadmaster.transforms.reducer import gathered_last, updated_last
+
+NAME = "deepspeed"
+
+#: Millions of bytes of buckets that are tried: about DeepSpeed's own for stage 3 and above, and
+#: smaller ones.
+BUCKETS = (200, 50, 1000)
+
+SEMANTICS = Semantics(
+    system="DeepSpeed's ZeRO",
+    models="training steps with a batch and an optimizer",
+    splits="the batch, equally; the optimizer's state, in stage 3 every parameter and gradient",
+    unit="a process on a device",
+    moves="gradients in buckets; what was updated, or in stage 3 parameters before they are used",
+    launches="each process its own ops, in the program's order",
+    memory="a part of the optimizer's state on each device, in stage 3 of all state",
+)
+
+
+@target(NAME, SEMANTICS, framework="torch")
+def plan(
+    problem: Problem,
+    *,
+    replicas: int | None = None,
+    stage: int | None = None,
+    bucket_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """Equal shares of the batch on the fastest devices of one family, by ZeRO.
+
+    Parameters
+    ----------
+    problem : Problem
+    replicas : int, optional
+        How many devices take part; the best number of two or more if absent.
+    stage : 1, 2 or 3, optional
+        The better of 2 and 3 if absent.
+    bucket_mb : int, optional
+        Millions of bytes of a bucket; the best of a few if absent.
+    progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        Not a training step with a batch and an optimizer; as many replicas as do not divide the
+        batch; constraints that put an op elsewhere than on its process's device; one device; stage
+        3 of a graph that does not say the shapes of tensors.
+    InfeasibleError
+        It does not fit.
+    """
+    check_kind(problem, NAME)
+    found = [devices for devices in numbers_of_devices(problem, NAME, replicas) if len(devices) > 1]
+    if not found:
+        raise InputError(f"target {NAME!r}: there is one process, and nothing to share")
+    if stage is not None:
+        checks.integer("stage", stage, 1, 3)
+    if stage == 3 and not has_shapes(problem.model):
+        raise InputError(f"target {NAME!r}: stage 3 wants a graph that says the shapes of tensors")
+    stages = ((2, 3) if has_shapes(problem.model) else (2,)) if stage is None else (stage,)
+    first = BUCKETS[0] if bucket_mb is None else checks.integer("bucket_mb", bucket_mb, 1, 2**20)
+    tell = progress or (lambda stage, best: None)
+    best: Candidate | None = None
+    chosen: tuple[Sequence[int], int] | None = None
+
+    def ways() -> Iterator[tuple[Sequence[int], int, int]]:
+        for devices in found:
+            for one in stages:
+                yield devices, one, first
+        for megabytes in BUCKETS[1:] if bucket_mb is None else ():
+            assert chosen is not None
+            yield *chosen, megabytes
+
+    for devices, number, megabytes in ways():
+        if best is not None and best.fits and is_hopeless(problem, best, devices):
+            continue
+        one = _judged(problem, devices, number, megabytes)
+        if best is None or problem.objective.better(best, one) is one:
+            best, chosen = one, (devices, number)
+            words = f"{counted(len(devices), 'process', 'processes')}, stage {number}"
+            tell(words, Incumbent(one.verdict.step_time))
+    assert best is not None
+    return accepted(best.problem, Outcome(best, 1.0))
+
+
+def _judged(problem: Problem, devices: Sequence[int], stage: int, megabytes: int) -> Candidate:
+    """The program of a stage, each process on its device, in the program's own order."""
+    graph, size = problem.model, megabytes * 1_000_000
+    if stage == 3:
+        mesh = Mesh.of({"shard": len(devices)}, [problem.cluster.devices[d].name for d in devices])
+        recipe = Recipe(
+            mesh,
+            {"shard": {"**": "batch"}},
+            shard_state={"**": "parameters"},
+            bucket_bytes=size,
+            name=NAME,
+        )
+        program = shard(graph, recipe)
+        place = program.rank
+    else:
+        program = gathered_last(
+            replicate(graph, len(devices), aggregation="reduce-scatter", bucket_bytes=size)
+        )
+        place = program.replica
+    placed = problem.transformed(
+        updated_last(program, {NAME: {"stage": stage, "bucket_bytes": size}})
+    )
+    on = np.array(devices, dtype=np.int32)
+    wanted = on[np.maximum(place[placed.reduced.op_of], 0)]
+    at = where_allowed(placed, wanted)
+    check_all_there(placed, wanted, at, NAME)
+    order = np.arange(placed.graph.n_ops, dtype=np.int32)
+    return judged(placed, Assignment(at, order), placed.program.notes)

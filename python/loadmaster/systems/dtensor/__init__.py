@@ -1,0 +1,1 @@
+"""PyTorch's DTensor: parallel styles of modules."""

@@ -1,0 +1,350 @@
+"""PyTorch's DTensor: parallel styles of modules inside of data parallelism.
+
+The labelling solver says which parameters it would cut on the inner axis, with the labels of
+Megatron (:mod:`loadmaster.strategies.sharding.megatron`). What styles of modules make of these is
+walked through (:mod:`.module_styles`); what they cannot say stays whole. The forward pass then has
+these labels, and the solver finds those of the backward pass, with weights where they lie. The
+outer axis shares the batch, with parameters whole or in parts (``fully_shard``); or there are two,
+replicas of devices that have a part each (HSDP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Progress
+from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.patterns import ordinals
+from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.sharding.ranking import Ranked, best_of
+from loadmaster.strategies.sharding.solving import Solver
+from loadmaster.strategies.sharding.space import Space
+from loadmaster.strategies.sharding.structure import GRADIENT, Structure
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
+from loadmaster.systems.dtensor.module_styles import SEQUENCE, Forward, Styled, alike
+from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.shared.judged_meshes import best_judged
+from loadmaster.systems.shared.uniform_meshes import (
+    DATA,
+    MODEL,
+    PARTS,
+    REPLICAS,
+    in_two,
+    tensor_parts,
+    uniform_meshes,
+)
+
+
+@target(
+    "dtensor",
+    Semantics(
+        system="torch.distributed.tensor.parallel, with fully_shard around it",
+        models="models whose batch can be shared, or that have nn.Linear or nn.Embedding to cut",
+        splits="weights by columns, rows or entries, tokens between those, the batch; all evenly",
+        unit="modules: what lies turns where a module begins or ends",
+        moves="all-gathers, reduce-scatters and all-reduces at modules; gradients in the backward",
+        launches="each process for its own device",
+        memory="parts of weights, gradients and states; activations as they lie",
+    ),
+    framework="torch",
+)
+def place(
+    problem: Problem,
+    *,
+    tp: int | None = None,
+    replicate: int | None = None,
+    shard: int | None = None,
+    sequence: bool | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best mesh of data and tensor parallelism, and the styles of modules on it.
+
+    Parameters
+    ----------
+    problem : Problem
+    tp : int, optional
+        Size of the inner axis, which must divide the number of usable devices; absent: the best.
+    replicate : int, optional
+        How many replicas of parameters share the batch; 1: none. Absent: the best number.
+    shard : int, optional
+        How many devices that share the batch have a part each of a replica; 1: parameters are
+        whole. Absent: the best number. The three sizes multiply to the number of usable devices.
+    sequence : bool, optional
+        Whether what lies between the products is cut by tokens (sequence parallelism), where styles
+        of modules can say that; absent: where it is shorter.
+    time_limit : float, optional
+        Seconds on the clock; what is under way is finished first.
+    progress : callable, optional
+        Called with the mesh and the best step time whenever there is a better plan.
+
+    Raises
+    ------
+    InputError
+        The graph does not say what its ops were called with; a size that does not divide; the
+        model is of another kind.
+    InfeasibleError
+        It does not fit.
+    """
+    asked = Sizes(replicate, shard, tp)
+    space = Space.of(problem)
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    shapes = [mesh for mesh in uniform_meshes(problem) if next(asked.open(mesh), None)]
+    if not shapes:
+        n = max((mesh.size for mesh in uniform_meshes(problem)), default=1)
+        raise InputError(
+            f"{asked}: these are no sizes of a mesh of all {n} devices that can be used"
+        )
+    tries = (False, True) if sequence is None else (sequence,)
+    found = best_of(_styled(space, shapes, asked, budget, tries), len(shapes))
+    if not found:
+        raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
+    return best_judged(space, found, "styles of modules", budget, progress)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a user may have said of the sizes of a mesh; None: all are tried."""
+
+    replicate: int | None = None
+    shard: int | None = None
+    tp: int | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if (value := getattr(self, one.name)) is not None:
+                checks.integer(one.name, value, 1)
+
+    def __str__(self) -> str:
+        said = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return ", ".join(f"{name} is {value}" for name, value in said if value is not None)
+
+    def open(self, mesh: Mesh) -> Iterator[tuple[Mesh, str]]:
+        """A mesh of one axis of data, and those with that axis in two, each with how parameters lie
+        on the outermost axis.
+        """
+        if self.tp not in (None, tensor_parts(mesh)):
+            return
+        n = mesh.size // tensor_parts(mesh)
+        ways = [(mesh, "whole", n, 1)]
+        ways += [(mesh, "flat", 1, n)] if n > 1 else []
+        for two in in_two(mesh):
+            parts = two.shape[two.names.index(PARTS)]
+            ways.append((two, "whole", n // parts, parts))
+        for one, state, replicas, parts in ways:
+            if self.replicate in (None, replicas) and self.shard in (None, parts):
+                yield one, state
+
+
+def _styled(
+    space: Space, shapes: list[Mesh], asked: Sizes, budget: Budget, tries: tuple[bool, ...]
+) -> Iterator[Ranked]:
+    """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
+    best: tuple[Ranked, Way] | None = None
+    for shape in shapes:
+        for mesh, way in _ways(space, shape, asked, tries):
+            if budget.is_cut:
+                return
+            if best is not None and best[0].fits and floor(space, mesh, way) > best[0].key[1]:
+                continue
+            found = solved(space, mesh, way)
+            if found is not None:
+                yield found
+                best = min((best, (found, way)), key=_rank) if best else (found, way)
+    if best is not None:
+        yield from _fewer(space, *best)
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is open once a mesh is chosen.
+
+    Attributes
+    ----------
+    state : str
+        How parameters lie on the outermost axis: "whole" or "flat".
+    lays : dict of int to int
+        The factors by which parameters are cut on the inner axis, by node.
+    sequence : bool
+        Whether what lies between the products is cut by tokens.
+    inner : bool [n_nodes, most labels], or None
+        Labels that nodes may have on the inner axis; None: there is none.
+    """
+
+    state: str
+    lays: dict[int, int]
+    sequence: bool = False
+    inner: Mask | None = None
+
+
+def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
+    return one[0].key
+
+
+def _ways(
+    space: Space, mesh: Mesh, asked: Sizes, tries: tuple[bool, ...]
+) -> Iterator[tuple[Mesh, Way]]:
+    """All columns, then rows; and what the solver would cut. Each with sequence parallelism, too,
+    or as ``tries`` has it, where that can be said; and with all that is open of the outer axis.
+    """
+    forward = Forward.of(space.structure, tensor_parts(mesh))
+    for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
+        for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
+            inner = pinned(forward, lays, sequence) if MODEL in mesh.names else None
+            for one, state in asked.open(mesh):
+                yield one, Way(state, lays, sequence, inner)
+
+
+def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
+    structure, size = space.structure, tensor_parts(mesh)
+    forward, one = Forward.of(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
+    tried = [forward.columns_then_rows()]
+    mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
+    with suppress(InfeasibleError):
+        tried.append(proposed(forward, Solver(space.setting(one), [mask]).solve(1.0).columns[0]))
+    seen: list[dict[int, int]] = []
+    for wanted in tried:
+        lays, _ = expressible(forward, wanted)
+        if lays and lays not in seen:
+            seen.append(lays)
+            yield lays
+
+
+def floor(space: Space, mesh: Mesh, way: Way) -> float:
+    """Seconds that no step on a mesh is shorter than: outer axes share all work, the inner one what
+    may be cut there.
+    """
+    structure, inner = space.structure, tensor_parts(mesh)
+    seconds = space.problem.costs.time[structure.op].min(axis=1)
+    if way.inner is not None:
+        seconds = seconds / np.where(way.inner[:, 1:].any(axis=1), inner, 1)
+    return float(seconds.sum()) / (mesh.size // inner)
+
+
+def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
+    """The cheapest labels of a way; None: there are none, or an axis shares nothing."""
+    structure = space.structure
+    states = {DATA: way.state, REPLICAS: "whole", PARTS: "flat"}
+    masks = [by_batch(structure, states[name]) for name in mesh.names if name in states]
+    masks += [way.inner] if way.inner is not None else []
+    solver = Solver(space.setting(mesh), masks)
+    try:
+        labels = solver.solve(1.0)
+    except InfeasibleError:
+        return None
+    nodes = Forward.of(structure, 1).nodes
+    if not (labels.columns[:, nodes] > 0).any(axis=1).all():
+        return None
+    return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+
+
+def by_batch(structure: Structure, state: str) -> Mask:
+    """Every op that has a batch has its share of it; parameters lie as ``state`` says."""
+    mask, ways = roles_only(structure, ("batch",), (state,)), structure.ways
+    shared = mask & ways.with_role(("batch",))[structure.way]
+    has = shared.any(axis=1) & ~structure.in_update
+    return np.where(has[:, None], shared, mask)
+
+
+def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
+    """The same with modules of one kind after another whole, as long as that gains."""
+    forward = Forward.of(space.structure, tensor_parts(found.mesh))
+    groups = dict.fromkeys(_group(forward.module[node]) for node in way.lays)
+    for group in groups:
+        kept = {n: lay for n, lay in way.lays.items() if _group(forward.module[n]) != group}
+        lays, _ = expressible(forward, kept)
+        if not lays or lays == way.lays:
+            continue
+        sequence = way.sequence and by_tokens(forward, lays)
+        other = Way(way.state, lays, sequence, pinned(forward, lays, sequence))
+        without = solved(space, found.mesh, other)
+        if without is not None:
+            yield without
+            if without.key < found.key:
+                found, way = without, other
+
+
+def _group(module: str) -> str:
+    """What is cut together: modules beside each other, in all layers; alone at the top."""
+    parent = module.rpartition(".")[0]
+    return alike(parent) if "*" in alike(parent) else alike(module)
+
+
+def proposed(forward: Forward, columns: NDArray[np.int64]) -> dict[int, int]:
+    """The factors by which labels cut parameters, by node."""
+    lays = {node: forward.lay(node, int(columns[node])) for node in forward.parameters}
+    return {node: lay for node, lay in lays.items() if lay >= 0}
+
+
+def expressible(forward: Forward, lays: dict[int, int]) -> tuple[dict[int, int], Styled]:
+    """The parameters among some that can be cut by styles of modules, and what becomes of it.
+
+    Where a module cannot say it, its own parameters stay whole; or those of the modules beside it.
+    """
+    while True:
+        styled = forward.styled(lays)
+        if not styled.reasons or not lays:
+            return lays, styled
+        kept = {n: lay for n, lay in lays.items() if not forward.is_of(n, styled.reasons)}
+        if len(kept) == len(lays):
+            kept = {n: lay for n, lay in lays.items() if not forward.is_beside(n, styled.reasons)}
+        lays = kept if len(kept) < len(lays) else {}
+
+
+def by_tokens(forward: Forward, lays: dict[int, int]) -> bool:
+    """Whether styles can say that what lies between the products is cut by tokens."""
+    if not lays:
+        return False
+    styled = forward.styled(lays, sequence=True)
+    return not styled.reasons and any(s.kind == SEQUENCE for s in styled.styles.values())
+
+
+def pinned(forward: Forward, lays: dict[int, int], sequence: bool) -> Mask:
+    """Which labels each node may have: of the forward pass one; of others those that take weights
+    where they lie, and that make gradients as they are wanted, or as parts of sums.
+    """
+    structure = forward.structure
+    ways, way, a = structure.ways, structure.way, structure.arguments
+    roles = (*TENSOR, *["token"] * sequence)
+    mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
+    labels = np.arange(mask.shape[1])
+    column = forward.styled(lays, sequence=sequence).column
+    nodes = np.array(list(column), dtype=np.int64)
+    mask[nodes] = labels == np.array(list(column.values()))[:, None]
+    lay = np.full(structure.n, REPLICATE, dtype=np.int64)
+    lay[list(lays)] = list(lays.values())
+    own = np.array(forward.parameters, dtype=np.int64)
+    lies = ways.outputs[ways.first_output[way[own]]] == lay[own, None]
+    mask[own] = lies & (labels < ways.n_labels[way[own], None])
+    is_pinned = np.zeros(structure.n, dtype=bool)
+    is_pinned[nodes] = True
+    rows = np.flatnonzero((structure.stands_for[a.root] == PARAMETER) & ~is_pinned[a.reader])
+    wants = structure.lays_wanted[structure.wanted[rows]]
+    _narrow(mask, a.reader[rows], (wants == lay[a.root[rows], None]) | (wants == ANY))
+    rows = np.flatnonzero(a.traffic == GRADIENT)
+    may, made = mask[a.reader[rows]], ways.outputs[structure.made[rows]]
+    wants = structure.lays_wanted[structure.wanted[rows]]
+    as_wanted = ((made[:, :, None] == wants[:, None, :]) & may[:, None, :]).any(axis=2)
+    for_whole = ((wants == REPLICATE) & may).any(axis=1)
+    _narrow(mask, a.root[rows], as_wanted | ((made == PARTIAL) & for_whole[:, None]))
+    return mask
+
+
+def _narrow(mask: Mask, nodes: NDArray[np.int64], fits: Mask) -> None:
+    """Leaves nodes the labels that fit, row after row, where that leaves any."""
+    turn = ordinals(nodes)
+    for i in range(int(turn.max(initial=-1)) + 1):
+        at = nodes[turn == i]
+        both = mask[at] & fits[turn == i]
+        mask[at] = np.where(both.any(axis=1)[:, None], both, mask[at])

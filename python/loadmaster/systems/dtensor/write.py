@@ -1,0 +1,455 @@
+"""PyTorch's DTensor: a plan as a Python file, and which part of each parameter is where beside it.
+
+The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.files import write_bytes, write_json
+from loadmaster.base.units import counted
+from loadmaster.dimensions.form import FLAT, PARTIAL, REPLICATE
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.shapes import parse_output
+from loadmaster.plans.plan import Plan
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.systems.dtensor.module_styles import (
+    COLUMNS,
+    OUTPUT,
+    ROWS,
+    SEQUENCE,
+    Forward,
+    Style,
+    Styled,
+    alike,
+)
+from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, PARTS, REPLICAS
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import only_gradients
+
+#: The name of an axis of one place.
+_ONE = "dp_shard"
+
+_FUSED = '''
+
+class Fused:
+    """What a fused product makes, [..., parts, a device's share]; its parts are DTensors."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def split(self, *_, **__):
+        return self.parts.unbind(-2)
+
+    chunk = split
+
+    def view(self, *sizes):
+        return self.parts.view(*sizes)
+
+    reshape = view
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.split, torch.chunk):
+            return args[0].split()
+        raise TypeError(f"{function} of a fused product: split, chunk and view take it apart")
+
+
+class FusedColwise(ColwiseParallel):
+    """Columns of several products that are one: each device has its columns of every one of them.
+
+    Rows of the weight and of the bias are interleaved: those of the first device come first.
+    """
+
+    def __init__(self, parts, **layouts):
+        super().__init__(**layouts, use_local_output=False)
+        self.parts = parts
+
+    def _apply(self, module, device_mesh):
+        for name, tensor in module.named_parameters():
+            rows = tensor.detach().unflatten(0, (self.parts, device_mesh.size(), -1))
+            mixed = rows.transpose(0, 1).reshape(tensor.shape).contiguous()
+            module.register_parameter(name, torch.nn.Parameter(mixed, tensor.requires_grad))
+        module = super()._apply(module, device_mesh)
+        module.register_forward_hook(self._taken_apart)
+        return module
+
+    def _taken_apart(self, module, inputs, output):
+        local = output.to_local().unflatten(-1, (self.parts, -1))
+        return Fused(DTensor.from_local(local, output.device_mesh, [Shard(local.dim() - 1)]))
+'''
+
+
+def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
+    """The plan as Python: ``parallelize(model, mesh)``, with the plan's figures in its head.
+
+    Parameters
+    ----------
+    plan : Plan
+        That :func:`loadmaster.place` made for the target ``"dtensor"``, or whose labels styles of
+        modules can say.
+    path : optional
+        Where to write it. Beside it, with ``.shards.json`` at the end, stands which part of each
+        parameter each place of the mesh has: ``axes`` and, per parameter, ``shape``, ``placements``
+        per axis, and ``interleaved`` where rows of so many products are mixed.
+    root : str
+        What the model is called in the graph's module paths, where it was captured as part of a
+        larger one.
+
+    Returns
+    -------
+    str
+        The text of the file.
+
+    Raises
+    ------
+    InputError
+        All that is in the way, and what plans for it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:gpt3-330m")
+    >>> plan = lm.place(graph, lm.Cluster.preset("8xH100-NVLink"), target="dtensor", tp=2)
+    >>> "parallelize_module(model, mesh['tp'], STYLES)" in lm.writers.dtensor(plan)
+    True
+    """
+    said = _Said(plan, root)
+    text = said.text()
+    if path is not None:
+        write_bytes(path, text.encode())
+        write_json(Path(path).with_suffix(".shards.json"), said.shards())
+    return text
+
+
+def axes_by_role(layout: Layout) -> list[str]:
+    """What each axis of a layout is called here: that of the batch, if most ops are cut by it; two
+    of these, if parameters are whole on the outer and in parts on the inner one.
+    """
+    found = [
+        DATA if 2 * is_batch[some].sum() >= some.sum() else MODEL
+        for some, is_batch in zip(_cut(layout), layout.is_batch, strict=True)
+    ]
+    flat = (layout.labels[:, layout.graph.stands_for == PARAMETER] == FLAT).any(axis=1)
+    of_batch = [at for at, name in enumerate(found) if name == DATA]
+    if flat[of_batch].tolist() == [False, True]:
+        found[of_batch[0]], found[of_batch[1]] = REPLICAS, PARTS
+    return found
+
+
+def _cut(layout: Layout) -> NDArray[np.bool_]:
+    """Which ops are cut on each axis, bool [n_axes, n_ops]; what only adds gradients up is not."""
+    graph = layout.graph
+    runs = ~(graph.view | graph.placeholder | graph.updates | only_gradients(graph, graph.roles))
+    found: NDArray[np.bool_] = (layout.labels > 0) & runs
+    return found
+
+
+def _passes_sums_on(layout: Layout, axis: int, op: int) -> bool:
+    """Whether an op makes sums of partial sums on an axis: what has no batch left does."""
+    first = layout.dimensions.first
+    reads = layout.wanted[axis, first[op] : first[op + 1]] == PARTIAL
+    return bool(reads.any()) and layout.made[axis, layout.first_output[op]] == PARTIAL
+
+
+class _Said:
+    """What is written of a plan, read off its labels."""
+
+    def __init__(self, plan: Plan, root: str) -> None:
+        layout, staged = plan.layout, plan.recipe is not None and plan.recipe.micro is not None
+        found: list[Reason] = ["it is a pipeline of stages"] if staged else []
+        if layout is None:
+            raise refusal(plan, "dtensor", found or ["it shares no work by labels"])
+        names = axes_by_role(layout)
+        for name in (DATA, MODEL):
+            if names.count(name) > 1:
+                of = [layout.mesh.names[i] for i, one in enumerate(names) if one == name]
+                what = "share the batch" if name == DATA else "cut weights"
+                found.append((f"several axes {what}", of))
+        if found and len(set(names)) < len(names):
+            raise refusal(plan, "dtensor", found)
+        axes = tuple(replace(a, name=n) for a, n in zip(layout.mesh.axes, names, strict=True))
+        self.plan, self.root, self.mesh = plan, root, replace(layout.mesh, axes=axes)
+        self.layout, self.labels = layout, layout.labels
+        self.structure = Structure.of(layout.dimensions)
+        self.graph = plan.graph
+        self.lays, self.styled = self._read()
+        reasons = [*found, *self._reasons()]
+        if reasons:
+            raise refusal(plan, "dtensor", reasons)
+
+    def _lay(self, axis: int, node: int) -> int:
+        """How a parameter lies on an axis."""
+        label = int(self.labels[axis, self.structure.op[node]])
+        return label - 1 if label > 0 else FLAT if label == FLAT else REPLICATE
+
+    def _read(self) -> tuple[dict[int, int], Styled]:
+        if MODEL not in self.mesh.names:
+            return {}, Styled({}, {}, {})
+        axis = self.mesh.names.index(MODEL)
+        forward = Forward(self.structure, self.mesh.shape[axis])
+        lays = {n: self._lay(axis, n) for n in forward.parameters}
+        lays = {n: lay for n, lay in lays.items() if lay >= 0}
+        ways = [forward.styled(lays, sequence=sequence) for sequence in (False, True)]
+        return lays, min(ways, key=lambda styled: len(self._others(styled)))
+
+    def _others(self, styled: Styled) -> list[int]:
+        """Nodes of the forward pass whose labels are not what styles make of them."""
+        axis, structure = self.mesh.names.index(MODEL), self.structure
+        return [
+            node
+            for node, column in styled.column.items()
+            if structure.ways.label[structure.way[node], column]
+            != self.labels[axis, structure.op[node]]
+        ]
+
+    def _reasons(self) -> list[Reason]:
+        found: list[Reason] = [f"{m or 'the model'}: {r}" for m, r in self.styled.reasons.items()]
+        if MODEL in self.mesh.names:
+            names = [self.graph.names[self.structure.op[n]] for n in self._others(self.styled)]
+            if names:
+                found.append(("styles of modules cut these in another way", names))
+        for axis in self.of_batch:
+            found += self._data_reasons(axis)
+        if any(axis.shares is not None for axis in self.mesh.axes):
+            found.append("devices have unequal shares")
+        return found
+
+    def _data_reasons(self, axis: int) -> Iterator[Reason]:
+        """What is otherwise than by the batch, with state as parameters lie."""
+        layout, names = self.layout, self.graph.names
+        cut = np.flatnonzero(_cut(layout)[axis] & ~layout.is_batch[axis]).tolist()
+        others = [op for op in cut if not _passes_sums_on(layout, axis, op)]
+        if others:
+            yield (
+                "on the axis of the batch ops are cut otherwise",
+                [repr(names[op]) for op in others],
+            )
+        updates = (layout.set_of >= 0) & (self.graph.stands_for != PARAMETER)
+        if not self._is_flat(axis) and (self.labels[axis, updates] != 0).any():
+            yield "updates are shared among replicas, and parameters are whole"
+
+    def _name(self, module: str) -> str:
+        return module.removeprefix(f"{self.root}.") if self.root else module
+
+    # -- the text ---------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The file."""
+        rows, outputs = self._rows(_style), self._rows(_output)
+        is_fused = any(style.parts > 1 for style in self.styled.styles.values())
+        names = {row.partition("(")[0] for _, row in [*rows, *outputs]} - {"FusedColwise"}
+        names |= {"ColwiseParallel"} if is_fused else set()
+        names |= {"parallelize_module"} if names else set()
+        mesh = ", ".join(f"{name!r}: {size}" for name, size in self._axes())
+        lines = [self._head(), "from __future__ import annotations", ""]
+        lines += ["import torch"] if is_fused else []
+        if self.of_batch:
+            lines.append("from torch.distributed.fsdp import fully_shard")
+        if names:
+            of = "DTensor, Replicate, Shard" if is_fused else "Replicate, Shard"
+            lines.append(f"from torch.distributed.tensor import {of}")
+            lines.append("from torch.distributed.tensor.parallel import (")
+            lines += [f"    {name}," for name in sorted(names)] + [")"]
+        lines += ["", "#: Axes of the mesh, the outermost first, as init_device_mesh takes them."]
+        lines += [f"MESH = {{{mesh}}}"]
+        lines += [_FUSED.rstrip()] if is_fused else []
+        if rows:
+            lines += ["", "", "#: Styles of modules, by their paths."]
+            lines += ["STYLES = {", *[f"    {k!r}: {v}," for k, v in rows], "}"]
+        if outputs:
+            lines += ["", "#: What becomes of what modules give, after their styles."]
+            lines += ["OUTPUTS = {", *[f"    {k!r}: {v}," for k, v in outputs], "}"]
+        tables = [*["STYLES"] * bool(rows), *["OUTPUTS"] * bool(outputs)]
+        return "\n".join([*lines, "", "", *self._parallelize(tables)]) + "\n"
+
+    def _axes(self) -> list[tuple[str, int]]:
+        """Names and sizes of the axes of the mesh, as the file has them: with parameters whole
+        there is one more, of one place, on which fully_shard cuts nothing.
+        """
+        axes = [(axis.name, axis.size) for axis in self.mesh.axes]
+        if not self.are_whole:
+            return axes
+        at = self.of_batch[0] + 1
+        return [*axes[:at], (_ONE, 1), *axes[at:]]
+
+    @property
+    def of_batch(self) -> list[int]:
+        """The axes that share the batch."""
+        return [at for at, name in enumerate(self.mesh.names) if name != MODEL]
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether the batch is shared, and no axis that shares it has parameters in parts."""
+        return bool(self.of_batch) and not any(map(self._is_flat, self.of_batch))
+
+    def _is_flat(self, axis: int) -> bool:
+        """Whether parameters lie in parts on an axis."""
+        nodes = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
+        return any(self._lay(axis, n) == FLAT for n in nodes)
+
+    def _head(self) -> str:
+        plan = self.plan
+        single = plan.single
+        over = f", {plan.makespan / single:.3f} of one device's" if single else ""
+        devices = counted(self.mesh.size, "device")
+        peak = max(plan.memory.peak.tolist()) / 1e9
+        lines = [
+            f'"""{self.graph.name}: parallelize(model, mesh), for {devices}.',
+            "",
+            f"Predicted step: {plan.makespan * 1e3:.4g} ms{over}. Peak per device: {peak:.3g} GB.",
+            f"Lower bound: {plan.lower_bound * 1e3:.4g} ms.",
+        ]
+        styles = self.styled.styles.values()
+        if any(not style.is_local for style in styles):
+            lines += [
+                "",
+                "Some modules give DTensors, since code behind them knows the sizes of the whole:",
+                "run forward and backward within torch.distributed.tensor.experimental's",
+                "implicit_replication(), so that plain tensors beside them count as whole.",
+            ]
+        if self.styled.loss_parallel:
+            lines += [
+                "",
+                "Classes of the loss are shared out: run loss and backward within",
+                "torch.distributed.tensor.parallel's loss_parallel().",
+            ]
+        if self.are_whole:
+            lines += [
+                "",
+                f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of",
+                "one place. It keeps a copy of them, which the peak leaves out.",
+            ]
+        lines += ["", *(f"- {note}" for note in plan.notes)] if plan.notes else []
+        return "\n".join([*lines, '"""', ""])
+
+    def _rows(self, said: Callable[[Style], str]) -> list[tuple[str, str]]:
+        """What is said of styles, a line per module or per modules that are alike; no empty one."""
+        rows = {m: row for m, style in self.styled.styles.items() if (row := said(style))}
+        by_pattern: dict[str, set[str]] = {}
+        for module, row in rows.items():
+            by_pattern.setdefault(alike(self._name(module)), set()).add(row)
+        found: dict[str, str] = {}
+        for module, row in rows.items():
+            pattern = alike(self._name(module))
+            found[pattern if len(by_pattern[pattern]) == 1 else self._name(module)] = row
+        return list(found.items())
+
+    def _parallelize(self, tables: list[str]) -> list[str]:
+        lines = [
+            "def parallelize(model, mesh):",
+            '    """Cuts a model, in place, on a mesh of MESH."""',
+        ]
+        lines += [f"    parallelize_module(model, mesh['tp'], {table})" for table in tables]
+        for module, name, owner in self._tied():
+            lines.append(f"    model.{module}.{name} = model.{owner}.{name}")
+        if self.of_batch:
+            at, more = ", ".join(repr(self.mesh.names[axis]) for axis in self.of_batch), ""
+            if self.are_whole:
+                at, more = f"{at}, {_ONE!r}", ", reshard_after_forward=False"
+            for layers in self._lists():
+                lines += [
+                    f"    for layer in model.{layers}:",
+                    f"        fully_shard(layer, mesh=mesh[{at}]{more})",
+                ]
+            lines.append(f"    fully_shard(model, mesh=mesh[{at}]{more})")
+        return [*lines, "    return model"]
+
+    def _tied(self) -> list[tuple[str, str, str]]:
+        """Modules with a cut weight that is another's: the module, its weight, and the first module
+        whose style cuts it.
+        """
+        a, found = self.structure.arguments, dict[int, dict[str, None]]()
+        for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
+            if self.structure.stands_for[rooted] == PARAMETER and rooted in self.lays:
+                module = self.graph.modules[self.structure.op[reader]]
+                if self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
+                    found.setdefault(rooted, {})[module] = None
+        rows = []
+        for rooted, modules in found.items():
+            owner, _, name = self.graph.names[self.structure.op[rooted]].rpartition(".")
+            first, *others = [owner] * (owner in modules) + [m for m in modules if m != owner]
+            # The owner may be a module that nothing calls.
+            others += [owner] * (owner not in modules)
+            rows += [(self._name(module), name, self._name(first)) for module in others]
+        return rows
+
+    def _lists(self) -> list[str]:
+        """Lists of layers: modules that are numbered, outermost ones."""
+        found: dict[str, None] = {}
+        for name, kind in zip(self.graph.names, self.graph.kinds, strict=True):
+            words = self._name(name).split(".")
+            number = next((i for i, word in enumerate(words) if word.isdecimal()), 0)
+            if kind == "parameter" and number:
+                found[".".join(words[:number])] = None
+        return list(found)
+
+    def shards(self) -> dict[str, Any]:
+        """Which part of each parameter each place of the mesh has."""
+        parameters = {}
+        for node in np.flatnonzero(self.structure.stands_for == PARAMETER).tolist():
+            op = int(self.structure.op[node])
+            shape = [int(size) for size in parse_output(self.graph.outputs[op])[0][1] or ()]
+            placements, parts = {}, 1
+            for axis, name in enumerate(self.mesh.names):
+                lay = self._lay(axis, node)
+                if lay == FLAT:
+                    placements[name] = "Shard(0)"
+                elif lay >= 0:
+                    at = self._factors(node)[lay][0]
+                    placements[name] = f"Shard({at})"
+                    before = [s for a, s in self._factors(node)[:lay] if a == at]
+                    parts = int(np.prod(before)) if before else 1
+                else:
+                    placements[name] = "Replicate"
+            row: dict[str, Any] = {"shape": shape, "placements": placements}
+            parameters[self._name(self.graph.names[op])] = row | (
+                {"interleaved": parts} if parts > 1 else {}
+            )
+        axes = {axis.name: axis.size for axis in self.mesh.axes}
+        return {"axes": axes, "parameters": parameters}
+
+    def _factors(self, node: int) -> tuple[tuple[int, int], ...]:
+        d = self.structure.dimensions
+        factors: tuple[tuple[int, int], ...]
+        factors = d.forms[d.form_of[self.structure.op[node]]].outputs[0]
+        return factors
+
+
+def _style(style: Style) -> str:
+    """What a module is told, in Python."""
+    given, gives = _placement(style.given), _placement(style.gives)
+    if style.kind == OUTPUT:
+        return ""
+    if style.kind == SEQUENCE:
+        return f"SequenceParallel(sequence_dim={style.given})"
+    if style.parts > 1:
+        return f"FusedColwise({style.parts}, input_layouts={given})"
+    name = {COLUMNS: "ColwiseParallel", ROWS: "RowwiseParallel"}[style.kind]
+    return f"{name}(input_layouts={given}, output_layouts={gives}{_local(style)})"
+
+
+def _output(style: Style) -> str:
+    """What becomes of what a module gives, in Python; "": nothing."""
+    if style.kind not in (SEQUENCE, OUTPUT) or style.given == style.gives:
+        return ""
+    given, gives = _placement(style.given), _placement(style.gives)
+    layouts = f"output_layouts={given}, desired_output_layouts={gives}"
+    return f"PrepareModuleOutput({layouts}{_local(style)})"
+
+
+def _local(style: Style) -> str:
+    return "" if style.is_local else ", use_local_output=False"
+
+
+def _placement(axis: int | None) -> str:
+    return "Replicate()" if axis is None else f"Shard({axis})"

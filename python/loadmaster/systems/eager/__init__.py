@@ -1,0 +1,1 @@
+"""PyTorch in one process: whole ops on devices."""

@@ -1,0 +1,1 @@
+"""PyTorch's FSDP2: ``fully_shard``."""

@@ -1,0 +1,306 @@
+"""FSDP2: a plan that shards parameters over the batch's processes, as a Python file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import write_bytes
+from loadmaster.dimensions.form import FLAT
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.patterns import innermost
+from loadmaster.model.shapes import parse_output
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import recipe_in_words
+from loadmaster.systems.fsdp.plan import NAME, unit_patterns
+from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.names import listed
+from loadmaster.systems.shared.processes import command, start
+from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.uniform_meshes import PARTS, REPLICAS
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import batch_size, only_gradients
+
+#: What the name of the file beside it ends in, which says which shard goes where.
+SHARDS = ".shards.json"
+
+_FILE = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
+
+{run}
+
+    device = start()
+    model = parallelize(Model(), device)
+    optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-3)
+    loader = DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset))
+
+The loss is a mean over the samples of a process; gradients are the mean over all processes.
+"""
+
+{figures}
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+{imports}from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DistributedSampler
+
+{processes}
+
+#: Samples of a step: of all processes, and of each.
+BATCH, BATCH_OF_EACH = {batch}, {each}
+
+#: Sizes of the mesh by name: parameters are sharded on "shard", and alike on "replicate".
+MESH = {mesh}
+
+#: Modules whose parameters one collective gathers, and whether they are gathered again in the
+#: backward pass. The model has the rest, and keeps it.
+UNITS = {units}
+{recomputed}
+
+def parallelize(model, device):
+    """The model as each process runs it: parameters are DTensors, sharded by their first axis."""
+    model = model.to(device)
+{wrap}    mesh = init_device_mesh(device.type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+    for path, again in UNITS.items():
+        fully_shard(model.get_submodule(path), mesh=mesh, reshard_after_forward=again)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def sampler_of(dataset, **options):
+    """Gives each process samples of its own, as many as the others have."""
+    return DistributedSampler(dataset, drop_last=True, **options)
+'''
+
+_RECOMPUTED = """
+#: Modules whose activations are made anew in the backward pass.
+RECOMPUTED = {paths}
+"""
+
+_WRAP = """\
+    anew = [model.get_submodule(path) for path in RECOMPUTED]
+    apply_activation_checkpointing(model, check_fn=lambda module: module in anew)
+"""
+
+_IMPORT = """\
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
+"""
+
+
+def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
+    """The plan as a Python file that wraps modules with ``fully_shard``.
+
+    Parameters
+    ----------
+    plan : Plan
+        That shares the batch among processes, and parameters on one axis of its mesh.
+    path : optional
+        Where to write it. Beside it, in ``<path>.shards.json``, stands what :func:`shards` says.
+    root : str
+        What the model is called in the graph's module paths, where it was traced as part of a
+        larger one.
+
+    Returns
+    -------
+    str
+        The file: ``start()`` joins the processes that ``torchrun`` began, and ``parallelize(model,
+        device)`` wraps the model.
+
+    Raises
+    ------
+    InputError
+        The plan shares its work otherwise; everything that is in the way is named, with the
+        command that plans for it. A module that is not below ``root``.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    >>> plan = lm.place(graph, cluster, target="fsdp", replicas=2)
+    >>> written = lm.writers.fsdp(plan)
+    >>> [line for line in written.splitlines() if line.startswith("MESH") or "h.3" in line]
+    ['MESH = {"shard": 2}', '    "h.3": False,']
+    """
+    layout, reasons = plan.layout, list(_in_the_way(plan))
+    if reasons or layout is None:
+        raise refusal(plan, NAME, reasons)
+    assert plan.recipe is not None
+    devices = plan.recipe.mesh.on(plan.cluster).tolist()
+    units = _units(plan, root)
+    again = _modules(plan, plan.recipe.recompute, root)
+    batch = batch_size(plan.graph) or len(devices)
+    optimizer = str(plan.graph.meta.get("optimizer", ""))
+    file = _FILE.format(
+        run=command(plan, devices),
+        figures="\n".join(figures(plan, _more(plan))),
+        processes=start(plan, devices),
+        imports=_IMPORT if again else "",
+        batch=batch,
+        each=batch // len(devices),
+        mesh=json.dumps(_mesh(layout)),
+        units=_table(units),
+        recomputed=_RECOMPUTED.format(paths=_table(again)) if again else "",
+        wrap=_WRAP if again else "",
+        optimizer=optimizer if optimizer[:1].isupper() else "SGD",
+    )
+    if path is not None:
+        write_bytes(path, file.encode())
+        text = json.dumps(shards(plan, root=root), indent=1) + "\n"
+        write_bytes(f"{os.fspath(path)}{SHARDS}", text.encode())
+    return file
+
+
+def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
+    """Which part of each parameter is on which process.
+
+    Returns
+    -------
+    dict
+        ``mesh``: sizes by name. ``parameters``: by name the ``shape``, the ``unit`` (a module; the
+        empty text: the model), and ``rows``: from which row to before which the process at each
+        place of the axis "shard" has, as ``torch.chunk`` cuts them. Places of processes are their
+        ranks, modulo the size of that axis.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    >>> found = shards(lm.place(graph, cluster, target="fsdp", replicas=2))
+    >>> found["parameters"]["h.0.fc.weight"]
+    {'shape': [4096, 1024], 'unit': 'h.0', 'rows': [[0, 2048], [2048, 4096]]}
+    """
+    layout, reasons = plan.layout, list(_in_the_way(plan))
+    if reasons or layout is None:
+        raise refusal(plan, NAME, reasons)
+    graph, mesh = plan.graph, _mesh(layout)
+    of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
+    units = innermost([graph.modules[op] for op in of], list(_lines(plan)), "units")
+    found = {}
+    for op, (unit, _) in zip(of, units, strict=True):
+        shape = [int(size) for size in parse_output(graph.outputs[op])[0][1] or ()]
+        n, k = (shape or [1])[0], mesh[PARTS]
+        each = -(-n // k)
+        rows = [[min(i * each, n), min((i + 1) * each, n)] for i in range(k)]
+        found[_below(graph.names[op], root)] = {
+            "shape": shape,
+            "unit": unit if unit == "" else _below(unit, root),
+            "rows": rows,
+        }
+    return {"mesh": mesh, "parameters": found}
+
+
+def _mesh(layout: Layout) -> dict[str, int]:
+    """The sizes of the mesh, by the names of the file."""
+    inner = _inner(layout)[0]
+    outer = int(np.prod([size for i, size in enumerate(layout.mesh.shape) if i != inner]))
+    return {**({REPLICAS: outer} if outer > 1 else {}), PARTS: layout.mesh.shape[inner]}
+
+
+def _inner(layout: Layout) -> list[int]:
+    """The axes on which parameters are sharded."""
+    of = layout.graph.stands_for == PARAMETER
+    found: list[int] = np.flatnonzero((layout.labels[:, of] == FLAT).any(axis=1)).tolist()
+    return found
+
+
+def _lines(plan: Plan) -> Mapping[str, str]:
+    """The units as patterns, those of FSDP2's usage where the recipe has none."""
+    assert plan.recipe is not None
+    usual = {**dict.fromkeys(unit_patterns(plan.graph), "again"), ".": "kept"}
+    return plan.recipe.units or usual
+
+
+def _units(plan: Plan, root: str) -> dict[str, bool]:
+    """Modules that are wrapped, inner ones first, and whether they are gathered again."""
+    lines, graph = _lines(plan), plan.graph
+    of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
+    words = [*lines.values(), "kept"]
+    found = innermost([graph.modules[op] for op in of], list(lines), "units")
+    units = {_below(path, root): words[at] == "again" for path, at in found if path}
+    return dict(sorted(units.items(), key=lambda row: -row[0].count(".")))
+
+
+def _modules(plan: Plan, patterns: Sequence[str], root: str) -> list[str]:
+    """The modules that patterns mean."""
+    if not patterns:
+        return []
+    found = innermost(list(dict.fromkeys(plan.graph.modules)), list(patterns), "recompute")
+    return list(dict.fromkeys(_below(path, root) for path, _ in found if path))
+
+
+def _below(path: str, root: str) -> str:
+    """A path as the model below the root has it."""
+    if not root:
+        return path
+    if not path.startswith(f"{root}."):
+        raise InputError(f"{path!r} is not below the root {root!r}")
+    return path[len(root) + 1 :]
+
+
+def _table(rows: Mapping[str, bool] | Sequence[str]) -> str:
+    """A dictionary or a tuple, a line for each."""
+    if isinstance(rows, Mapping):
+        lines = [f"    {json.dumps(path)}: {again},\n" for path, again in rows.items()]
+        return "{\n" + "".join(lines) + "}" if rows else "{}"
+    return "(\n" + "".join(f"    {json.dumps(path)},\n" for path in rows) + ")"
+
+
+def _more(plan: Plan) -> Iterator[str]:
+    """What FSDP2 does otherwise than the recipe says."""
+    assert plan.recipe is not None
+    if not plan.recipe.units:
+        yield (
+            "The plan gathers parameters in buckets by size; fully_shard gathers them by module, "
+            "so the step is another than simulated."
+        )
+    yield (
+        "fully_shard cuts parameters by their first axis, and pads what that does not divide: "
+        "parts are equal in the plan."
+    )
+
+
+def _in_the_way(plan: Plan) -> Iterator[Reason]:
+    """Everything that FSDP2 cannot do of the plan."""
+    layout, recipe = plan.layout, plan.recipe
+    if recipe is None:
+        yield "parameters are not sharded"
+        return
+    if recipe.micro is not None:
+        yield "it is a pipeline of stages"
+    if layout is None:
+        return
+    graph, names = plan.graph, plan.graph.names
+    known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
+    # What only adds gradients up is done before they are scattered, or after.
+    known = known | only_gradients(graph, graph.roles)
+    other = np.flatnonzero(~(known | graph.view).all(axis=0))
+    if other.size:
+        what = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
+        yield what, [repr(names[op]) for op in other]
+    sharded = _inner(layout)
+    if not sharded:
+        yield "no parameter is sharded: what has all of them whole is written as ddp"
+    if len(sharded) > 1:
+        axes = [layout.mesh.names[axis] for axis in sharded]
+        yield "parameters are sharded on several axes, and fully_shard has one", axes
+    if any(axis.shares is not None for axis in layout.mesh.axes):
+        yield "processes have unequal shares of the batch"
+    if recipe.overrides:
+        yield "ops are put on devices by name", [repr(name) for name in recipe.overrides]
+    whole = [
+        names[op]
+        for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist()
+        if sharded and not (layout.labels[:, op] == FLAT).any() and graph.param_bytes[op]
+    ]
+    if whole:
+        yield f"parameters are whole beside others that are sharded ({listed(whole)})"

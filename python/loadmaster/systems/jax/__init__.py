@@ -1,0 +1,1 @@
+"""JAX: meshes and ``PartitionSpec``."""

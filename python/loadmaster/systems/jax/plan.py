@@ -1,0 +1,167 @@
+"""JAX: ``PartitionSpec`` per array, and XLA's partitioner for what lies between.
+
+Parameters, state and inputs lie as they are told. How an op is shared follows from the arrays that
+it reads, or from a constraint (``with_sharding_constraint``). The outer axis shares the batch, with
+parameters whole or in parts. The inner one cuts features, heads and experts, and between the
+products tokens. The solver takes the cheapest labels of those that specs can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Progress
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
+from loadmaster.model.recipe import Mesh
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.sharding.ranking import Ranked, best_of
+from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
+from loadmaster.strategies.sharding.space import Space, has_shapes
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, matrices, roles_only
+from loadmaster.systems.dtensor.plan import by_batch
+from loadmaster.systems.eager.plan import no_launches
+from loadmaster.systems.jax.partition_specs import sayable
+from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.shared.judged_meshes import best_judged
+from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, tensor_parts, uniform_meshes
+
+NAME = "jax"
+
+SEMANTICS = Semantics(
+    system="jax.jit with NamedSharding, partitioned by XLA",
+    models="graphs that say the shapes of arrays, with a batch to share or arrays to cut",
+    splits="axes of arrays, over axes of one mesh, evenly and in runs",
+    unit="an array: ops follow those that they read, or a constraint on what they make",
+    moves="what the partitioner puts between arrays that lie in different ways",
+    launches="nobody, at the time of the step: the program was compiled before",
+    memory="parts of parameters, state and activations; what is donated is updated in place",
+)
+
+
+@target(NAME, SEMANTICS, priced=no_launches)
+def place(
+    problem: Problem,
+    *,
+    tp: int | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best mesh of data and tensor parallelism, and specs on it.
+
+    Parameters
+    ----------
+    problem : Problem
+    tp : int, optional
+        Size of the inner axis, which must divide the number of usable devices; absent: the best.
+    time_limit : float, optional
+        Seconds on the clock; what is under way is finished first.
+    progress : callable, optional
+        Called with the mesh and the best step time whenever there is a better plan.
+
+    Raises
+    ------
+    InputError
+        The graph says no shapes; a size that does not divide; nothing can be shared evenly.
+    InfeasibleError
+        It does not fit.
+    """
+    graph = problem.model
+    if not problem.program.is_plain or not has_shapes(graph):
+        raise refused(NAME, f"{graph.name!r} does not say them, or is no model as it was read")
+    _check_rules(graph)
+    if tp is not None:
+        checks.integer("tp", tp, 1)
+    space = Space.of(problem, batch_norm="synchronised")
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    every = list(uniform_meshes(problem))
+    if not every:
+        raise InputError(f"target {NAME!r}: there is one device of its kind, and nothing to share")
+    shapes = [mesh for mesh in every if tp in (None, tensor_parts(mesh))]
+    if not shapes:
+        raise InputError(f"tp is {tp}: it does not divide the {every[0].size} devices of a mesh")
+    found = best_of(_labelled(space, shapes, budget), len(shapes))
+    if not found:
+        raise refused(
+            NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
+        )
+    return best_judged(space, found, "specs", budget, progress)
+
+
+def _check_rules(graph: OpGraph) -> None:
+    """Refuses a graph of which nobody knows how most ops can be cut."""
+    unknown = Dimensions.of(graph).unknown
+    if sum(unknown.values()) > np.count_nonzero(graph.stands_for < 0) / 2:
+        kinds = ", ".join(sorted(unknown, key=lambda kind: -unknown[kind])[:3])
+        raise refused(
+            NAME,
+            f"no rule says how most ops of {graph.name!r} can be cut ({kinds} ...). Of a program "
+            "of JAX, read StableHLO: jax.jit(step).lower(...).as_text(debug_info=True)",
+        )
+
+
+def _labelled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Ranked]:
+    """Labels that specs can say, of every mesh: parameters whole or in parts on the outer axis,
+    tokens whole or cut on the inner one.
+    """
+    for mesh in shapes:
+        for state in ("whole", "flat") if DATA in mesh.names else ("whole",):
+            for roles in (TENSOR, (*TENSOR, "token")) if MODEL in mesh.names else (TENSOR,):
+                if budget.is_cut:
+                    return
+                # Where the cheapest is that the devices of an axis all do the same, parameters are
+                # to be cut.
+                for is_cut in (False, True):
+                    found = _solved(space, mesh, _masks(space, mesh, state, roles, is_cut=is_cut))
+                    if found is not None:
+                        yield found
+                        break
+
+
+def _solved(space: Space, mesh: Mesh, masks: list[Mask]) -> Ranked | None:
+    """The cheapest labels that masks allow; None: there are none, or an axis shares nothing."""
+    memory, solver = space.memory(mesh), Solver(space.setting(mesh), masks)
+    try:
+        labels = next(solver.all_weights(memory, WEIGHTS[:1]))
+    except InfeasibleError:
+        return None
+    return (
+        Ranked(mesh, labels, solver, labels.fits(memory))
+        if _shares(space, labels.columns)
+        else None
+    )
+
+
+def _masks(
+    space: Space, mesh: Mesh, state: str, roles: tuple[str, ...], *, is_cut: bool
+) -> list[Mask]:
+    """Labels by axis; where ``is_cut``, no parameter of two axes or more is whole on the inner one
+    that need not be.
+    """
+    structure, masks = space.structure, []
+    is_matrix = matrices(structure)
+    for axis in mesh.axes:
+        if axis.name == DATA:
+            mask = by_batch(structure, state)
+        else:
+            mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter")).copy()
+        mask &= sayable(structure, axis.size, mesh.size)
+        if axis.name == MODEL and is_cut:
+            mask[is_matrix, 0] = False
+        mask[~mask.any(axis=1), 0] = True
+        masks.append(mask)
+    return masks
+
+
+def _shares(space: Space, columns: NDArray[np.int64]) -> bool:
+    """Whether every axis cuts an input or a parameter: else its devices all do the same."""
+    told = np.isin(space.structure.stands_for, (INPUT, PARAMETER))
+    label = space.structure.ways.label[space.structure.way, columns]
+    return bool((label[:, told] != 0).any(axis=1).all())

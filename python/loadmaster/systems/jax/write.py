@@ -1,0 +1,366 @@
+"""JAX: a plan as a Python file of a mesh, ``PartitionSpec`` per array, and constraints.
+
+The file needs JAX alone. Arrays have the names that the graph has for them: of a program of JAX the
+argument and the path in its tree, of PyTorch those of its parameters and buffers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from loadmaster.base.files import write_bytes
+from loadmaster.dimensions.form import FLAT
+from loadmaster.model.families import families
+from loadmaster.model.graph import BUFFER, INPUT, PARAMETER
+from loadmaster.model.shapes import parse_output
+from loadmaster.plans.plan import Plan
+from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.systems.dtensor.module_styles import alike
+from loadmaster.systems.jax.constraints import constrained
+from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said
+from loadmaster.systems.jax.plan import NAME
+from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.transforms.layout import Layout
+
+_FILE = '''"""{title}: shardings for jax.jit, written by Loadmaster.
+
+{usage}
+"""
+
+{figures}
+
+import re
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+#: Axes of the mesh, the outermost first.
+AXES = {{{axes}}}
+
+#: Which of jax.devices() is at each place of the mesh, row by row: {devices}.
+DEVICES = {numbers}
+
+#: How arrays lie, by their names, in which * is any number.{layout}
+SPECS = {{
+{specs}}}
+
+{constraints}
+def mesh(devices=None):
+    """The mesh, of jax.devices() or of others in their place."""
+    devices = np.array(jax.devices() if devices is None else devices)
+    return Mesh(devices[DEVICES].reshape(tuple(AXES.values())), tuple(AXES))
+
+
+def shardings(mesh, tree, name=""):
+    """The shardings of a tree of arrays, as in_shardings, out_shardings and jax.device_put take it.
+
+    The name is that of the argument. What the plan does not name is whole on every device.
+    """
+    named = []
+
+    def of(path, leaf):
+        inside = jax.tree_util.keystr(path, simple=True, separator=".")
+        key = ".".join(filter(None, (name, inside)))
+        key = key if key in SPECS else re.sub(r"(?<![^.])\\d+(?![^.])", "*", key)
+        named.append(key in SPECS)
+        return NamedSharding(mesh, SPECS.get(key, P()))
+
+    found = jax.tree_util.tree_map_with_path(of, tree)
+    if not any(named):
+        raise KeyError(f"the plan has no array of the name {{name!r}}, or below it")
+    return found
+{constrain}'''
+
+_CONSTRAINTS = """\
+#: What jax.lax.with_sharding_constraint is to say of what ops make, where it does not follow from
+#: the arrays that they read: by the names that the plan has for the ops, or for their modules.
+CONSTRAINTS = {{
+{rows}}}
+
+"""
+
+_CONSTRAIN = '''
+
+def constrain(mesh, array, name):
+    """The array that the op of a name makes, lying as CONSTRAINTS say."""
+    key = name if name in CONSTRAINTS else re.sub(r"(?<![^.])\\d+(?![^.])", "*", name)
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, CONSTRAINTS[key]))
+'''
+
+#: What is said of parameters whose axes are not in JAX's usual order.
+_TORCH = """
+#: Axes are in PyTorch's order: an nn.Linear's weight is [out, in], a convolution's [out, in, ...].
+#: A kernel that is the transpose of such a weight has its spec in reverse."""
+
+
+def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
+    """The plan as a Python file: a mesh, the spec of every parameter and input, constraints.
+
+    Parameters
+    ----------
+    plan : Plan
+        That :func:`loadmaster.place` made for the target ``"jax"``, or whose labels specs can say.
+    path : optional
+        Where to write it.
+
+    Returns
+    -------
+    str
+        The file: ``mesh()`` makes the mesh, ``shardings(mesh, tree, name)`` what ``jax.jit`` takes
+        as ``in_shardings`` and ``out_shardings``, ``constrain(mesh, array, name)`` a constraint.
+
+    Raises
+    ------
+    InputError
+        All that is in the way, and what plans for it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
+    >>> file = lm.writers.jax(lm.place(graph, cluster, target="jax", tp=1))
+    >>> [line for line in file.splitlines() if line.startswith("AXES")]
+    ["AXES = {'dp': 4}"]
+    """
+    layout = plan.layout
+    if layout is None or plan.recipe is None or plan.recipe.micro is not None:
+        raise refusal(plan, NAME, ["it shares no work by labels of one mesh"])
+    said = _Said(plan, layout)
+    if reasons := list(said.in_the_way()):
+        raise refusal(plan, NAME, reasons)
+    text = said.text()
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+class _Said:
+    """What is written of a plan, read off its labels."""
+
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        self.plan, self.mesh, self.graph = plan, layout.mesh, plan.graph
+        self.labels = layout.labels
+        self.structure = Structure.of(layout.dimensions, layout.batch_norm)
+        self.forms = layout.dimensions.forms
+        self.form_of = layout.dimensions.form_of[self.structure.op].tolist()
+
+    # -- what is in the way -----------------------------------------------------------------------
+
+    def in_the_way(self) -> Iterator[Reason]:
+        """Everything that specs cannot say."""
+        recipe, graph, structure = self.plan.recipe, self.graph, self.structure
+        assert recipe is not None
+        if any(axis.shares is not None for axis in self.mesh.axes):
+            yield "devices have unequal shares"
+        if recipe.recompute:
+            yield "modules are recomputed, which code says by jax.checkpoint", [*recipe.recompute]
+        of = families(self.plan.cluster)
+        kinds = {of[d][0] for d in self.mesh.on(self.plan.cluster).tolist()}
+        if len(kinds) > 1:
+            yield "a mesh of JAX has devices of one kind", sorted(kinds)
+        unsaid: dict[int, None] = {}
+        for axis, labels in zip(self.mesh.axes, self.labels[:, structure.op].tolist(), strict=True):
+            known: dict[tuple[int, int], bool] = {}
+            for node, key in enumerate(zip(self.form_of, labels, strict=True)):
+                if key not in known:
+                    known[key] = is_said(self.forms[key[0]], key[1], axis.size)
+                if not known[key] or (key[1] == FLAT and self._flat_is_torn(node)):
+                    unsaid[node] = None
+        if unsaid:
+            names = [repr(graph.names[structure.op[node]]) for node in sorted(unsaid)]
+            yield "arrays of these are in parts that no spec says", names
+
+    def _flat_is_torn(self, node: int) -> bool:
+        """Whether a parameter or a slot of it has no axis to be shared out on."""
+        return self.structure.stands_for[node] >= 0 and self._spec(node) is None
+
+    # -- specs ------------------------------------------------------------------------------------
+
+    def _spec(self, node: int) -> list[list[str]] | None:
+        """Axes of the mesh by which each axis of what a node makes is cut, of several outputs the
+        first that is; None: it cannot be said.
+        """
+        outputs = parse_output(self.graph.outputs[self.structure.op[node]])
+        found: list[list[str]] = []
+        for number, (_, sizes) in enumerate(outputs):
+            found = [[] for _ in sizes or ()]
+            if not self._cut(node, number, found, sizes or ()):
+                return None
+            if any(found):
+                break
+        return found
+
+    def _cut(self, node: int, number: int, found: list[list[str]], sizes: Sequence[int]) -> bool:
+        """Adds the axes of the mesh that cut an output; whether all can be said."""
+        structure, flat = self.structure, []
+        row = structure.ways.first_output[structure.way[node]] + number
+        taken: dict[int, int] = {}
+        for axis, labels in zip(self.mesh.axes, self.labels, strict=True):
+            label = int(labels[structure.op[node]])
+            column = structure.ways.label[structure.way[node]].tolist().index(label)
+            lay = int(structure.ways.outputs[row, column])
+            if lay == FLAT:
+                flat.append(axis)
+            elif lay >= 0:
+                at = axis_of(self.forms[self.form_of[node]].outputs[number], lay)
+                assert at is not None, "is_said"
+                found[at].append(axis.name)
+                taken[at] = taken.get(at, 1) * axis.size
+        for axis in flat:
+            where = flat_axis(sizes, axis.size, taken)
+            if where is None:
+                return False
+            found[where].append(axis.name)
+            taken[where] = taken.get(where, 1) * axis.size
+        return True
+
+    def _rows(self, nodes: Mapping[int, str]) -> list[str]:
+        """A line per array, or per arrays whose names differ in numbers alone, if specs are one."""
+        named: dict[str, tuple[str, str]] = {}
+        alike_ones: dict[str, list[tuple[str, str]]] = {}
+        for node, name in nodes.items():
+            output = self.graph.outputs[self.structure.op[node]].partition(";")[0]
+            named[name] = _written(self._spec(node) or []), output
+            alike_ones.setdefault(alike(name), []).append(named[name])
+        rows: dict[str, str] = {}
+        for name, (spec, output) in named.items():
+            others = alike_ones[alike(name)]
+            key = alike(name) if {spec} == {other for other, _ in others} else name
+            is_one = key == name or {output} == {other for _, other in others}
+            rows[key] = f"{spec},  # {output}" if is_one else f"{spec},"
+        return [f"    {key!r}: {row}\n" for key, row in rows.items()]
+
+    # -- the text ---------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The file."""
+        structure, specs = self.structure, []
+        for kind, words in (
+            (PARAMETER, "Parameters."),
+            (BUFFER, "State beside them."),
+            (INPUT, "Inputs."),
+        ):
+            nodes = np.flatnonzero(structure.stands_for == kind).tolist()
+            rows = self._rows({n: self.graph.names[structure.op[n]] for n in nodes})
+            specs += [f"    # {words}\n", *rows] if rows else []
+        on = self.mesh.on(self.plan.cluster).tolist()
+        of = families(self.plan.cluster)
+        names = [self.plan.cluster.devices[d].name for d in on]
+        rows = self._rows(self._constrained())
+        return _FILE.format(
+            title=self.graph.name,
+            usage=self._usage(),
+            figures="\n".join(figures(self.plan, self._unsaid())),
+            axes=", ".join(f"{axis.name!r}: {axis.size}" for axis in self.mesh.axes),
+            devices=", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}",
+            numbers=[of[d][1] for d in on],
+            layout="" if self._is_jax else _TORCH,
+            specs="".join(specs),
+            constraints=_CONSTRAINTS.format(rows="".join(rows)) if rows else "",
+            constrain=_CONSTRAIN if rows else "",
+        )
+
+    def _constrained(self) -> dict[int, str]:
+        """The nodes that are to be constrained, but for arithmetic of whole numbers, and what they
+        are called: of PyTorch the module, where it has no other such node.
+        """
+        graph, op = self.graph, self.structure.op
+        found = [
+            node
+            for node in constrained(self.structure, self.labels)
+            if graph.outputs[op[node]].startswith(("f", "bf", "c"))
+        ]
+        modules = Counter("" if self._is_jax else graph.modules[op[node]] for node in found)
+        return {
+            node: module
+            if not self._is_jax and (module := graph.modules[op[node]]) and modules[module] == 1
+            else graph.names[op[node]]
+            for node in found
+        }
+
+    def _unsaid(self) -> Iterator[str]:
+        """What the file leaves to XLA."""
+        yield "XLA joins ops and chooses collectives; the plan has the ops of the graph."
+
+    @property
+    def _is_jax(self) -> bool:
+        framework = str(self.graph.meta.get("framework", ""))
+        return framework in ("jax", "stablehlo", "hlo")
+
+    def _usage(self) -> str:
+        given = self._arguments()
+        lines = ["    on = mesh()"]
+        if not self._is_jax:
+            inputs = ", ".join(f"{name!r}: {name}" for name in given[INPUT])
+            lines += [
+                "    parameters = jax.device_put(parameters, shardings(on, parameters))",
+                f"    inputs = jax.device_put(inputs, shardings(on, inputs))  # {{{inputs}}}",
+                "    loss, gradients = jax.jit(jax.value_and_grad(loss_of))(parameters, inputs)"
+                if "b" in self.graph.phases
+                else "    outputs = jax.jit(model)(parameters, inputs)",
+                "",
+                "Parameters are a dict by PyTorch's names, in its shapes.",
+            ]
+            return "\n".join(lines)
+        names = self._in_order()
+        state = [i for i, name in enumerate(names) if name not in given[INPUT]]
+        lines += [f"    {name}_on = shardings(on, {name}, {name!r})" for name in names]
+        lines += ["    step = jax.jit(", "        step,"]
+        given_on = [f"{name}_on" for name in names]
+        lines.append(f"        in_shardings={_tuple(given_on)},")
+        back = _tuple([*(given_on[i] for i in state), "None"])
+        if len(given[BUFFER]) or self._is_donated:
+            lines.append(f"        out_shardings={back},  # as the step returns them")
+        if self._is_donated:
+            lines.append(f"        donate_argnums={tuple(state)},")
+        lines += ["    )"]
+        if not self._is_donated and len(given[BUFFER]):
+            lines += ["", "The step was read without donated arguments: it has its state twice."]
+        return "\n".join(lines)
+
+    def _arguments(self) -> Mapping[int, list[str]]:
+        """The first words of the names of placeholders, by what these are."""
+        found: dict[int, dict[str, None]] = {PARAMETER: {}, BUFFER: {}, INPUT: {}}
+        for node, kind in enumerate(self.structure.stands_for.tolist()):
+            name = self.graph.names[self.structure.op[node]]
+            if kind in found:
+                found[kind][name.partition(".")[0] if self._is_jax else name] = None
+        return {kind: list(names) for kind, names in found.items()}
+
+    def _in_order(self) -> list[str]:
+        """The arguments of the program."""
+        stands_for = self.structure.stands_for
+        nodes = np.flatnonzero(np.isin(stands_for, (PARAMETER, BUFFER, INPUT))).tolist()
+        names = (self.graph.names[self.structure.op[node]] for node in nodes)
+        return list(dict.fromkeys(re.split(r"\.", name)[0] for name in names))
+
+    @property
+    def _is_donated(self) -> bool:
+        """Whether the step updates its state in place."""
+        in_place = (self.graph.alias_of >= 0) & ~self.graph.view
+        return bool(in_place.any())
+
+
+def _tuple(words: Sequence[str]) -> str:
+    """A tuple of names in Python."""
+    return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
+
+
+def _written(spec: Sequence[Sequence[str]]) -> str:
+    """A spec in Python.
+
+    >>> _written([["dp"], [], ["dp", "tp"]]), _written([[], []])
+    ("P('dp', None, ('dp', 'tp'))", 'P()')
+    """
+    if not any(spec):
+        return "P()"
+    words = [repr(tuple(a)) if len(a) > 1 else repr(a[0]) if a else "None" for a in spec]
+    return f"P({', '.join(words)})"

@@ -1,0 +1,96 @@
+"""Layers as llama.cpp divides them: the first on the CPU, one run of the others on each GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.base.errors import InfeasibleError
+from loadmaster.judge.problem import Problem
+from loadmaster.model.families import families
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.shared.layered import in_runs, inference_layers, layer_of
+
+NAME = "llama-cpp"
+
+#: Entries that ``--tensor-split`` takes: one less than ``llama_max_devices()``.
+MAX_GPUS = 15
+
+SEMANTICS = Semantics(
+    system="llama.cpp",
+    models="the inference of a transformer: a list of layers with attention",
+    splits="nothing: --split-mode layer",
+    unit="a run of layers: the first ones on the CPU, then one run per GPU; the output is with the "
+    "last, and the embedding on the CPU, where there is one",
+    moves="activations, where the next layer is elsewhere",
+    launches="one thread, for all devices",
+    memory="weights where their layer is, and activations",
+)
+
+
+@target(NAME, SEMANTICS)
+def llama_cpp(
+    problem: Problem, *, root: str = "", layers: str | None = None, gpus: int | None = None
+) -> Candidate:
+    """The best division into layers on the CPU, and runs on GPUs.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of an inference.
+    root : str
+        What the model is called in the graph's module paths, where it was traced as part of a
+        larger one.
+    layers : str, optional
+        The module list that holds the layers; the longest in the model if absent.
+    gpus : int, optional
+        GPUs that are used. Absent: the best number.
+
+    Raises
+    ------
+    InputError
+        A training step, or a model without a list of layers.
+    InfeasibleError
+        CPU and GPUs do not hold the layers.
+
+    Notes
+    -----
+    The number of layers on the CPU is bisected: the fewest with which GPUs hold the others.
+    """
+    found = inference_layers(NAME, problem, root, layers)
+    layer = layer_of(problem, found)
+    family = [name for name, _ in families(problem.cluster)]
+    cpu = next((d for d, name in enumerate(family) if name == "cpu"), None)
+    on_gpus = [d for d, name in enumerate(family) if name != "cpu"][:MAX_GPUS]
+    made = []
+    for n in range(1, len(on_gpus) + 1) if gpus is None else [gpus]:
+        if (one := _fewest_on_cpu(problem, layer, len(found), on_gpus[:n], cpu)) is not None:
+            made.append(one)
+    if cpu is not None and not gpus:
+        made += [one for one in [in_runs(problem, layer, [cpu], cpu)] if one is not None]
+    if not made:
+        raise InfeasibleError(
+            f"the CPU and {len(on_gpus)} GPUs do not hold {len(found)} layers: give more memory"
+        )
+    return problem.objective.best(made)
+
+
+def _fewest_on_cpu(
+    problem: Problem, layer: np.ndarray, n: int, gpus: list[int], cpu: int | None
+) -> Candidate | None:
+    """As many layers on the GPUs as they hold, from the last one on; None: not one."""
+
+    def with_first(k: int) -> Candidate | None:
+        return in_runs(problem, np.maximum(layer - k, -1), gpus, gpus[0] if cpu is None else cpu)
+
+    best = with_first(0)
+    if best is not None or cpu is None:
+        return best
+    low, high = 0, n
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (one := with_first(middle)) is None:
+            low = middle
+        else:
+            best, high = one, middle
+    return best

@@ -1,0 +1,248 @@
+"""Training as Megatron-LM divides it: tensor parallelism inside of replicas inside of a pipeline of
+layers, with routed experts apart on some replicas, interleaved runs of layers, layers or some of
+their modules recomputed, and a distributed optimizer.
+"""
+
+from __future__ import annotations
+
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.judge.problem import Problem
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.systems.megatron.modules import APART, lines_of_modules
+from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.shared.again import NOTHING, Again, worthwhile
+from loadmaster.systems.shared.grids import ANY, Asked, Cut, Grids
+from loadmaster.systems.shared.layered import listed_layers
+from loadmaster.transforms.shares import batch_size
+
+NAME = "megatron"
+
+SEMANTICS = Semantics(
+    system="Megatron-LM",
+    models="a training step of a transformer: a list of layers with attention, and a batch",
+    splits="heads, features and vocabulary over tp devices, tokens between the products; the batch "
+    "over dp, and into micro-batches; routed experts over ep of dp; the optimizer's state over dp",
+    unit="runs of layers on the tp x dp devices of a stage: one run, or several where interleaved",
+    moves="activations within layers, and from one run of layers to the next; tokens to experts "
+    "and back; gradients of replicas in buckets, and what was updated",
+    launches="each rank its own ops",
+    memory="parameters, gradients and optimizer state of the rank, and activations of the "
+    "micro-batches that the schedule keeps, or what recomputed layers or modules begin with",
+)
+
+#: How many grids are judged that fit, at most, and how many at all; so many more where routed
+#: experts may be apart, on more or fewer replicas of grids that are else the same.
+_JUDGED, _TRIED, _OF_EXPERTS = 3, 12, 2
+
+#: How often stages are found for less of the memory, and the share of it that is left free then.
+_ATTEMPTS, _SPARE = 4, 0.97
+
+#: What ``recompute`` may say, beside names of modules.
+FULL, SELECTIVE = "full", "selective"
+
+
+@target(NAME, SEMANTICS)
+def megatron(
+    problem: Problem,
+    *,
+    root: str = "",
+    layers: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    micro_batches: int | None = None,
+    virtual: int | None = None,
+    expert_parallel: int | None = None,
+    sequence: bool = True,
+    recompute: bool | str | None = None,
+    distributed_optimizer: bool | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best grid of tensor parallelism, replicas and stages.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of a training step.
+    root : str
+        What the model is called in the graph's module paths, where it was traced as part of a
+        larger one.
+    layers : str, optional
+        The module list that holds the layers; the longest in the model if absent.
+    tp, pp, dp : int, optional
+        Sizes. Absent: all that divide the number of devices, or a half of it, and so on.
+    micro_batches : int, optional
+        That a replica does one after another. Absent: several numbers are tried.
+    virtual : int, optional
+        Runs of layers per stage. Absent: 1, 2, 4, ...
+    expert_parallel : int, optional
+        How many of the dp replicas have the routed experts apart. Absent: all divisors of dp and
+        of the number of experts are tried; 1: each has all experts.
+    sequence : bool
+        Whether what lies between the products may be cut by tokens (sequence parallelism).
+    recompute : bool or str, optional
+        Whether layers are recomputed as a whole (``"full"``), or which of their modules, such as
+        ``"core_attn,layernorm"`` (:mod:`.megatron_modules`); ``"selective"``: some. Absent: as
+        little as fits.
+    distributed_optimizer : bool, optional
+        Whether replicas have a part each of the optimizer's state. Absent: what is better.
+    time_limit : float, optional
+        Seconds on the clock; what is under way is finished first. Absent: no limit.
+    progress : callable, optional
+        Called with the grid in words and the best step time whenever there is a better one.
+
+    Raises
+    ------
+    InputError
+        An inference, a model without a list of layers; sizes that nothing goes with.
+    InfeasibleError
+        Nothing of that fits.
+    """
+    asked = Asked(tp, pp, dp, micro_batches, virtual, expert_parallel)
+    grids = grids_of(problem, NAME, root, layers, sequence=sequence)
+    grids.flat = distributed_optimizer is not False
+    grids.levels = _levels(grids, recompute)
+    if expert_parallel is not None and expert_parallel > 1 and not grids.n_experts:
+        raise refused(NAME, "the model has no routed experts, and expert_parallel shares them")
+    try_whole = distributed_optimizer is None
+    best = best_grid(grids, asked, time_limit=time_limit, progress=progress, try_whole=try_whole)
+    experts = ", experts in other parts than tp (--expert-tensor-parallel-size)"
+    return best.noted(
+        "not considered: context parallelism (--context-parallel-size)"
+        f"{experts if grids.n_experts else ''}"
+    )
+
+
+def grids_of(
+    problem: Problem, name: str, root: str, layers: str | None, *, sequence: bool = True
+) -> Grids:
+    """The grids of a training step, for the target of a name.
+
+    Raises
+    ------
+    InputError
+        An inference, a model without a list of layers.
+    """
+    if "b" not in problem.model.phases:
+        raise refused(name, "the graph has no backward pass")
+    batch = batch_size(problem.model)
+    if batch is None:
+        raise refused(name, "nobody says how many samples the batch has")
+    found = listed_layers(name, problem, root, layers)
+    return Grids(problem, found, batch, sequence=sequence)
+
+
+def best_grid(
+    grids: Grids,
+    asked: Asked,
+    *,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+    try_whole: bool = False,
+) -> Candidate:
+    """The best grid by the judge; with ``try_whole`` also with the optimizer's state whole.
+
+    Raises
+    ------
+    InputError
+        Sizes that are not whole numbers from 1.
+    InfeasibleError
+        Sizes that nothing goes with; nothing of that fits.
+    """
+    problem, found = grids.problem, grids.found
+    named = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "expert_parallel": asked.ep,
+             "micro_batches": asked.m, "virtual": asked.chunks}  # fmt: skip
+    for name, value in named.items():
+        if value is not None:
+            checks.integer(name, value, 1)
+    if next(grids.sizes(asked), None) is None:
+        sizes = ", ".join(f"{name} {value}" for name, value in named.items() if value)
+        raise InfeasibleError(
+            f"no grid of {len(grids.devices)} devices, of a half of them, and so on, with "
+            f"{sizes or 'any sizes'}: dp divides the batch of {grids.batch}, no heads in equal "
+            f"parts are fewer than tp, and stages have one of the {len(found)} layers or more"
+            f"{_of_experts(grids, asked)}"
+        )
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    best = fastest(grids, asked, budget, progress)
+    if best is None and problem.best_effort:
+        best = fastest(grids, asked, budget, progress, ANY)
+    if best is None:
+        raise InfeasibleError(
+            f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "
+            f"{len(found)} layers fits: give more memory, or leave sizes out"
+        )
+    one, cut = best
+    if try_whole and cut.grid.dp > 1:
+        whole = grids.judged(cut, flat=False)
+        one = problem.objective.better(one, whole)
+    return accepted(one.problem, Outcome(one, 1.0))
+
+
+def _of_experts(grids: Grids, asked: Asked) -> str:
+    """The end of a message on sizes where experts are in the way."""
+    if asked.ep in (None, 1):
+        return ""
+    return f"; expert_parallel divides dp and the {grids.n_experts} experts of a layer"
+
+
+def _levels(grids: Grids, recompute: bool | str | None) -> tuple[Again, ...]:
+    """What may be recomputed, the least first."""
+    if recompute is False:
+        return (NOTHING,)
+    if recompute is True or recompute == FULL:
+        return (grids.full,)
+    structure = None if grids.space is None else grids.space.structure
+    lines = {} if structure is None else lines_of_modules(structure, grids.found)
+    parts = {
+        name: Again.of(grids.problem, name, (line,), grids.kind) for name, line in lines.items()
+    }
+    if recompute is None or recompute == SELECTIVE:
+        some = worthwhile(parts, APART)
+        if recompute is None:
+            return (NOTHING, *(one for one in some if one.spared < grids.full.spared), grids.full)
+        if some:
+            return some
+        raise refused(NAME, "nothing in its layers can be recomputed alone")
+    names = [name.strip() for name in str(recompute).split(",")]
+    for name in names:
+        if name not in parts:
+            known = ", ".join([FULL, SELECTIVE, *parts])
+            raise InputError(f"recompute is {recompute!r}: wants {known}, or several of a layer")
+    first, *rest = (parts[name] for name in dict.fromkeys(names))
+    return (sum(rest, start=first),)
+
+
+def fastest(
+    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None, share: float = 1.0
+) -> tuple[Candidate, Cut] | None:
+    """The best of the grids that were judged; None: the layers of no grid fit."""
+    objective = grids.problem.objective
+    best: tuple[Candidate, Cut] | None = None
+    most = _JUDGED * (_OF_EXPERTS if grids.n_experts else 1)
+    for _ in range(_ATTEMPTS):
+        judged = fitting = 0
+        for cut in grids.best_first(asked, share):
+            if best is not None and best[0].fits and (fitting >= most or budget.lacks(0.0)):
+                break
+            if judged >= _TRIED:
+                break
+            one = grids.judged(cut, flat=grids.flat)
+            judged, fitting = judged + 1, fitting + one.fits
+            if not one.fits:
+                grids.over.add(cut.grid)
+            if best is None or objective.better(best[0], one) is one:
+                best = one, cut
+                if one.fits:
+                    grids.below(one.verdict.step_time)
+                if progress is not None:
+                    progress(cut.grid.words, Incumbent(one.verdict.step_time))
+        if best is None or best[0].fits:
+            return best
+        share *= _SPARE / best[0].overfull
+    return best

@@ -1,0 +1,194 @@
+"""Megatron-LM: a plan as a shell script with the flags of its training scripts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+
+from loadmaster.base.files import write_bytes
+from loadmaster.plans.plan import Plan
+from loadmaster.systems.megatron.plan import NAME
+from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.grid_of_plan import Grid, grid_of
+from loadmaster.systems.shared.layers import options_of
+from loadmaster.systems.shared.names import device_names, torch_device
+from loadmaster.systems.shared.precision import elements_in
+from loadmaster.systems.shared.processes import command
+from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.transforms.shares import batch_size
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+{figures}
+#
+# bash megatron.sh pretrain_gpt.py MODEL AND DATA ARGUMENTS
+# runs Megatron-LM's script with these flags behind the model's own. Ranks are on
+{ranks}
+set -euo pipefail
+
+PLAN=(
+{flags}
+)
+{command}
+"""
+
+
+def megatron(
+    plan: Plan,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    root: str | None = None,
+    layers: str | None = None,
+    names: Mapping[str, str] | None = None,
+) -> str:
+    """The plan as a script that runs Megatron's training scripts with its flags.
+
+    Parameters
+    ----------
+    plan : Plan
+        Made for Megatron; or of shards, replicas and stages that Megatron has: runs of layers, cut
+        by columns and then by rows.
+    path : optional
+        Where to write it.
+    root, layers : optional
+        As for :class:`~loadmaster.rules.layer_list.LayerList`; what the plan was made with if
+        absent.
+    names : mapping, optional
+        As for :func:`~loadmaster.systems.accelerate.write.device_map`.
+
+    Returns
+    -------
+    str
+        The script, with the plan's figures in its head. In ``--pipeline-model-parallel-layout``
+        ``E`` is the embedding, ``t`` a layer, ``L`` the loss, and ``|`` ends a run of layers.
+
+    Raises
+    ------
+    InputError
+        Everything that Megatron cannot run of the plan, with the command that plans for it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), "single")
+    >>> [line for line in lm.writers.megatron(plan).splitlines() if "model-parallel" in line]
+    ['    --tensor-model-parallel-size 1', '    --pipeline-model-parallel-size 1']
+    """
+    spelled = device_names(plan, torch_device, names)
+    root, layers = options_of(plan, root, layers)
+    reasons: list[Reason] = []
+    grid = grid_of(plan, root, layers, reasons)
+    again = None if grid is None else _recomputed(grid, reasons)
+    if grid is None or reasons:
+        raise refusal(plan, NAME, reasons)
+    flags = [
+        *_sizes(grid),
+        *_experts(plan, grid),
+        *_batches(plan, grid),
+        *_optimizer(plan, grid),
+        *(again or ()),
+    ]
+    ranks = " ".join(spelled[device] for device in grid.devices)
+    neighbours = f" (experts are apart on {grid.ep} next to each other)" if grid.ep > 1 else ""
+    text = _SCRIPT.format(
+        figures="\n".join(figures(plan, _more(plan, grid))),
+        ranks=f"#   {ranks}: tp {grid.tp} changes fastest, then dp {grid.dp}{neighbours}, then pp "
+        f"{grid.pp}.",
+        flags="\n".join(f"    {flag}" for flag in flags),
+        command=command(plan, grid.devices, '"$@" "${PLAN[@]}"'),
+    )
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+def _sizes(grid: Grid) -> Iterator[str]:
+    """Layers, and how many devices share what."""
+    yield f"--num-layers {sum(grid.counts)}"
+    yield f"--tensor-model-parallel-size {grid.tp}"
+    if grid.sequence:
+        yield "--sequence-parallel"
+    yield f"--pipeline-model-parallel-size {grid.pp}"
+    if len(set(grid.counts)) > 1:
+        runs = "|".join(f"t*{n}" for n in grid.counts)
+        yield f"--pipeline-model-parallel-layout {shlex.quote(f'E{runs}L')}"
+    elif grid.chunks > 1:
+        yield f"--num-layers-per-virtual-pipeline-stage {grid.counts[0]}"
+
+
+def _experts(plan: Plan, grid: Grid) -> Iterator[str]:
+    """Routed experts that devices have apart."""
+    if grid.experts:
+        yield f"--num-experts {grid.experts}"
+        yield f"--expert-model-parallel-size {grid.ep * (grid.tp if grid.apart else 1)}"
+        if grid.apart:
+            yield "--expert-tensor-parallel-size 1"
+        kinds = {label.partition("/")[0] for label in plan.program.graph.collectives}
+        dispatcher = "alltoall" if "all_to_all" in kinds else "allgather"
+        yield f"--moe-token-dispatcher-type {dispatcher}"
+
+
+def _batches(plan: Plan, grid: Grid) -> Iterator[str]:
+    batch = batch_size(plan.graph)
+    if batch is not None:
+        yield f"--micro-batch-size {batch // (grid.dp * grid.micro)}"
+        yield f"--global-batch-size {batch}"
+
+
+def _optimizer(plan: Plan, grid: Grid) -> Iterator[str]:
+    """How replicas sum gradients, and update."""
+    if grid.dp == 1:
+        return
+    yield "--overlap-grad-reduce"
+    if plan.recipe is not None:
+        yield f"--ddp-bucket-size {elements_in(plan, plan.recipe.bucket_bytes)}"
+    if grid.flat:
+        yield "--use-distributed-optimizer"
+        yield "--overlap-param-gather"
+
+
+def _recomputed(grid: Grid, reasons: list[Reason]) -> list[str]:
+    """The flags of recomputed layers: some modules of all, or all, or the first few of each run."""
+    if grid.selective:
+        modules = f"--recompute-modules {' '.join(grid.selective)}"
+        grouped = ["--moe-grouped-gemm"] if "moe_act" in grid.selective else []
+        return ["--recompute-granularity selective", modules, *grouped]
+    if not any(grid.recomputed):
+        return []
+    if grid.recomputed == grid.counts:
+        method, n = "uniform", 1
+    else:
+        method, n = "block", max(grid.recomputed)
+        others = [min(n, count) for count in grid.counts]
+        if list(grid.recomputed) != others:
+            said = ", ".join(map(str, grid.recomputed))
+            reasons.append(f"runs have unequal numbers of recomputed layers ({said})")
+    return [
+        "--recompute-granularity full",
+        f"--recompute-method {method}",
+        f"--recompute-num-layers {n}",
+    ]
+
+
+def _more(plan: Plan, grid: Grid) -> Iterator[str]:
+    """What Megatron-LM does otherwise than the plan says."""
+    if grid.dp > 1:
+        yield (
+            "The plan sums gradients in the precision of the graph; --grad-reduce-in-bf16, or not, "
+            "says that to Megatron-LM."
+        )
+    if grid.ep > 1 and grid.tp > 1:
+        yield (
+            "In the plan devices of a tensor-parallel group send all tokens to experts each; those "
+            "of Megatron-LM send a part each."
+        )
+    if "core_attn" in grid.selective:
+        yield (
+            "The graph has attention op by op. Fused attention keeps no scores, and needs no "
+            "core_attn."
+        )
+    if "moe_act" in grid.selective:
+        yield "Megatron-LM has moe_act with --moe-grouped-gemm only."
+    if plan.target != NAME and grid.dp > 1:
+        yield "Megatron-LM updates when all gradients are summed; the plan may begin before."

@@ -1,0 +1,1 @@
+"""Model Explorer: node data of a plan."""

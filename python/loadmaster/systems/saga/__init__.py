@@ -1,0 +1,1 @@
+"""SAGA: task graphs and schedules."""

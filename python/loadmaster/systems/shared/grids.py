@@ -1,0 +1,539 @@
+"""Grids of devices as Megatron-LM has them: tensor parallelism inside of replicas inside of stages.
+
+A grid is tp x dp x pp devices, with a number of micro-batches and of runs of layers per stage, with
+some or all of the layers recomputed or nothing, and with routed experts apart on ep of the dp
+replicas. What the layers take for one micro-batch is read off a simulation in
+which the devices of one stage have all of them, two micro-batches one after the other: collectives,
+and what overlaps with them, are in it. Where stages are cut, and what a schedule makes of that, is
+estimated from these seconds; the judge has the last word on the best few.
+
+Grids come in the order of what they take at least, and are looked at when it is their turn: most
+never are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import counted
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import PARAMETER
+from loadmaster.model.micro import Micro
+from loadmaster.model.program import Program
+from loadmaster.model.recipe import Mesh
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.pipelines.batched import MicroBatched
+from loadmaster.strategies.pipelines.chains import Chain, Pool, Way, best_chain, pools, times
+from loadmaster.strategies.pipelines.estimates import estimated
+from loadmaster.strategies.pipelines.phases import FORWARD, ONCE
+from loadmaster.strategies.pipelines.piped import (
+    in_micro_batches,
+    run_in_stages,
+    slices_of_stages,
+    with_recipe,
+)
+from loadmaster.strategies.pipelines.schedules import Named, alive_of_stages, windows
+from loadmaster.strategies.pipelines.scheduling import scheduled
+from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.strategies.pipelines.stage_links import mean_link
+from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.sharding.judging import layout as layout_of
+from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.sharding.space import Space
+from loadmaster.systems.shared.again import NOTHING, Again, whole_layers
+from loadmaster.systems.shared.expert_parallel import AXIS as EXPERTS
+from loadmaster.systems.shared.expert_parallel import number_of_experts
+from loadmaster.systems.shared.layer_space import LayerSpace
+from loadmaster.systems.shared.tensor_parallel import divides, weights_cut
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.reducer import updated_last
+
+#: The most micro-batches that are tried unless a user asks for more.
+MOST_MICRO = 64
+
+#: What a stage of equal numbers of layers may take longer than one that is cut by time.
+_EVEN = 0.002
+
+#: What is taken to be longer than the best judged step by more than this share is not looked at.
+_WITHIN = 0.05
+
+#: A share of the memory that will always do.
+ANY = 1e6
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Sizes: of the tensor-parallel group, of replicas, of stages; micro-batches, runs of layers
+    per stage; what is recomputed; how many of the replicas have the experts apart.
+    """
+
+    tp: int
+    dp: int
+    pp: int = 1
+    m: int = 1
+    chunks: int = 1
+    again: Again = NOTHING
+    ep: int = 1
+
+    @property
+    def size(self) -> int:
+        """Devices."""
+        return self.tp * self.dp * self.pp
+
+    @property
+    def schedule(self) -> Named:
+        """The schedule that Megatron-LM has for it."""
+        return "1f1b" if self.chunks == 1 else "interleaved-1f1b"
+
+    @property
+    def words(self) -> str:
+        """The grid in words."""
+        each = f", {self.chunks} runs of layers per stage" if self.chunks > 1 else ""
+        again = f", {self.again.words} recomputed" if self.again.lines else ""
+        experts = f" (ep {self.ep})" if self.ep > 1 else ""
+        micro = counted(self.m, "micro-batch", "micro-batches")
+        return f"tp {self.tp} x dp {self.dp}{experts} x pp {self.pp}{each}, {micro}{again}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A grid with the layers of its stages, and what it is taken to need: seconds of a step."""
+
+    grid: Grid
+    seconds: float
+    chain: Chain | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user may have said of a grid; None: several are tried."""
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    m: int | None = None
+    chunks: int | None = None
+    ep: int | None = None
+
+
+@dataclass(eq=False)
+class Known:
+    """Labels and costs that were found. Sorts of grids share what is the same for them."""
+
+    labels: dict[tuple[int, int, int], Ranked | None] = field(default_factory=dict)
+    costs: dict[Grid, StageCosts] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Grids:
+    """The grids of a training step with a list of layers.
+
+    Attributes
+    ----------
+    problem : Problem
+    found : LayerList
+    batch : int
+        Samples of a step.
+    sequence : bool
+        Whether what lies between the products may be cut by tokens.
+    flat : bool
+        Whether replicas have a part each of the optimizer's state (ZeRO 1).
+    levels : sequence of Again
+        What may be recomputed: a level is tried where those before it do not fit.
+    over : set of Grid
+        Those that the judge found not to fit.
+    enough : float
+        Seconds; grids that take more are not looked at.
+    known : Known
+    """
+
+    problem: Problem
+    found: LayerList
+    batch: int
+    sequence: bool = True
+    flat: bool = True
+    levels: Sequence[Again] = (NOTHING,)
+    over: set[Grid] = field(default_factory=set)
+    enough: float = np.inf
+    known: Known = field(default_factory=Known)
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """The devices of the commonest kind, neighbours next to each other."""
+        return max(pools(self.problem), key=lambda pool: len(pool.devices)).devices
+
+    @cached_property
+    def kind(self) -> int:
+        """Their type."""
+        return self.problem.cluster.device_types[self.devices[0]]
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes of the smallest of them."""
+        return int(self.problem.capacity[list(self.devices)].min())
+
+    @cached_property
+    def space(self) -> Space | None:
+        """What may be labelled; None: the graph does not say how its ops can be cut."""
+        try:
+            return Space.of(self.problem)
+        except InputError:
+            return None
+
+    @cached_property
+    def layers(self) -> LayerSpace:
+        """Where the model may be cut."""
+        return LayerSpace(self.problem, self.batch, found=self.found.cuts, listed=self.found)
+
+    @cached_property
+    def full(self) -> Again:
+        """The level at which layers are recomputed as a whole."""
+        return Again.of(self.problem, "layers", (whole_layers(self.found),), self.kind)
+
+    @cached_property
+    def n_experts(self) -> int:
+        """Into how many parts the routed experts of every layer go; 0: there are none."""
+        return 0 if self.space is None else number_of_experts(self.space.structure)
+
+    @cached_property
+    def work(self) -> float:
+        """Seconds of all ops on one device."""
+        return float(self.problem.time[:, self.kind].sum())
+
+    # -- which there are ---------------------------------------------------------------------------
+
+    def sizes(self, asked: Asked) -> Iterator[Grid]:
+        """Grids of one micro-batch and one run per stage: of all devices, of a half, and so on."""
+        n, layers = len(self.devices), len(self.found)
+        numbers = [n >> i for i in range(n.bit_length())]
+        if asked.tp and asked.pp and asked.dp:
+            numbers = [asked.tp * asked.pp * asked.dp]
+        for size in numbers:
+            for pp in _divisors(size, asked.pp):
+                for tp in _divisors(size // pp, asked.tp):
+                    if tp > 1 and self.n_experts and not self.sequence:
+                        continue  # Megatron-LM trains no experts so.
+                    dp = size // (pp * tp)
+                    if asked.dp not in (None, dp) or self.batch % dp or pp > layers:
+                        continue
+                    if (pp, dp) != (1, 1) and self.batch // dp < min(pp, 2):
+                        continue
+                    for ep in self._experts(dp, asked):
+                        if tp * dp == 1 or self.labels(tp, dp, ep) is not None:
+                            yield Grid(tp, dp, pp, ep=ep)
+
+    def _experts(self, dp: int, asked: Asked) -> list[int]:
+        """Numbers of replicas that have the experts apart: divisors of both numbers."""
+        return [ep for ep in _divisors(gcd(dp, self.n_experts or 1), asked.ep)]
+
+    def micro(self, grid: Grid, asked: Asked) -> list[int]:
+        """Numbers of micro-batches of a grid: the divisors of what a replica has."""
+        each = self.batch // grid.dp
+        if asked.m is not None:
+            return [asked.m] if each % asked.m == 0 else []
+        numbers = [m for m in range(1, min(each, MOST_MICRO) + 1) if each % m == 0]
+        return [m for m in numbers if m > 1 or grid.pp == 1]
+
+    def chunks(self, grid: Grid, asked: Asked) -> list[int]:
+        """Numbers of runs of layers per stage."""
+        most = len(self.found) // grid.pp if grid.pp > 1 and grid.m % grid.pp == 0 else 1
+        numbers = [1 << i for i in range(most.bit_length())]
+        if asked.chunks is None:
+            return numbers
+        return [asked.chunks] if asked.chunks <= most else []
+
+    def least(self, grid: Grid) -> float:
+        """Seconds that a grid takes at least, about: what a device of one stage computes if that
+        has all layers and the whole batch, over the number of stages, and the bubble.
+        """
+        ranked = self.labels(grid.tp, grid.dp, grid.ep)
+        computing = self.work if ranked is None else ranked.labels.seen.computing
+        again = grid.again.seconds / (grid.tp * grid.dp)
+        bubble = (grid.pp - 1) / (grid.chunks * grid.m)
+        return (computing + again) / grid.pp * (1 + bubble)
+
+    # -- what they take ----------------------------------------------------------------------------
+
+    def labels(self, tp: int, dp: int, ep: int = 1) -> Ranked | None:
+        """The labels inside of a stage; None: a stage is on one device, or there are none."""
+        labels = self.known.labels
+        if (tp, dp, ep) not in labels:
+            labels[tp, dp, ep] = self._labelled(tp, dp, ep) if tp * dp > 1 else None
+        return labels[tp, dp, ep]
+
+    def _labelled(self, tp: int, dp: int, ep: int) -> Ranked | None:
+        space = self.space
+        if space is None or (tp > 1 and not divides(Dimensions.of(self.problem.model), tp)):
+            return None
+        sizes = ("dp", dp // ep), (EXPERTS, ep), ("tp", tp)
+        axes = {name: size for name, size in sizes if size > 1}
+        names = [self.problem.cluster.devices[d].name for d in self.devices[: tp * dp]]
+        return weights_cut(space, Mesh.of(axes, names), self.found, sequence=self.sequence)
+
+    def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
+        """How ops are shared inside of a stage; None: a stage is on one device."""
+        ranked = self.labels(grid.tp, grid.dp, grid.ep)
+        if ranked is None or self.space is None:
+            return None
+        made = layout_of(self.space, ranked)
+        if not flat or grid.dp == 1:
+            return made
+        of_replicas = [i for i, name in enumerate(made.mesh.names) if name != "tp"]
+        return made.with_sharded_state(["optimizer"] * made.graph.n_ops, of_replicas)
+
+    def costs(self, grid: Grid) -> StageCosts:
+        """What the layers take for a micro-batch, and hold, on the devices of one stage."""
+        grid = _of_one_stage(grid)
+        if grid not in self.known.costs:
+            self.known.costs[grid] = self._probed(grid)
+        return self.known.costs[grid]
+
+    def _probed(self, grid: Grid) -> StageCosts:
+        each = self.batch // grid.m
+        modules, layout = grid.again.lines, self.layout(grid, flat=self.flat)
+        problem = self.problem
+        rows = (self.batch - each, each)
+        probe = problem.transformed(in_micro_batches(problem.model, 2, modules, rows, layout))
+        batched = MicroBatched(probe)
+        ((line, cuts),) = self.layers.lines
+        width = grid.tp * grid.dp
+        ends = range(width, len(self.devices) + 1, width)
+        sets = [self.devices[end - width : end] for end in ends]
+        costs = StageCosts.of(batched, line.place, cuts, mean_link(problem.links, sets))
+        everywhere = np.zeros(problem.model.n_ops, dtype=np.int32)
+        on = sets[:1]
+        staged = Staged.of(batched, everywhere, np.array(on))
+        part = np.searchsorted(cuts, line.place[probe.program.serves[probe.reduced.op_of]], "right")
+        return replace(costs, until=_until(staged, part - 1, costs))
+
+    def cut(self, grid: Grid, share: float = 1.0) -> Cut | None:
+        """The best layers of each stage within a share of the memory; None: they do not fit."""
+        costs, n_stages = self.costs(grid), grid.pp * grid.chunks
+        given = windows(grid.schedule, grid.pp, grid.m, grid.chunks)
+        in_flight = alive_of_stages(given, grid.m, grid.chunks)
+        width = grid.tp * grid.dp
+        devices = tuple(self.table(grid).ravel().tolist())
+        pool = Pool(self.kind, self.memory // grid.chunks, devices, width)
+        way = Way(costs, 0, in_flight)
+        found = best_chain([pool], [way], n_stages, grid.m - 1.0, share=share)
+        if found is None:
+            return None
+        best = self._estimated(grid, pool, way, found)
+        each, rest = divmod(costs.n_cuts - 1, n_stages)
+        if rest == 0:
+            even = replace(found, ends=tuple(range(each, each * n_stages + 1, each)))
+            need = [costs.fixed[i, j] + k * costs.held[i, j]
+                    for (i, j), k in zip(even.ranges, in_flight, strict=True)]  # fmt: skip
+            if max(need) <= share * pool.memory:
+                other = self._estimated(grid, pool, way, even)
+                best = other if other.seconds <= (1 + _EVEN) * best.seconds else best
+        return best
+
+    def _estimated(self, grid: Grid, pool: Pool, way: Way, chain: Chain) -> Cut:
+        of = times([pool], [way], chain, self.problem.links)
+        seconds = estimated(of, grid.m, grid.schedule, grid.chunks).seconds
+        return Cut(grid, float(seconds), chain)
+
+    def best_first(self, asked: Asked, share: float = 1.0) -> Iterator[Cut]:
+        """Grids with their stages, those that are taken to be the fastest first.
+
+        What does not fit, as it is estimated or as :attr:`over` has it when the next one is asked
+        for, comes again with more recomputed and, without stages, with more micro-batches.
+        """
+        order = count()
+        heap: list[tuple[float, int, Grid | Cut]] = []
+        known: set[Grid] = set()
+
+        def push(seconds: float, what: Grid | Cut) -> None:
+            heapq.heappush(heap, (seconds, next(order), what))
+
+        def push_grid(grid: Grid, least: float = 0.0) -> None:
+            if grid in known:
+                return
+            known.add(grid)
+            most = max(self.chunks(grid, asked), default=1)
+            push(max(self.least(replace(grid, chunks=most)), least), grid)
+
+        for size in self.sizes(asked):
+            for m in self.micro(size, asked)[: 1 if size.pp == 1 else None]:
+                push_grid(replace(size, m=m, again=self.levels[0]))
+        while heap:
+            seconds, _, first = heapq.heappop(heap)
+            if seconds > self.enough:
+                return
+            if isinstance(first, Cut):
+                yield first
+                grid, fits = first.grid, first.grid not in self.over
+            else:
+                cuts = [] if first in self.over else list(self._cuts(first, asked, share))
+                for cut in cuts:
+                    push(cut.seconds, cut)
+                grid, fits = first, bool(cuts)
+            if not fits:
+                for other in self._smaller(replace(grid, chunks=1), asked):
+                    push_grid(other, self._unlimited(other, asked))
+
+    def _smaller(self, grid: Grid, asked: Asked) -> Iterator[Grid]:
+        """What holds less: more recomputed; without stages, more micro-batches."""
+        level = self.levels.index(grid.again)
+        if level + 1 < len(self.levels):
+            yield replace(grid, again=self.levels[level + 1])
+        if grid.pp == 1 and level == 0:
+            yield from [replace(grid, m=m) for m in self.micro(grid, asked) if m > grid.m][:1]
+
+    def _cuts(self, grid: Grid, asked: Asked, share: float) -> Iterator[Cut]:
+        """The stages of a grid, for each number of runs of layers that fits."""
+        if grid.m > 1:
+            if self._stays_over(grid, share * self.memory):
+                return
+            for chunks in self.chunks(grid, asked):
+                found = self.cut(replace(grid, chunks=chunks), share)
+                if found is not None:
+                    yield found
+            return
+        # Nothing is in stages: the mirror of the labels says what a step takes.
+        ranked = self.labels(grid.tp, grid.dp, grid.ep)
+        if ranked is None:
+            yield Cut(grid, self.least(grid))
+        elif grid.again == self.levels[-1] or self._held(grid, ranked) <= self.memory:
+            again = grid.again.seconds / grid.size
+            yield Cut(grid, ranked.labels.seen.step_time + again)
+
+    def below(self, seconds: float) -> None:
+        """Looks from now on at no grid that takes much more than so long."""
+        self.enough = min(self.enough, (1 + _WITHIN) * seconds)
+
+    def _first(self, grid: Grid) -> StageCosts | None:
+        """The costs at the first level, if they were asked for."""
+        return self.known.costs.get(_of_one_stage(replace(grid, again=self.levels[0])))
+
+    def _unlimited(self, grid: Grid, asked: Asked) -> float:
+        """Seconds of a grid at the first level if memory were no matter; 0: nobody looked."""
+        if grid.m == 1 or self._first(grid) is None:
+            return 0.0
+        first = replace(grid, again=self.levels[0])
+        cuts = [self.cut(replace(first, chunks=n), ANY) for n in self.chunks(first, asked)]
+        return min((cut.seconds for cut in cuts if cut is not None), default=0.0)
+
+    def _stays_over(self, grid: Grid, memory: float) -> bool:
+        """Whether what stays for the whole step does not fit, whatever is recomputed."""
+        parts = grid.size if self.flat else grid.tp * grid.pp * grid.ep
+        if float(self.problem.model.param_bytes.sum()) / parts > memory:
+            return True
+        costs = self._first(grid)
+        if costs is None:
+            return False
+        at = 0
+        for _ in range(grid.pp):
+            fitting = np.flatnonzero(costs.fixed[at, at + 1 :] <= memory)
+            at += int(fitting[-1]) + 1 if len(fitting) else 0
+        return at < costs.n_cuts - 1
+
+    def _held(self, grid: Grid, ranked: Ranked) -> float:
+        """Bytes of a device at the peak of the mirror, which has the optimizer's state whole, less
+        what is not kept.
+        """
+        layout = self.layout(grid, flat=False)
+        assert layout is not None
+        graph, mesh = layout.graph, layout.mesh
+        state = (layout.set_of >= 0) & (graph.stands_for != PARAMETER)
+        is_cut, sizes = layout.labels[:, state] != 0, np.array(mesh.shape)[:, None]
+        has = graph.param_bytes[state] / np.where(is_cut, sizes, 1).prod(axis=0)
+        replicas = np.array([[name != "tp"] for name in mesh.names])
+        parts = np.where(replicas & ~is_cut, sizes, 1).prod(axis=0)
+        spared = float((has * (1 - 1 / parts)).sum()) if self.flat else 0.0
+        return ranked.labels.seen.peak - spared - grid.again.spared / grid.size
+
+    # -- the judge ---------------------------------------------------------------------------------
+
+    def stage(self, cut: Cut) -> NDArray[np.int32]:
+        """The stage of each of the user's ops."""
+        if cut.chain is None:
+            return np.zeros(self.problem.model.n_ops, dtype=np.int32)
+        ((line, cuts),) = self.layers.lines
+        return cut.chain.stage(line.place, cuts)
+
+    def table(self, grid: Grid) -> NDArray[np.int64]:
+        """The devices of each stage: int64 [n_stages, n_ranks]."""
+        slices = np.array(self.devices[: grid.size]).reshape(grid.pp, -1)
+        return slices_of_stages(slices, Micro(grid.m, grid.schedule, grid.chunks))
+
+    def judged(self, cut: Cut, *, flat: bool) -> Candidate:
+        """A grid on all its devices, with its recipe. Updates wait for all sums of gradients."""
+        grid, problem = cut.grid, self.problem
+        stage, layout = self.stage(cut), self.layout(grid, flat=flat)
+        micro = Micro(grid.m, grid.schedule, grid.chunks)
+        modules = grid.again.lines
+        table = self.table(grid)
+        inside = None if layout is None else replace(layout, stage=stage)
+        program = in_micro_batches(problem.model, grid.m, modules, layout=inside)
+        if layout is not None:
+            device = stage[program.serves] * table.shape[1] + np.maximum(program.rank, 0)
+            program = updated_last(program, device=device)
+        placed = problem.transformed(program)
+        found = run_in_stages(placed, stage, table, micro)
+        found = replace(
+            found,
+            assignment=replace(found.assignment, estimate=cut.seconds),
+            notes=(grid.words, *program.notes),
+        )
+        if grid.m > 1:
+            return with_recipe(found, stage, table, micro, modules, layout)
+        if layout is None:
+            return found
+        recipe = replace(layout.recipe(), recompute=modules)
+        return replace(found, problem=_with(found.problem, replace(program, recipe=recipe)))
+
+
+def _of_one_stage(grid: Grid) -> Grid:
+    """What the costs of layers depend on: not on how they are cut into stages."""
+    return Grid(grid.tp, grid.dp, m=grid.m, again=grid.again, ep=grid.ep)
+
+
+def _with(problem: Problem, program: Program) -> Problem:
+    """The problem with the recipe of its program."""
+    return replace(problem, program=replace(problem.program, recipe=program.recipe))
+
+
+def _divisors(n: int, wanted: int | None) -> Sequence[int]:
+    return [k for k in range(1, n + 1) if n % k == 0 and wanted in (None, k)]
+
+
+def _until(staged: Staged, part: NDArray[np.int64], costs: StageCosts) -> NDArray[np.float64]:
+    """Seconds of what lies before each cut, as :attr:`StageCosts.until` has them: those between the
+    ends of what the first rank does of its last micro-batch, in a simulation.
+
+    Gradients of weights count as part of the backward pass. What comes after that, sums of
+    gradients and updates, goes by the bytes of the gradients.
+    """
+    seen = scheduled(staged, "1f1b").schedule
+    here = (staged.rank == 0) & (staged.micro == staged.m - 1)
+    n = costs.n_cuts
+    found = np.zeros((4, n))
+    forward, backward = here & (staged.passes == FORWARD), here & (staged.passes > FORWARD)
+    if forward.any():
+        done = np.full(n, seen.start[forward].min())
+        np.maximum.at(done, part[forward] + 1, seen.finish[forward])
+        found[0] = np.maximum.accumulate(done) - done[0]
+    end = seen.finish[here].max(initial=0.0)
+    if backward.any():
+        begin = seen.start[backward].min()
+        done = np.full(n, begin)
+        np.maximum.at(done, part[backward], seen.finish[backward])
+        left = np.maximum.accumulate(done[::-1])[::-1] - begin
+        found[1] = left[0] - left
+    bytes_ = costs.gradients[0]
+    share = bytes_ / bytes_[-1] if bytes_[-1] else np.arange(n) / (n - 1)
+    found[3] = share * max(seen.makespan - end, 0.0) if (staged.passes == ONCE).any() else 0.0
+    return np.repeat(found[:, :, None], costs.until.shape[2], axis=2)

@@ -1,0 +1,117 @@
+"""Whole layers on devices, one run each, for systems that run an inference layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.judge.problem import Problem
+from loadmaster.rules.attention import attention, is_two_way, reads_words
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.simple.assigned import assigned
+from loadmaster.strategies.simple.expert import ranges
+from loadmaster.systems.registry import refused
+
+
+def inference_layers(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
+    """The layers of an inference, for the target of a name.
+
+    Raises
+    ------
+    InputError
+        A training step, a graph that was transformed, a model without a list of layers, or one
+        that reads no words.
+    """
+    if set(problem.model.phases) - {"", "f"}:
+        raise refused(name, "the graph is of a training step")
+    found = listed_layers(name, problem, root, layers)
+    if not reads_words(problem.model):
+        raise refused(name, "the model reads no words: none of its inputs is of whole numbers")
+    return found
+
+
+def listed_layers(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
+    """The layers of a model, for the target of a name.
+
+    Raises
+    ------
+    InputError
+        A graph that was transformed, a model without a list of layers, or without attention.
+    """
+    if not problem.program.is_plain or problem.model.is_member.any():
+        raise refused(name, "the graph was transformed, or has collectives of its own")
+    try:
+        found = LayerList.of(problem.model, root, layers)
+        found.begins  # noqa: B018
+    except InputError as error:
+        raise refused(name, str(error)) from error
+    if not attention(problem.model, inside(found)):
+        raise refused(name, f"there is no attention in the layers {found.name!r}")
+    return found
+
+
+def inside(found: LayerList) -> list[int]:
+    """The ops of the forward pass that are in a layer."""
+    prefix = f"{found.name}." if found.name else ""
+    is_in = [module.startswith(prefix) and module != "" for module in found.cuts.module_of]
+    ops: list[int] = found.cuts.order[is_in].tolist()
+    return ops
+
+
+def is_encoder(found: LayerList) -> bool:
+    """Whether tokens attend to those behind them in every layer, as far as the graph says."""
+    return is_two_way(found.cuts.graph, inside(found))
+
+
+def layer_of(problem: Problem, found: LayerList) -> NDArray[np.int32]:
+    """The layer of each reduced op of an inference, from 0; -1: it comes before the first.
+
+    What shares a device with others is in the last layer of them.
+    """
+    of = np.full(problem.model.n_ops, -1, dtype=np.int64)
+    of[found.cuts.order] = np.where(np.arange(len(found.layer)) < found.first, -1, found.layer)
+    reduced, sets = of[problem.reduced.op_of], problem.graph.colocation
+    last = np.full(int(sets.max()) + 1, -1, dtype=np.int64)
+    np.maximum.at(last, sets, reduced)
+    return last[sets].astype(np.int32)
+
+
+def in_runs(
+    problem: Problem, layer: NDArray[np.int32], devices: Sequence[int], before: int
+) -> Candidate | None:
+    """Layers in one run on each of some devices, the slowest as fast as can be within the memory.
+
+    Parameters
+    ----------
+    problem : Problem
+    layer : int32 [n_reduced]
+        Of each op; below 0: it is on the device ``before``.
+    devices : sequence of int
+        Ascending: in the order of the layers.
+    before : int
+
+    Returns
+    -------
+    Candidate or None
+        None: they cannot be held there.
+    """
+    is_before = layer < 0
+    used = np.isin(np.arange(problem.cluster.n_devices), devices)
+
+    def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
+        room = np.where(used, capacity, np.uint64(0)).astype(np.uint64)
+        room[before] -= min(int(room[before]), int(bytes_[is_before].sum()))
+        bytes_ = np.where(is_before, np.uint64(0), bytes_).astype(np.uint64)
+        found = ranges(problem, np.maximum(layer, 0), bytes_, room)
+        return np.where(is_before, before, found).astype(np.int32)
+
+    try:
+        made = assigned(problem, assign, "dynamic")
+    except InfeasibleError:
+        return None
+    # Without room on them, layers end on the last device of the cluster.
+    return made if set(made.assignment.devices.tolist()) <= {*devices, before} else None

@@ -1,0 +1,109 @@
+"""Processes of PyTorch, one per device: how they are begun, and what each does first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from loadmaster.model.families import families
+from loadmaster.plans.plan import Plan
+from loadmaster.plans.specs import recipe_in_words
+from loadmaster.systems.shared.refusal import Reason
+
+#: The backend of torch.distributed by the family of devices.
+_BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
+
+#: What of a device's name may say which machine it is in.
+_MACHINE = re.compile(r"(?:node|host|machine)\d+")
+
+_START = '''\
+#: Processes, one on each device of the plan.
+PROCESSES = {n}
+
+
+def start(backend="{backend}", **options):
+    """Joins the processes that torchrun began; the device of this one."""
+    device = torch.device("{kind}", {number})
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group(backend, **options)
+    if dist.get_world_size() != PROCESSES:
+        raise RuntimeError(f"for {{PROCESSES}} processes, and there are {{dist.get_world_size()}}")
+    return device
+'''
+
+
+def start(plan: Plan, devices: Sequence[int]) -> str:
+    """The function ``start`` of a file: it joins the processes, and gives each its device."""
+    family = families(plan.cluster)[devices[0]][0]
+    kind = {"gpu": "cuda"}.get(family, family)
+    number = "0" if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
+    return _START.format(n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
+
+
+def command(plan: Plan, devices: Sequence[int], script: str = "train.py") -> str:
+    """The command that begins a process on each of these devices, in this order, for a script.
+
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe"), "single")
+    >>> command(plan, [0, 2])
+    'CUDA_VISIBLE_DEVICES=0,2 torchrun --nproc-per-node 2 train.py'
+    """
+    of = families(plan.cluster)
+    names = [plan.cluster.devices[d].name for d in devices]
+    machines = {match[0] if (match := _MACHINE.match(name)) else "" for name in names}
+    if len(machines) > 1:
+        each = -(-len(devices) // len(machines))
+        return (
+            f"torchrun --nnodes {len(machines)} --nproc-per-node {each} --rdzv-backend c10d "
+            f"--rdzv-endpoint HOST:PORT {script}"
+        )
+    numbers = [number for family, number in (of[d] for d in devices) if family == "gpu"]
+    there = sum(family == "gpu" for family, _ in of)
+    visible = ",".join(map(str, numbers)) if numbers not in ([], [*range(there)]) else ""
+    before = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
+    return f"{before}torchrun --nproc-per-node {len(devices)} {script}"
+
+
+def devices_of(plan: Plan) -> list[int]:
+    """The device of each replica, or the one that has the whole model."""
+    replica, device = plan.program.replica, plan.running_devices
+    if plan.program.is_plain:
+        return sorted(set(device.tolist()))[:1]
+    return [int(device[(replica == r).argmax()]) for r in range(int(replica.max()) + 1)]
+
+
+def no_replicas(plan: Plan) -> Iterator[Reason]:
+    """What is in the way of a process per device that has equal work and a whole model."""
+    program, devices, names = plan.program, plan.running_devices, plan.cluster.devices
+    if program.is_plain:
+        used = sorted(set(devices[plan.problem.reduced.op_of].tolist()))
+        if len(used) > 1:
+            yield "ops of one model are apart", [names[d].name for d in used]
+        return
+    replica = program.replica
+    if program.recipe is not None:
+        yield f"its recipe shares ops otherwise than by replicas ({recipe_in_words(plan)})"
+        return
+    if (is_part := program.parts > 1).any():
+        yield "ops are split", [repr(program.graph.names[op]) for op in np.flatnonzero(is_part)]
+    if (outside := np.unique(program.serves[replica < 0])).size:
+        yield "ops are in no replica", [repr(program.source.names[op]) for op in outside]
+    runs = plan.problem.reduced.op_of
+    for r in range(int(replica.max()) + 1):
+        of = runs[replica[runs] == r]
+        home = np.bincount(devices[of]).argmax()
+        if (stray := of[devices[of] != home]).size:
+            yield (
+                f"ops of replica {r} are not on {names[int(home)].name}",
+                [repr(program.graph.names[op]) for op in stray],
+            )
+    shares = {round(float(s), 6) for s in np.unique(program.share[~program.own])}
+    if len(shares - {1.0}) > 1:
+        yield (
+            "replicas have unequal shares of the batch",
+            [f"{s:.3f}" for s in sorted(shares - {1.0})],
+        )

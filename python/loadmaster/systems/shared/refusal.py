@@ -1,0 +1,48 @@
+"""What is in the way of a plan to a target, in one message, and what plans for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from loadmaster.base.errors import InputError
+from loadmaster.plans.plan import Plan
+from loadmaster.systems.registry import TARGETS
+from loadmaster.systems.shared.names import NAMED
+
+#: A sentence that stands alone, or one with the things that it is true of, in words.
+Reason: TypeAlias = "str | tuple[str, Sequence[str]]"
+
+
+def refusal(plan: Plan, name: str, reasons: Iterable[Reason]) -> InputError:
+    """The error for a plan that a target cannot say.
+
+    Parameters
+    ----------
+    plan : Plan
+    name : str
+        Of the target.
+    reasons : iterable of str or (str, sequence of str)
+        Everything that is in the way. Of the things that a reason is true of, the first few are
+        named, and how many more there are.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
+    >>> print(refusal(plan, "dot", [("ops are apart", ["a", "b", "c", "d", "e"])]))
+    the plan by heft cannot be written as dot: ops are apart: a, b, c and 2 more
+    """
+    said = "; ".join(map(_said, reasons))
+    way = ""
+    if name in TARGETS:
+        way = f". What plans for it: loadmaster place GRAPH --cluster CLUSTER --target {name}"
+    return InputError(f"the plan by {plan.made_by} cannot be written as {name}: {said}{way}")
+
+
+def _said(reason: Reason) -> str:
+    if isinstance(reason, str):
+        return reason
+    sentence, things = reason
+    more = f" and {len(things) - NAMED} more" if len(things) > NAMED else ""
+    return f"{sentence}: {', '.join(things[:NAMED])}{more}"

@@ -1,0 +1,259 @@
+"""torchtitan: degrees of parallelism of a decoder, as its configuration has them.
+
+Fully sharded data parallelism in replicas (:mod:`.fsdp`), or tensor parallelism in replicas in a
+pipeline of runs of layers, with replicas whole (:mod:`.grids`) or in parts
+(:mod:`.sharded_grids`), and stages one after another or in a V (:mod:`.v_grids`): the best, with
+layers recomputed, some of their ops (:mod:`.checkpointing`), or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from loadmaster.base import checks
+from loadmaster.base.effort import Budget
+from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.progress import Progress
+from loadmaster.dimensions.form import FLAT
+from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.micro import IN_V
+from loadmaster.model.recipe import Recipe
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.attempts import Outcome, accepted
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.systems.fsdp import plan as fsdp
+from loadmaster.systems.megatron.plan import fastest
+from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.shared.again import NOTHING, Again, whole_layers
+from loadmaster.systems.shared.grids import ANY, Asked, Grids, Known
+from loadmaster.systems.shared.layered import is_encoder, listed_layers
+from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
+from loadmaster.systems.shared.sharded_grids import ShardedGrids
+from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
+from loadmaster.systems.shared.v_grids import GridsInV, ShardedGridsInV
+from loadmaster.systems.torchtitan.checkpointing import SELECTIVE, selected
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.shares import batch_size
+
+NAME = "torchtitan"
+
+SEMANTICS = Semantics(
+    system="torchtitan",
+    models="a training step of a decoder: a list of layers with causal attention, and a batch",
+    splits="the batch over replicas, with all state in parts or whole; or heads, features, "
+    "vocabulary and tokens over tp devices; or the batch into micro-batches",
+    unit="a process on a device; layers, whose parameters are gathered together",
+    moves="parameters of a layer before it is used, gradients; activations within layers or "
+    "between them",
+    launches="each process its own ops",
+    memory="a part of all state, or of the layers of a stage, and activations",
+)
+
+
+@target(NAME, SEMANTICS)
+def torchtitan(
+    problem: Problem,
+    *,
+    root: str = "",
+    layers: str | None = None,
+    replicate: int | None = None,
+    shard: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    micro_batches: int | None = None,
+    recompute: bool | Literal["selective"] | None = None,
+    schedule: Literal["auto", "1f1b", "zb-v"] = "auto",
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> Candidate:
+    """The best of data, tensor and pipeline parallelism, as degrees.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of a training step.
+    root : str
+        What the model is called in the graph's module paths, where it was traced as part of a
+        larger one.
+    layers : str, optional
+        The module list that holds the layers; the longest in the model if absent.
+    replicate, shard : int, optional
+        How many replicas of the state of a stage there are, and how many devices have a part each
+        of one; 1: it is whole. Absent: several are tried.
+    tp, pp : int, optional
+        Sizes. Absent: several are tried.
+    micro_batches : int, optional
+        Of the batch. Absent: several numbers are tried.
+    recompute : bool or "selective", optional
+        Whether layers are recomputed; "selective": what torchtitan's selective checkpointing does
+        not keep. If absent: as little of these as fits.
+    schedule : "auto" (default), "1f1b" or "zb-v"
+        Of stages. "auto": the best of these and of interleaved 1F1B.
+    time_limit, progress
+        As :func:`loadmaster.systems.megatron.plan.megatron` has them.
+
+    Raises
+    ------
+    InputError
+        An inference, a model without a list of layers with attention, or an encoder.
+    InfeasibleError
+        Nothing of that fits.
+    """
+    check_kind(problem, NAME)
+    sizes = {"replicate": replicate, "shard": shard, "tp": tp, "pp": pp, "micro": micro_batches}
+    for name, value in sizes.items():
+        if value is not None:
+            checks.integer(name, value, 1)
+    checks.one_of("schedule", schedule, ("auto", "1f1b", IN_V))
+    found = listed_layers(NAME, problem, root, layers)
+    if is_encoder(found):
+        raise refused(NAME, f"the attention in the layers {found.name!r} is not causal")
+    levels = _levels(problem, found, recompute)
+    asked = Asked(tp, pp, m=micro_batches, chunks=1 if schedule == "1f1b" else None, ep=1)
+    budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    made: list[Candidate] = []
+    if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
+        with suppress(InfeasibleError, InputError):
+            lines = [line for _, line in levels]
+            made.append(_sharded(problem, replicate, shard, lines, progress))
+    dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
+    made += _in_grids(
+        _grids(problem, found, levels, replicate, shard, schedule),
+        replace(asked, dp=dp), schedule, budget, progress, made,
+    )  # fmt: skip
+    if not made:
+        raise InfeasibleError(
+            "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
+            f"{len(found)} layers that fit: give more memory, or a batch that more devices divide"
+        )
+    best_of_all = problem.objective.best(made)
+    return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))
+
+
+def _in_grids(
+    sorts: Iterable[Grids],
+    asked: Asked,
+    schedule: str,
+    budget: Budget,
+    progress: Progress | None,
+    others: Sequence[Candidate],
+) -> list[Candidate]:
+    """The best grid of each sort that may be better than what was found before it."""
+    searched: list[Candidate | None] = []
+    for grids in sorts:
+        if _gains_nothing(grids, searched, schedule):
+            continue
+        found = [one for one in (*others, *searched) if one is not None]
+        for one in found:
+            if one.fits:
+                grids.below(one.verdict.step_time)
+        best = fastest(grids, asked, budget, progress)
+        if best is None and grids.problem.best_effort and not any(one.fits for one in found):
+            best = fastest(grids, asked, budget, progress, ANY)
+        is_said = best is not None and degrees(grids.problem.model, best[0].problem.program.recipe)
+        searched.append(best[0] if best is not None and is_said else None)
+    return [one for one in searched if one is not None]
+
+
+def _gains_nothing(grids: Grids, searched: Sequence[Candidate | None], schedule: str) -> bool:
+    """Whether others like these were found already that need no such grids: what is gathered again
+    holds less, where all fits with nothing recomputed; and a V shortens a pipeline.
+    """
+    if isinstance(grids, ShardedGrids) and grids.word == "again" and searched:
+        last = searched[-1]
+        recipe = None if last is None else last.problem.program.recipe
+        return last is not None and last.fits and (recipe is None or not recipe.recompute)
+    if isinstance(grids, GridsInV) and schedule != IN_V:
+        recipes = [None if one is None else one.problem.program.recipe for one in searched]
+        is_piped = [recipe is not None and recipe.micro is not None for recipe in recipes]
+        return None not in searched and not any(is_piped)
+    return False
+
+
+def _grids(
+    problem: Problem,
+    found: LayerList,
+    levels: Sequence[tuple[str, tuple[str, ...]]],
+    replicate: int | None,
+    shard: int | None,
+    schedule: str,
+) -> Iterator[Grids]:
+    """Grids with state whole, and in parts, kept or gathered again; and these in a V."""
+    batch = batch_size(problem.model) or 1
+    kind = Grids(problem, found, batch).kind
+    again = tuple(
+        Again.of(problem, words, lines, kind) if lines else NOTHING for words, lines in levels
+    )
+    of_whole, kept = Known(), Known()
+    of_parts = {"kept": kept, "again": Known(kept.labels)}
+    ways: list[tuple[type[Grids], type[ShardedGrids]]] = []
+    ways += [(Grids, ShardedGrids)] * (schedule != IN_V)
+    ways += [(GridsInV, ShardedGridsInV)] * (schedule != "1f1b")
+    for whole, parts in ways:
+        if shard in (None, 1):
+            yield whole(problem, found, batch, flat=False, levels=again, known=of_whole)
+        if shard != 1:
+            for word, known in of_parts.items():
+                yield parts(
+                    problem, found, batch, levels=again, known=known,
+                    replicate=replicate, shard=shard, word=word,
+                )  # fmt: skip
+
+
+def _levels(
+    problem: Problem, found: LayerList, recompute: bool | str | None
+) -> list[tuple[str, tuple[str, ...]]]:
+    """What may be recomputed, the least first: in words, and by lines of a recipe."""
+    if not isinstance(recompute, bool | None):
+        checks.one_of("recompute", recompute, (SELECTIVE,))
+    line = selected(problem.model, found) if recompute in (None, SELECTIVE) else None
+    if recompute == SELECTIVE and line is None:
+        raise refused(NAME, "ops of its layers are not PyTorch's, or layers differ in them")
+    levels: list[tuple[str, tuple[str, ...]]] = [("", ())] if recompute in (None, False) else []
+    levels += [("all but saved ops of layers", (line,))] if line is not None else []
+    levels += [("layers", (whole_layers(found),))] if recompute in (None, True) else []
+    return levels
+
+
+def _sharded(
+    problem: Problem,
+    replicate: int | None,
+    shard: int | None,
+    levels: list[tuple[str, ...]],
+    progress: Progress | None,
+) -> Candidate:
+    """State in parts on devices that share nothing but the batch."""
+    n = max(map(len, numbers_of_devices(problem, NAME, None)))
+    parts = n // replicate if replicate and shard is None else shard
+    replicas = replicate * parts if replicate and parts else None
+    return fsdp.planned(problem, levels, replicas, parts, progress=progress)
+
+
+def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
+    """Degrees by the words of torchtitan's meshes: dp_replicate, dp_shard, tp, pp; None: they do
+    not say the recipe.
+    """
+    found = {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "pp": 1}
+    if recipe is None:
+        return found
+    inside = recipe.inside
+    layout = None if inside is None else Layout.of(graph, inside)
+    for axis in recipe.mesh.axes:
+        word = axis.name
+        if word in (DATA, REPLICAS, PARTS):
+            assert layout is not None, "the axis is inside of stages"
+            flat = layout.labels[layout.mesh.names.index(word)] == FLAT
+            is_whole = ~flat[graph.stands_for == PARAMETER]
+            if word != PARTS and is_whole.any() and flat.any():
+                return None
+            word = "dp_shard" if np.any(flat) else "dp_replicate"
+        if found.get(word) != 1 or axis.shares is not None:
+            return None
+        found[word] = axis.size
+    return found

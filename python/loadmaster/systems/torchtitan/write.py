@@ -1,0 +1,227 @@
+"""torchtitan: a plan as a Python file that sets the degrees of a configuration.
+
+For torchtitan 0.3, where a run is a function that returns a ``Trainer.Config``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.files import write_bytes
+from loadmaster.model.graph import INPUT
+from loadmaster.model.shapes import parse_output
+from loadmaster.plans.plan import Plan
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.layered import is_encoder
+from loadmaster.systems.shared.layers import options_of
+from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.torchtitan.checkpointing import level_of
+from loadmaster.systems.torchtitan.plan import NAME, degrees
+from loadmaster.transforms.shares import batch_size
+
+_FILE = '''"""{title}: parallelism for torchtitan 0.3, written by Loadmaster.
+
+    # my_runs.py, beside this file: a function that returns the configuration of a run
+    from torchtitan.models.llama3.config_registry import llama3_8b
+
+    def planned():
+        return parallelize(llama3_8b())
+
+    # NGPU={devices} MODULE=my_runs CONFIG=planned ./run_train.sh
+
+Take the configuration of the model that was planned for.
+"""
+
+{figures}
+{imports}
+#: Of config.parallelism.
+PARALLELISM = {{
+{parallelism}}}
+
+#: Of config.training.
+TRAINING = {{
+{training}}}
+
+
+def parallelize(config):
+    """A Trainer.Config with the plan's parallelism, batch and activation checkpointing."""
+    for name, value in PARALLELISM.items():
+        setattr(config.parallelism, name, value)
+    for name, value in TRAINING.items():
+        setattr(config.training, name, value)
+    config.activation_checkpoint = {checkpoint}
+    return config
+'''
+
+#: What torchtitan calls schedules.
+_SCHEDULES = {
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "zero-bubble": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+}
+
+#: Its classes of activation checkpointing, by how much is made anew.
+_CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC"}
+
+
+def torchtitan(
+    plan: Plan,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    root: str | None = None,
+    layers: str | None = None,
+) -> str:
+    """The plan as Python: ``parallelize(config)`` sets degrees, batch and recomputation.
+
+    Parameters
+    ----------
+    plan : Plan
+        That :func:`loadmaster.place` made for the target ``"torchtitan"``, or that degrees say.
+    path : optional
+        Where to write it.
+    root : str, optional
+        What the model is called in the graph's module paths; as the plan was made if absent.
+    layers : str, optional
+        The module list that holds the layers; as the plan was made if absent.
+
+    Returns
+    -------
+    str
+        The text of the file.
+
+    Raises
+    ------
+    InputError
+        All that is in the way, and what plans for it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    >>> plan = lm.place(graph, cluster, target="torchtitan", tp=8)
+    >>> "'tensor_parallel_degree': 8" in lm.writers.torchtitan(plan)
+    True
+    """
+    sizes = degrees(plan.graph, plan.recipe)
+    root, layers = options_of(plan, root, layers)
+    if reasons := list(_in_the_way(plan, sizes, root, layers)):
+        raise refusal(plan, NAME, reasons)
+    assert sizes is not None, "it was refused"
+    found = LayerList.of(plan.graph, root, layers)
+    level = level_of(plan.graph, found, plan.recipe.recompute if plan.recipe is not None else ())
+    if level is None:
+        raise refusal(
+            plan,
+            NAME,
+            ["what is recomputed are neither all layers nor what selective checkpointing selects"],
+        )
+    checkpoint = _CHECKPOINTS.get(level)
+    text = _FILE.format(
+        title=plan.graph.name,
+        devices=int(np.prod(list(sizes.values()))),
+        figures="\n".join(figures(plan, _unsaid(plan, sizes))),
+        imports=f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
+        if checkpoint
+        else "",
+        parallelism=_rows(_parallelism(plan, sizes, found)),
+        training=_rows(_training(plan, sizes)),
+        checkpoint=f"{checkpoint}.Config()" if checkpoint else "None",
+    )
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+def _in_the_way(
+    plan: Plan, sizes: dict[str, int] | None, root: str, layers: str | None
+) -> Iterator[Reason]:
+    recipe = plan.recipe
+    with suppress(InputError):
+        if is_encoder(LayerList.of(plan.graph, root, layers)):
+            yield "torchtitan's models are decoders, and attention in the layers is not causal"
+    if recipe is None:
+        devices = sorted(set(plan.running_devices[plan.problem.reduced.op_of].tolist()))
+        if len(devices) > 1:
+            names = [plan.cluster.devices[d].name for d in devices]
+            yield "no recipe says what its devices do", names
+        return
+    if sizes is None:
+        axes = [f"{axis.name} {axis.size}" for axis in recipe.mesh.axes]
+        yield "no degrees say what lies how on its mesh", axes
+    if recipe.micro is not None and recipe.micro.schedule not in _SCHEDULES:
+        yield f"torchtitan has no class for the schedule {recipe.micro.schedule!r}"
+
+
+def _parallelism(plan: Plan, sizes: dict[str, int], found: LayerList) -> dict[str, Any]:
+    """What differs from one device that does all, under the names of ParallelismConfig."""
+    recipe, graph = plan.recipe, plan.graph
+    said: dict[str, Any] = {
+        "data_parallel_replicate_degree": sizes["dp_replicate"],
+        "data_parallel_shard_degree": sizes["dp_shard"],
+        "tensor_parallel_degree": sizes["tp"],
+        "context_parallel_degree": 1,
+        "expert_parallel_degree": 1,
+        "pipeline_parallel_degree": sizes["pp"],
+    }
+    if recipe is None:
+        return said
+    if sizes["tp"] > 1:
+        words = recipe.words(graph)["tp"]
+        norms = [word for word, kind in zip(words, graph.kinds, strict=True) if "norm" in kind]
+        said["enable_sequence_parallel"] = "token" in norms
+    if sizes["dp_shard"] > 1 and recipe.units:
+        again = [word == "again" for pattern, word in recipe.units.items() if pattern != "."]
+        said["fsdp_reshard_after_forward"] = "always" if all(again) else "never"
+    if recipe.micro is not None and sizes["pp"] > 1:
+        each = (batch_size(graph) or 1) // (sizes["dp_replicate"] * sizes["dp_shard"])
+        said["pipeline_parallel_schedule"] = _SCHEDULES[recipe.micro.schedule]
+        said["pipeline_parallel_microbatch_size"] = each // recipe.micro.n
+        said["module_fqns_per_model_part"] = _parts(recipe.stage_of(graph), found)
+    return said
+
+
+def _parts(stage: np.ndarray, found: LayerList) -> list[list[str]]:
+    """The modules of each stage, by torchtitan's names for them."""
+    of_layer = stage[found.cuts.order[found.begins]].tolist()
+    parts: list[list[str]] = [[] for _ in range(max(of_layer) + 1)]
+    for number, at in enumerate(of_layer):
+        parts[at].append(f"layers.{number}")
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return parts
+
+
+def _training(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
+    """Sizes of the batch, under the names of TrainingConfig."""
+    batch = batch_size(plan.graph) or 1
+    recipe, each = plan.recipe, batch // (sizes["dp_replicate"] * sizes["dp_shard"])
+    if recipe is not None and recipe.micro is not None and sizes["pp"] == 1:
+        each //= recipe.micro.n  # Gradients are accumulated.
+    said = {
+        "local_batch_size": each,
+        "global_batch_size": batch,
+    }
+    for op in np.flatnonzero(plan.graph.stands_for == INPUT).tolist():
+        shape = parse_output(plan.graph.outputs[op])[0][1]
+        if shape and len(shape) > 1 and shape[0] == batch:
+            said["seq_len"] = shape[1]
+            break
+    return said
+
+
+def _unsaid(plan: Plan, sizes: dict[str, int]) -> Iterator[str]:
+    if sizes["tp"] > 1:
+        yield "What torchtitan cuts of each layer is in its own plan of the model."
+
+
+def _rows(said: dict[str, Any]) -> str:
+    return "".join(f"    {name!r}: {value!r},\n" for name, value in said.items())

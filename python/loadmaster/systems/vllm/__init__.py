@@ -1,0 +1,1 @@
+"""vLLM: tensor and pipeline parallelism of inference."""

@@ -1,0 +1,124 @@
+"""vLLM: a plan as a file for ``vllm serve --config``, YAML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from loadmaster.base.files import write_bytes
+from loadmaster.plans.plan import Plan
+from loadmaster.rules.layer_list import LayerList
+from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.grid_of_plan import Grid, grid_of
+from loadmaster.systems.shared.layered import is_encoder
+from loadmaster.systems.shared.layers import options_of
+from loadmaster.systems.shared.names import device_names, torch_device
+from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.vllm.plan import NAME
+
+#: The environment variable that has the number of layers of each stage.
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+
+_FILE = """\
+{figures}
+#
+# {command}
+# Ranks are on
+#   {ranks}: tp {tp} changes fastest, then pp {pp}.
+tensor-parallel-size: {tp}
+pipeline-parallel-size: {pp}
+{experts}"""
+
+
+def vllm(
+    plan: Plan,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    root: str | None = None,
+    layers: str | None = None,
+    names: Mapping[str, str] | None = None,
+) -> str:
+    """The plan for vLLM, which takes the number of layers per stage from an environment variable.
+
+    Parameters
+    ----------
+    plan : Plan
+        By whole layers, each device having one run of them; or made for vLLM; or of shards that
+        vLLM has.
+    path : optional
+        Where to write it: YAML, as ``--config`` takes it.
+    root, layers : optional
+        As for :class:`~loadmaster.rules.layer_list.LayerList`; what the plan was made with if
+        absent.
+    names : mapping, optional
+        As for :func:`~loadmaster.systems.accelerate.write.device_map`.
+
+    Returns
+    -------
+    str
+        The file, with the plan's figures and the command that takes it in its head: where stages
+        have unequal numbers of layers, this sets ``VLLM_PP_LAYER_PARTITION``.
+
+    Raises
+    ------
+    InputError
+        Everything that vLLM cannot run of the plan, with the command that plans for it.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> plan = lm.place(lm.read("example:mixtral"), lm.Cluster.preset("8xMI300X"), "single")
+    >>> print(lm.writers.vllm(plan).splitlines()[-1])
+    pipeline-parallel-size: 1
+    """
+    spelled = device_names(plan, torch_device, names)
+    root, layers = options_of(plan, root, layers)
+    reasons: list[Reason] = []
+    grid = grid_of(plan, root, layers, reasons)
+    if grid is not None:
+        reasons += _in_the_way(plan, grid)
+        if grid.pp > 1 and is_encoder(LayerList.of(plan.graph, root, layers)):
+            reasons.append("it has no stages of an encoder, and attention here is not causal")
+    if grid is None or reasons:
+        raise refusal(plan, NAME, reasons)
+    partition = f"{PARTITION}={','.join(map(str, grid.counts))} " if _is_uneven(grid) else ""
+    text = _FILE.format(
+        figures="\n".join(figures(plan, _more())),
+        command=f"{partition}vllm serve MODEL --config vllm.yaml",
+        ranks=" ".join(spelled[device] for device in grid.devices),
+        tp=grid.tp,
+        pp=grid.pp,
+        experts="enable-expert-parallel: true\n" if grid.apart else "",
+    )
+    if path is not None:
+        write_bytes(path, text.encode())
+    return text
+
+
+def _is_uneven(grid: Grid) -> bool:
+    return len(set(grid.counts)) > 1
+
+
+def _in_the_way(plan: Plan, grid: Grid) -> Iterator[Reason]:
+    if grid.chunks > 1:
+        runs: dict[str, int] = {}
+        for at in range(len(grid.counts)):
+            device = plan.cluster.devices[grid.devices[at % grid.pp * grid.tp * grid.dp]].name
+            runs[device] = runs.get(device, 0) + 1
+        said = [f"{device} has {n}" for device, n in runs.items() if n > 1]
+        yield "each device has one run of layers, and in the plan", said
+    if grid.dp > 1:
+        yield (
+            f"{grid.dp} replicas share one batch: they are servers of their own, each with its own "
+            "requests (--data-parallel-size)"
+        )
+    if grid.sequence:
+        yield "norms are cut by tokens"
+
+
+def _more() -> Iterator[str]:
+    """What vLLM does otherwise than the plan says."""
+    yield (
+        "The step is one pass over the prompts of the graph. The cache of keys and values is not "
+        "in it."
+    )

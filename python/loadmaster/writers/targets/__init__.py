@@ -1,1 +1,0 @@
-"""Plans in the form that other systems take, a file for each system."""
