@@ -34,8 +34,8 @@ GRAPHS = (
 
 #: Methods and their options, by column.
 COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "expert": ("expert", {}),
-    "expert, 8 micro": ("expert", {"micro_batches": 8}),
+    "layers": ("layers", {}),
+    "layers, 8 micro": ("layers", {"micro_batches": 8}),
     "gpipe": ("gpipe", {}),
     "pipedream": ("pipedream", {}),
     "max-load": ("max-load", {}),

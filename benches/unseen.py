@@ -57,7 +57,7 @@ FAST_LINKS, SLOW_LINKS, WAVE_LINKS = (0.02, 0.3), (0.3, 10.0), (0.02, 2.0)
 
 #: Bytes of each device where memory is to spare. Where it is tight: so many times what the fullest
 #: device holds in the leanest of some plain plans.
-ENOUGH, TIGHT, PLAIN = 2**50, (1.05, 1.6), ("expert", "m-topo", "round-robin")
+ENOUGH, TIGHT, PLAIN = 2**50, (1.05, 1.6), ("layers", "m-topo", "round-robin")
 
 #: Layers and devices of recurrent nets that are held against the bound, and the target.
 DEEP, WIDE, TARGET = 8, 8, 1.35
@@ -342,11 +342,11 @@ def summary(found: list[Case]) -> list[str]:
         lines += table(["behind", "ops", "CPU s", "method", "its CPU s", "longer by"], rows)
     deep = [c for c in found if c.is_deep and math.isfinite(c.plans["auto"][0])]
     if deep:
-        lost = sum(c.plans["auto"][0] > (1 + 1e-9) * c.plans["expert"][0] for c in deep)
+        lost = sum(c.plans["auto"][0] > (1 + 1e-9) * c.plans["layers"][0] for c in deep)
         over = statistics.geometric_mean(c.plans["auto"][0] / c.bound for c in deep)
         lines += [
             f"Recurrent nets of {DEEP} to 32 layers on {WIDE} devices: {len(deep)} cases, behind "
-            f"`expert` in {lost}, {over:.3f} of the bound in the geometric mean (target: "
+            f"`layers` in {lost}, {over:.3f} of the bound in the geometric mean (target: "
             f"{TARGET}).",
             "",
         ]

@@ -95,7 +95,7 @@ def test_a_weight_that_is_read_elsewhere_is_sent_once_and_kept_there():
 
 def test_training_waits_for_the_update():
     graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
-    plan = lm.place(graph, cluster, "expert")
+    plan = lm.place(graph, cluster, "layers")
     problem = replace(plan.problem, objective=THROUGHPUT)
     verdict = streamed(problem, plan.assignment)
     assert "update of parameters" in verdict.steady.limit

@@ -57,7 +57,7 @@ def test_real_models_too(shared_data, tmp_path):
         if not path.exists():
             pytest.skip("shared data is not there")
         graph = read(path) if name == "branchy" else lm.read(path, batch=2)
-        plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), "expert")
+        plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), "layers")
         manifest = lm.writers.onnx(plan, tmp_path / name, model=path)
         assert lm.writers.check_onnx(tmp_path / name, path) < 1e-6
         # Balanced layers in a row: the devices take turns.

@@ -17,7 +17,7 @@ from loadmaster.plans.difference import MAX_MOVES
 @pytest.fixture(scope="module")
 def plans():
     graph, cluster = lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe")
-    return lm.compare(graph, cluster, ["celeritas", "m-etf", "expert"]).plans
+    return lm.compare(graph, cluster, ["celeritas", "m-etf", "layers"]).plans
 
 
 def test_a_plan_does_not_differ_from_itself(plans):
@@ -49,7 +49,7 @@ def test_a_move_by_hand():
 
 
 def test_moves_count_every_op_once_and_worth_is_what_the_simulator_says(plans):
-    before, after = plans["celeritas"], plans["expert"]
+    before, after = plans["celeritas"], plans["layers"]
     seen = before.diff(after)
     moved = np.flatnonzero(before.assignment.devices != after.assignment.devices)
     assert seen.moved_ops == len(moved) == sum(m.ops for m in seen.moves) + seen.other_moves

@@ -65,7 +65,7 @@ def test_what_a_segment_reads_is_there_when_it_starts_and_what_it_sends_is_made_
             assert op not in ran or queued in (0, ends)
 
 
-@pytest.mark.parametrize("method", ["heft", "random", "round-robin", "expert"])
+@pytest.mark.parametrize("method", ["heft", "random", "round-robin", "layers"])
 @pytest.mark.parametrize("name", ["lenet", "inception-v3"])
 def test_the_steps_of_traced_models_stay(name, method):
     graph, cluster = lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe")

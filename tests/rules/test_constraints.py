@@ -116,7 +116,7 @@ def test_every_method_obeys_all_of_them_at_once(lenet, method, in_stages):
     assert {t.name for t in plan.cluster.types} == {t.name for t in PCIE.types}
 
 
-@pytest.mark.parametrize("method", ["celeritas", "m-etf", "expert", "data-parallel"])
+@pytest.mark.parametrize("method", ["celeritas", "m-etf", "layers", "data-parallel"])
 def test_bert_with_whole_layers_in_contiguous_stages(method):
     graph = lm.read("example:bert-large")
     asked = lm.Constraints(
@@ -416,7 +416,7 @@ def test_what_if_plans_under_the_plans_constraints(lenet):
 
 def test_with_stages_auto_is_no_worse_than_the_expert_nor_than_its_start():
     graph, asked = lm.read("example:bert-large"), lm.Constraints(contiguous=True)
-    layers = lm.place(graph, PCIE, "expert", constraints=asked)
+    layers = lm.place(graph, PCIE, "layers", constraints=asked)
     best = lm.place(graph, PCIE, "auto", effort=0.05, constraints=asked)
     assert best.makespan <= layers.makespan
     assert backwards(best) == []
@@ -563,7 +563,7 @@ def test_the_file_that_the_page_on_formats_shows(tmp_path):
     path = tmp_path / "rules.toml"
     path.write_text(block)
     asked = lm.Constraints.read(path)
-    plan = lm.place(lm.read("example:bert-large"), PCIE, "expert", constraints=asked)
+    plan = lm.place(lm.read("example:bert-large"), PCIE, "layers", constraints=asked)
     assert plan.binding.broken(plan.assignment.devices, plan.memory.peak) == []
     assert "no_split" in asked.to_document()
 

@@ -18,7 +18,7 @@ MIXED = lm.Cluster(
     [lm.Mesh(("cpu", "gpu"), ("cpu", "gpu"), 1e12)],
 )
 PAIR = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9)
-FAST = ("auto", "heft", "etf", "m-topo", "celeritas", "single", "expert")
+FAST = ("auto", "heft", "etf", "m-topo", "celeritas", "single", "layers")
 
 
 def model(device_types: tuple[str, ...] = ("",) * 7) -> lm.OpGraph:

@@ -638,8 +638,8 @@ def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eigh
 def test_lists_come_first_where_transfers_are_cheap():
     graph = graph_of({"a": 4, "b": 4, "c": 1}, [("a", "c", 1), ("b", "c", 1)])
     cheap, dear = (problem_of(graph, ms_mesh(2, latency=ms)) for ms in (0, 100))
-    assert worth_trying(cheap, True)[:2] == ["expert", "heft"]
-    assert worth_trying(dear, True)[:2] == ["expert", "partition"]
+    assert worth_trying(cheap, True)[:2] == ["layers", "heft"]
+    assert worth_trying(dear, True)[:2] == ["layers", "partition"]
     for problem in (cheap, dear):
         assert sorted(worth_trying(problem, False)) == sorted(SEEDS)
         assert {*SEEDS} - {*worth_trying(problem, True)} == {"least overflow"}

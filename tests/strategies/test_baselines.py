@@ -1,4 +1,4 @@
-"""METIS, the expert and the dice: every rule obeyed, and what each is supposed to do."""
+"""METIS, layers and the dice: every rule obeyed, and what each is supposed to do."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, tried, v100_mesh
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.simple import expert, metis
+from loadmaster.strategies.simple import layers, metis
 from loadmaster.strategies.simple import random as dice
 
-BASELINES = [expert, metis, dice]
+BASELINES = [layers, metis, dice]
 by_name = pytest.mark.parametrize("method", BASELINES, ids=lambda m: m.__name__.rpartition(".")[2])
 
 
@@ -142,7 +142,7 @@ def test_faster_devices_get_more():
     time = np.repeat([[1e-3, 3e-3]], 40, axis=0)
     problem = Problem.make(graph, cluster, lm.Costs.given(time, graph, cluster))
     assert np.bincount(metis.parts(problem)).tolist() == [30, 10]
-    assert np.bincount(expert.place(problem).assignment.devices).tolist() == [30, 10]
+    assert np.bincount(layers.place(problem).assignment.devices).tolist() == [30, 10]
 
 
 def test_metis_takes_a_device_without_room():
@@ -159,7 +159,7 @@ def test_without_pymetis_the_extra_is_named(monkeypatch):
         metis.parts(problem_of(example("lenet"), v100_mesh(2)))
 
 
-# -- the expert ------------------------------------------------------------------------------
+# -- layers ----------------------------------------------------------------------------------
 
 
 def layered(modules: list[str], times: list[float] | None = None, **columns) -> lm.OpGraph:
@@ -176,7 +176,7 @@ def layered(modules: list[str], times: list[float] | None = None, **columns) -> 
 
 def layer_names(graph: lm.OpGraph, n_devices: int) -> list[str]:
     """Name of the layer of each op."""
-    found = expert.layers(problem_of(graph, ms_mesh(n_devices)))
+    found = layers.layers(problem_of(graph, ms_mesh(n_devices)))
     return [found.names[i] for i in found.layer]
 
 
@@ -203,7 +203,7 @@ def test_backward_and_optimizer_go_with_the_forward():
     modules = ["l.0", "l.1", "l.2", "l.3", "l.3", "l.2", "l.1", "l.0", "optim.l.2.weight"]
     graph = layered(modules, phase=["f"] * 4 + ["b"] * 4 + ["o"])
     problem = problem_of(graph, ms_mesh(2))
-    devices = expert.place(problem).assignment.devices
+    devices = layers.place(problem).assignment.devices
     assert devices.tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 1]
 
 
@@ -215,7 +215,7 @@ def test_ops_without_a_module_go_with_what_feeds_them():
 
 def test_ranges_balance_time():
     graph = layered([f"l.{i}" for i in range(6)], [5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3])
-    assert expert.place(problem_of(graph, ms_mesh(2))).assignment.devices.tolist() == [
+    assert layers.place(problem_of(graph, ms_mesh(2))).assignment.devices.tolist() == [
         0,
         1,
         1,
@@ -238,15 +238,15 @@ def test_where_memory_binds_ranges_balance_that():
     problem = problem_of(graph, ms_mesh(2, memory=30))
     bytes_ = np.array([30, 30, 0, 0, 0, 0], dtype=np.uint64)
     layer = np.arange(6, dtype=np.int32)
-    devices = expert.ranges(problem, layer, bytes_, np.array([30, 30], dtype=np.uint64))
+    devices = layers.ranges(problem, layer, bytes_, np.array([30, 30], dtype=np.uint64))
     assert devices.tolist() == [0, 1, 1, 1, 1, 1]
-    roomy = expert.ranges(problem, layer, bytes_, np.array([90, 90], dtype=np.uint64))
+    roomy = layers.ranges(problem, layer, bytes_, np.array([90, 90], dtype=np.uint64))
     assert roomy.tolist() == [0, 0, 0, 0, 0, 1]
-    over = expert.ranges(problem, layer, bytes_, np.array([20, 20], dtype=np.uint64))
+    over = layers.ranges(problem, layer, bytes_, np.array([20, 20], dtype=np.uint64))
     assert over.tolist() == [0, 1, 1, 1, 1, 1], "as little over as can be"
 
 
-@pytest.mark.parametrize("method", ["auto", "expert", "ilp"])
+@pytest.mark.parametrize("method", ["auto", "layers", "ilp"])
 def test_devices_without_memory_are_refused(method):
     graph = graph_of({"a": 1, "b": 1}, [("a", "b", 1)], param_bytes=[60, 60])
     nothing = lm.Constraints(reserve=100)
@@ -255,10 +255,10 @@ def test_devices_without_memory_are_refused(method):
 
 
 def test_without_module_paths_ranges_follow_the_program_and_say_so():
-    placed = expert.place(problem_of(layered([""] * 8), ms_mesh(4)))
+    placed = layers.place(problem_of(layered([""] * 8), ms_mesh(4)))
     assert placed.assignment.devices.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert "no module paths" in placed.notes[0]
-    assert expert.place(problem_of(layered([f"l.{i}" for i in range(8)]), ms_mesh(4))).notes == ()
+    assert layers.place(problem_of(layered([f"l.{i}" for i in range(8)]), ms_mesh(4))).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_without_module_paths_ranges_follow_the_program_and_say_so():
 )
 def test_real_models_are_cut_between_layers(name, n_devices, stack):
     problem = problem_of(example(name), v100_mesh(n_devices))
-    found = expert.layers(problem)
-    devices = expert.place(problem).assignment.devices
+    found = layers.layers(problem)
+    devices = layers.place(problem).assignment.devices
     wanted = [n for n in found.names if n == stack.format(n.rpartition(".")[2])]
     assert len(wanted) >= 24
     for i in range(len(found.names)):

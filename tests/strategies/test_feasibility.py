@@ -23,7 +23,7 @@ from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.seeds import LAST_RESORTS
 
 LISTS = ["heft", "cpop", "peft", "etf", "getf", "m-etf", "m-sct", "dpos"]
-GREEDY = [*LISTS, "celeritas", "order-place", "m-topo", "expert", "round-robin", "lc", "dsc", "glb"]
+GREEDY = [*LISTS, "celeritas", "order-place", "m-topo", "layers", "round-robin", "lc", "dsc", "glb"]
 
 
 def mesh(*memory: int) -> lm.Cluster:
@@ -196,4 +196,4 @@ def test_auto_looks_where_the_methods_look_before_it_says_no():
     cluster = roomy.with_memory(math.ceil(1.5 * peak / 4))
     best = lm.place(graph, cluster, "auto", effort=0.02)
     assert best.memory.overflow is None
-    assert best.makespan <= lm.place(graph, cluster, "expert").makespan
+    assert best.makespan <= lm.place(graph, cluster, "layers").makespan

@@ -179,7 +179,7 @@ def test_sub_models_are_planned_for_their_own_step():
     some = lm.Cluster.preset("4xV100-PCIe")
     plan = lm.place(graph, some, target="onnx", costs=costs)
     step = Segments.cut(plan).step
-    for method in ("single", "expert", "heft"):
+    for method in ("single", "layers", "heft"):
         assert step <= Segments.cut(lm.place(graph, some, method, costs=costs)).step * (1 + 1e-9)
     assert step < plan.single
     in_turn = lm.place(graph, some, target="openvino", costs=costs)

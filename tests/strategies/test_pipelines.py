@@ -245,7 +245,7 @@ def ours(bert: Problem) -> lm.Plan:
 def test_micro_batches_beat_layers_without_and_ours_beats_all(
     bert: Problem, ours: lm.Plan, method: str
 ) -> None:
-    layers = lm.place(bert.model, bert.cluster, "expert")
+    layers = lm.place(bert.model, bert.cluster, "layers")
     plan = lm.place(bert.model, bert.cluster, method, micro_batches=4)
     assert ours.makespan < plan.makespan < layers.makespan
     assert int(plan.program.micro.max()) == 3
@@ -262,8 +262,8 @@ def test_micro_batches_of_ops_that_only_launch_are_told() -> None:
 
 
 def test_layers_take_micro_batches(bert: Problem, ours: lm.Plan) -> None:
-    layers = lm.place(bert.model, bert.cluster, "expert")
-    piped = lm.place(bert.model, bert.cluster, "expert", micro_batches=4)
+    layers = lm.place(bert.model, bert.cluster, "layers")
+    piped = lm.place(bert.model, bert.cluster, "layers", micro_batches=4)
     assert ours.makespan < piped.makespan < layers.makespan
 
 

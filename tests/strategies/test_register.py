@@ -25,6 +25,12 @@ def on_one(problem, *, device: int = 0):
     return Assignment(np.full_like(ops, device), ops)
 
 
+def test_a_former_name_still_works_and_the_plan_has_the_name_of_today():
+    plan = lm.place("example:lenet", "2xV100-NVLink", "expert")
+    assert plan.method == "layers"
+    assert "expert" not in list(METHODS)
+
+
 def test_place_compare_and_the_command_line_know_it(alexnet, capsys):
     lm.strategy("on-one", "everything on one device")(on_one)
     plan = lm.place(alexnet, CLUSTER, "on-one", device=1)

@@ -326,7 +326,7 @@ def test_a_schedule_as_windows_is_the_named_one():
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 def test_gradients_of_tied_weights_cross_after_those_of_micro_batches(schedule):
     graph, cluster = lm.read("example:bert-large"), lm.Cluster.preset("4xV100-PCIe")
-    first = lm.place(graph, cluster, "expert")
+    first = lm.place(graph, cluster, "layers")
     problem = first.problem.transformed(lm.transforms.micro_batches(graph, 4))
     given = Staged.of(MicroBatched(problem), first.devices, range(4))
     found = scheduled(given, schedule)

@@ -52,7 +52,7 @@ def test_a_step_is_a_simulation_and_no_more_are_taken(method, steps, monkeypatch
     counted = lambda *a, **k: taken.append(1) or original(*a, **k)  # noqa: E731
     monkeypatch.setattr(Problem, "simulate_below", counted)
     plan = lm.place(FORK, ms_mesh(3), method, steps=steps)
-    # The expert's walk ends early where half of it brings nothing; four are for the order.
+    # The walk from layers ends early where half of it brings nothing; four are for the order.
     assert len(taken) <= steps + 4
     assert plan.makespan > 0
     if method != "mcmc":
@@ -175,10 +175,10 @@ def test_the_walk_has_the_stationary_distribution_of_metropolis():
     assert np.mean(states) == pytest.approx(1 / (1 + weight), abs=0.02)
 
 
-def test_the_expert_is_where_a_walk_starts():
+def test_layers_are_where_a_walk_starts():
     graph = lm.read("example:bert-large")
     problem = problem_of(graph, v100_mesh(4, "1TiB"))
-    start = mcmc.by_expert(Choices.make(problem, 100, "parallel"))
+    start = mcmc.by_layers(Choices.make(problem, 100, "parallel"))
     assert set(start.tolist()) == {0, 1, 2, 3}
 
 

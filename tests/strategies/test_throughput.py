@@ -146,7 +146,7 @@ def test_auto_takes_whole_models_where_they_fit_and_stages_where_they_do_not():
     assert whole.period == pytest.approx(2.0, rel=0.01)
 
 
-@pytest.mark.parametrize("method", ["auto", "heft", "single", "expert", "metis", "celeritas"])
+@pytest.mark.parametrize("method", ["auto", "heft", "single", "layers", "metis", "celeritas"])
 def test_every_method_is_judged_by_its_period(method):
     graph = chain([1.0] * 6, batch=4)
     plan = lm.place(graph, MESH, method, objective="throughput")

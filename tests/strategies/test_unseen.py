@@ -133,7 +133,7 @@ def test_where_nothing_else_fits_the_search_for_the_least_overflow_is_one_of_the
 
 def case(auto, others, layers=0):
     """A case by seconds of a step and CPU seconds."""
-    plans = {"auto": auto, "expert": (9.0, 0.1), **others}
+    plans = {"auto": auto, "layers": (9.0, 0.1), **others}
     return Case(0, "recurrent", "training", 10, 8, layers, 1.0, plans, {})
 
 
@@ -147,7 +147,7 @@ def test_auto_is_behind_what_took_no_more_time_than_it_did():
     text = "\n".join(summary(cases))
     assert f"{SLACK:.1%}" in text
     assert "| recurrent | 2 | 1 | 1 |" in text
-    assert "1 cases, behind `expert` in 0, 2.000 of the bound" in text
+    assert "1 cases, behind `layers` in 0, 2.000 of the bound" in text
 
 
 def test_a_method_has_so_much_cpu_time_and_no_more():

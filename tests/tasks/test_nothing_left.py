@@ -19,7 +19,7 @@ def test_fit_says_that_nothing_is_left():
     assert found.remedies[0].text == "memory: 20 B (20 bytes) more on every device"
 
 
-@pytest.mark.parametrize("method", ["auto", "expert", "ilp", "heft", "metis", "single", "m-sct"])
+@pytest.mark.parametrize("method", ["auto", "layers", "ilp", "heft", "metis", "single", "m-sct"])
 def test_methods_say_that_nothing_is_left(method):
     with pytest.raises(InfeasibleError, match=r"reserve \*=100 B"):
         lm.place(GRAPH, ms_mesh(2, memory=100), method, constraints=NOTHING)

@@ -26,7 +26,7 @@ from loadmaster.readers.chakra.protos import (
 CASES = [
     ("example:lenet", "2xV100-NVLink", "data-parallel"),
     ("example:inception-v3", "4xV100-PCIe", "heft"),
-    ("example:alexnet", "4xV100-PCIe", "expert"),
+    ("example:alexnet", "4xV100-PCIe", "layers"),
     ("example:rnnlm", "2xV100-NVLink", "gpipe"),
     ("instance:planted/100x4-ccr1-0", "instance:planted/100x4-ccr1-0", "heft"),
     ("instance:measured/googlenet", "instance:measured/googlenet", "etf"),
@@ -278,7 +278,7 @@ def test_members_that_differ_and_ranks_that_are_missing(tmp_path):
 
 
 def test_files_of_another_step_beside_it_are_not_read(tmp_path):
-    lm.writers.chakra(lm.place("example:alexnet", "4xV100-PCIe", "expert"), tmp_path / "step")
+    lm.writers.chakra(lm.place("example:alexnet", "4xV100-PCIe", "layers"), tmp_path / "step")
     plan = lm.place("example:lenet", "2xV100-NVLink", "round-robin")
     lm.writers.chakra(plan, tmp_path / "step")
     assert set(lm.read(tmp_path / "step.0.et").modules) == {"rank0", "rank1"}

@@ -59,7 +59,7 @@ def test_boxes_of_gradients_of_weights():
 
 def test_many_ops_of_a_stage_are_one_box():
     graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("4xV100-NVLink")
-    first = lm.place(graph, cluster, "expert", on_oom="best_effort")
+    first = lm.place(graph, cluster, "layers", on_oom="best_effort")
     program = lm.transforms.micro_batches(graph, 4)
     batched = MicroBatched(first.problem.transformed(program))
     staged = type(uniform(2, 2, 1)).of(batched, first.devices, np.arange(4))

@@ -46,7 +46,7 @@ Method = Literal[
     "mcmc",
     "cross-entropy",
     "policy-gradient",
-    "expert",
+    "layers",
     "random",
     "round-robin",
     "single",
@@ -66,6 +66,9 @@ Method = Literal[
 #: ends are given it.
 DEFAULT: Method = "auto"
 
+#: Names that methods had, and still answer to. A plan has the name of today.
+FORMER_NAMES = {"expert": "layers"}
+
 #: A function that makes plans, and what it does, in a line for a person.
 Entry = tuple[Callable[..., Candidate], str]
 
@@ -84,6 +87,7 @@ class _Methods(MutableMapping[str, Entry]):
         self._registered: dict[str, Entry] = {}
 
     def __getitem__(self, name: str) -> Entry:
+        name = FORMER_NAMES.get(name, name)
         if name not in self._registered:
             _import(str(name).replace("-", "_"))
         if name not in self._registered:

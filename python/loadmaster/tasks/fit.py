@@ -34,7 +34,7 @@ from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import place, plan_for
 
 #: Methods to try, in this order, until one finds a placement that fits.
-METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "expert", "m-etf")
+METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "layers", "m-etf")
 
 #: Precision of the memory that would help, as a share of that memory.
 _CLOSE = 1 / 64

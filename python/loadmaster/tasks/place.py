@@ -35,6 +35,7 @@ from loadmaster.strategies.pipelines.throughput import balanced
 from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.registry import (
     DEFAULT,
+    FORMER_NAMES,
     METHODS,
     Method,
     function_of,
@@ -241,6 +242,7 @@ def plan_for(
     ``greedy``, a method that finds nothing that fits fails: nothing else is tried.
     """
     checks.flag("refine", refine)
+    method = FORMER_NAMES.get(method, method) if isinstance(method, str) else method
     if time_limit is not None:
         time_limit = checks.time_limit(time_limit)
     function, given = _planner(given, method, target, options)

@@ -73,8 +73,8 @@ Split = Literal["auto", "none"]
     "the best of many, then local search for as long as there is time",
     # It ends with the search for the least overflow where nothing else fits.
     is_final=True,
-    # The expert's layers are contiguous by nature.
-    rivals_in_stages=("expert",),
+    # Layers are contiguous by nature.
+    rivals_in_stages=("layers",),
 )
 def place(
     problem: Problem,

@@ -26,7 +26,7 @@ from loadmaster.transforms import replicate
 from loadmaster.transforms.shares import batch_size
 
 #: Seeds that weigh transfers and take next to no time: enough where there is no time for all.
-_SEEDS = ["expert", "partition"]
+_SEEDS = ["layers", "partition"]
 
 
 def loose_replicas(run: Run, best: Candidate, budget: Budget) -> tuple[Candidate, Best] | None:

@@ -35,7 +35,7 @@ from loadmaster.strategies.lists import (
     noised,
     peft,
 )
-from loadmaster.strategies.simple import expert, partitioned, random, round_robin
+from loadmaster.strategies.simple import layers, partitioned, random, round_robin
 
 
 class Seed(NamedTuple):
@@ -90,7 +90,7 @@ SEEDS: dict[str, Seed] = {
     "heft on groups": Seed(grouped.place, 1.6, 0, 5),
     "partition": Seed(partitioned.place, 0.5, 10, 0),
     "partitions": Seed(partitioned.renumbered, 0.5, 30, 0),
-    "expert": Seed(expert.place, 2.2, 5, 0),
+    "layers": Seed(layers.place, 2.2, 5, 0),
     "m-etf": Seed(m_etf.place, 1.8, 1, 2),
     "etf": Seed(etf.place, 2.0, 1, 2),
     "celeritas": Seed(celeritas.place, 1.2, 0, 1),
@@ -115,7 +115,7 @@ LENGTHY = ("noised",)
 #: seed that adds most to the best plan for its time. List schedules are nearly always best where
 #: transfers are cheap; where they are dear, what sends little is.
 CHEAP_FIRST = (
-    "expert",
+    "layers",
     "heft",
     "dpos",
     "cpop",
@@ -138,7 +138,7 @@ CHEAP_FIRST = (
     "noised",
 )
 DEAR_FIRST = (
-    "expert",
+    "layers",
     "partition",
     "celeritas",
     "heft on groups",
@@ -163,7 +163,7 @@ DEAR_FIRST = (
 
 #: Seeds that weigh bytes from the start. They come first where one device cannot hold all ops and
 #: transfers are dear.
-WEIGHING = ("partition", "partitions", "expert")
+WEIGHING = ("partition", "partitions", "layers")
 
 #: Seeds that make nothing but one device where one device holds all ops.
 FOR_LITTLE = ("least overflow",)

@@ -9,7 +9,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named
 from loadmaster.strategies.pipelines.space import Space
-from loadmaster.strategies.simple.expert import layers, ranges
+from loadmaster.strategies.simple.layers import layers, ranges
 
 #: Micro-batches per stage that GPipe advises (Huang et al. 2019, section 2.3): then the bubble is
 #: small.

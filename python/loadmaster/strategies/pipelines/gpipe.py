@@ -1,7 +1,7 @@
 """GPipe: equal numbers of layers per stage, and all forward passes before the first backward pass.
 
 Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism"
-(NeurIPS 2019). Layers are read off module paths, as ``expert`` reads them.
+(NeurIPS 2019). Layers are read off module paths, as ``layers`` reads them.
 """
 
 from __future__ import annotations

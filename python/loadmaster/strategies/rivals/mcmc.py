@@ -3,8 +3,9 @@ Neural Networks", MLSys 2019, section 6.2).
 
 A Metropolis walk: the proposal gives one group, drawn at random, another device, drawn at random;
 it is symmetric, so a placement that costs c' is accepted over one that costs c with probability
-min(1, exp(beta (c - c'))). Walks start, in turn, from the expert's placement and from a random one,
-with an equal part of the steps each; one that has found nothing better for half of its part ends.
+min(1, exp(beta (c - c'))). Walks start, in turn, from contiguous layers and from a random
+placement, with an equal part of the steps each; one that has found nothing better for half of its
+part ends.
 
 What differs: a configuration of FlexFlow also splits an op, so that data parallelism is one of its
 starts; here a group has a device and no more (the method ``data-parallel`` is that start). Costs
@@ -33,7 +34,7 @@ from loadmaster.strategies.rivals.trials import (
     by_trials,
     first_largest,
 )
-from loadmaster.strategies.simple import expert
+from loadmaster.strategies.simple import layers
 
 #: Inverse temperature per share of one device's time.
 BETA = 1000.0
@@ -84,7 +85,7 @@ def walks(trials: Trials, *, beta: float, warm_start: Assignment | None = None) 
     problem, groups = trials.problem, trials.groups
     rng = np.random.default_rng(problem.seed)
     given = [] if warm_start is None else [by_most_time(groups, warm_start.devices)]
-    starts = (*given, by_expert(groups), at_random(groups, rng))
+    starts = (*given, by_layers(groups), at_random(groups, rng))
     for i, start in enumerate(starts):
         part = trials.left // (len(starts) - i)
         if part:
@@ -116,12 +117,12 @@ def walk(
             least, improved = current, step
 
 
-def by_expert(groups: Choices) -> NDArray[np.int32]:
-    """Each group where the expert's contiguous layers have most of its time, of what it allows."""
+def by_layers(groups: Choices) -> NDArray[np.int32]:
+    """Each group where contiguous layers have most of its time, of what it allows."""
     problem = groups.problem
     unlimited = np.full(problem.cluster.n_devices, np.iinfo(np.int64).max, dtype=np.uint64)
-    layer = expert.layers(problem).layer
-    devices = expert.ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
+    layer = layers.layers(problem).layer
+    devices = layers.ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
     return by_most_time(groups, devices)
 
 

@@ -1,6 +1,6 @@
 """What the baselines that only choose devices share: rules per colocated set, memory, an order.
 
-METIS, the expert and the dice know nothing of schedules: they give each op a device, and the order
+METIS, layers and the dice know nothing of schedules: they give each op a device, and the order
 comes after.
 """
 

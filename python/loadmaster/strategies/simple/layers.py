@@ -52,7 +52,7 @@ class Layers:
     names: tuple[str, ...]
 
 
-@strategy("expert", "contiguous balanced layers by module path, the human's way")
+@strategy("layers", "contiguous balanced layers by module path, the human's way")
 def place(
     problem: Problem, *, memory: MemoryModel = "dynamic", micro_batches: int = 1
 ) -> Candidate:
