@@ -1,4 +1,5 @@
-"""How many verdicts a strategy may ask for, and what it keeps when it asks for more.
+"""The number of verdicts that a strategy may ask for, and the assignments that it keeps when it
+asks for more.
 
 Every problem has a :class:`Meter`. Who runs a strategy may grant it an allowance of verdicts:
 

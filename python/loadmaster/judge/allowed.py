@@ -1,4 +1,4 @@
-"""Which devices an op may be on."""
+"""Devices that an op may be on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_allowed(problem: Problem) -> None:
 
 
 def allowed_devices(problem: Problem) -> NDArray[np.bool_]:
-    """Whether each colocated set may be on each device, bool [n_sets, n_devices].
+    """Mask of the devices that each colocated set may be on, bool [n_sets, n_devices].
 
     Raises
     ------

@@ -92,7 +92,7 @@ def _largest(parts: dict[str, float], space: str) -> Bound:
 
 
 def _of_any_period(problem: Problem, found: fast._Bounds) -> dict[str, float]:
-    """What devices and hosts have to do in all, shared out as well as can be."""
+    """The least work of devices and hosts in a period, shared out as well as can be."""
     return {"work over capacity": found["work"], **_launches(problem, found["launches"])}
 
 

@@ -1,4 +1,5 @@
-"""What each start of a measured step waited for, from nothing but when things began and ended.
+"""The cause of each start of a measured step: the event that it waited for, from begins and ends
+alone.
 
 The simulator notes why an op starts when it does. A measured step has only times; of all that had
 to end before an op could start (its inputs, what its device ran before, what its channels carried
@@ -26,7 +27,7 @@ _INPUT, _DEVICE, _CHANNEL, _COPY = range(4)
 
 
 class Cause(NamedTuple):
-    """What ran or was under way, and what its start waited for.
+    """An op or a transfer, and the event that its start waited for.
 
     Attributes
     ----------
@@ -85,7 +86,7 @@ class Causes:
         return self._said(int(self._node[reduced_op]))
 
     def chain(self) -> Iterator[Cause]:
-        """What ended last, then what each start waited for, back to the first."""
+        """The last event, then the event that each start waited for, back to the first."""
         ran = self._node[np.argsort(-self._finish[self._node], kind="stable")[:1]].tolist()
         node = ran[0] if ran else -1
         seen: set[int] = set()
@@ -119,7 +120,9 @@ class Causes:
     # -- all that had to end before each node ----------------------------------------------------
 
     def _inputs(self, problem: Problem, timeline: Timeline) -> Iterator[tuple[Ints, Ints, int]]:
-        """What brought the inputs of ops, and what made what transfers send."""
+        """The events that brought the inputs of ops, and the ops that made the tensors of
+        transfers.
+        """
         sent, device = timeline.transfers, timeline.device[problem.reduced.op_of]
         src, dst, tensor, _, home = fast.edges(problem.graph)
         source = problem.reduced.map[sent.op]
@@ -144,8 +147,8 @@ class Causes:
         return (*self._one_after_another(device[computes], computes), _DEVICE)
 
     def _copies(self, timeline: Timeline, device: NDArray[np.int32]) -> tuple[Ints, Ints, int]:
-        """What each op's device sent last before it, where devices send by copying: while one of
-        them sends, it computes nothing.
+        """The last transfer that each op's device sent before the op, where devices send by
+        copying: a device that sends computes nothing meanwhile.
         """
         src = timeline.transfers.src
         computes = np.flatnonzero((self._node < self._n_ops) & (self._finish[: self._n_ops] > 0))
@@ -162,7 +165,7 @@ class Causes:
         return after, before, _COPY
 
     def _overlap(self, ops: Ints, sent: Ints) -> bool:
-        """Whether some transfer was under way while one of these ops, by start, ran."""
+        """True if some transfer was under way while one of these ops, by start, ran."""
         begun = np.searchsorted(self._start[ops], self._finish[sent], side="left") - 1
         ends = np.append(np.maximum.accumulate(self._finish[ops]), -np.inf)
         return bool((ends[begun] > self._start[sent]).any())

@@ -43,7 +43,7 @@ class CoarseProblem:
 
     @cached_property
     def n_groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return int(self.group.max()) + 1
 
     @cached_property
@@ -69,7 +69,7 @@ class CoarseProblem:
 
     @cached_property
     def weights(self) -> fast.Weights:
-        """What orders and levels of the groups count: the mean times of their ops together, and
+        """Weights of the groups for orders and levels: the mean times of their ops together, and
         transfers between an average pair of devices.
         """
         problem, groups = self.problem, self.contracted
@@ -101,7 +101,7 @@ class CoarseProblem:
         return summed(bytes_, self.group if decides is None else decides, self.n_groups)
 
     def first(self, per_op: NDArray[np.int32]) -> NDArray[np.int32]:
-        """What the first op of each group has, of an int32 column of the reduced graph."""
+        """The value of the first op of each group, of an int32 column of the reduced graph."""
         first = np.empty(self.n_groups, dtype=np.int32)
         # Of several values for one group the last is kept.
         first[self.group[::-1]] = per_op[::-1]

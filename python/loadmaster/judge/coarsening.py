@@ -42,7 +42,7 @@ _BALANCE = {"sequential": 1.35, "multilevel": 1.35}
 
 @dataclass(frozen=True)
 class Report(Printed):
-    """What a coarsening did to a graph.
+    """The effect of a coarsening on a graph.
 
     Attributes
     ----------

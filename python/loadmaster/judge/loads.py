@@ -72,7 +72,7 @@ class Loads:
 
 
 def _sent_once(problem: Problem, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which transfers of a step a stream needs once."""
+    """Mask of the transfers of a step that a stream needs once."""
     if problem.waits_for_updates or not len(tensor):
         return np.zeros(len(tensor), dtype=bool)
     model = problem.model

@@ -1,4 +1,4 @@
-"""What makes one plan better than another. Nothing else compares verdicts."""
+"""The order of plans, from better to worse. Nothing else compares verdicts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from loadmaster.judge.verdict import Verdict
 
 
 class Judged(Protocol):
-    """What has a verdict: a candidate, a plan."""
+    """Anything that has a verdict: a candidate, a plan."""
 
     @property
     def verdict(self) -> Verdict:
-        """What the judge saw of it."""
+        """The judge's verdict on it."""
 
 
 T = TypeVar("T", bound=Judged)
@@ -80,7 +80,7 @@ class Objective:
         return verdict.step_time if verdict.fits and self.goal == "step" else float("inf")
 
     def reaches(self, verdict: Verdict, seconds: float) -> bool:
-        """Whether it takes no longer than some seconds."""
+        """True if it takes no longer than some seconds."""
         return self.seconds(verdict) <= seconds
 
     def gap(self, verdict: Verdict, bound: float) -> float:
@@ -91,7 +91,7 @@ class Objective:
         return max(1 - bound / seconds, 0.0) if seconds else 0.0
 
     def is_proved(self, verdict: Verdict, bound: float) -> bool:
-        """Whether no rival is better, where none takes less than ``bound`` seconds."""
+        """True if no rival is better, where none takes less than ``bound`` seconds."""
         return self.reaches(verdict, bound * (1 + ROUNDING))
 
     def gain(self, before: Verdict, after: Verdict) -> float:

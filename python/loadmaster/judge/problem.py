@@ -32,7 +32,7 @@ T = TypeVar("T", np.int64, np.uint64)
 
 @dataclass(frozen=True)
 class Problem:
-    """What there is to place, on what, and at which cost.
+    """A program to place, the devices, and the costs.
 
     Attributes
     ----------
@@ -144,12 +144,12 @@ class Problem:
 
     @cached_property
     def has_collectives(self) -> bool:
-        """Whether some op is a member of a collective."""
+        """True if some op is a member of a collective."""
         return bool(self.model.is_member.any())
 
     @cached_property
     def waits_for_updates(self) -> bool:
-        """Whether a step reads what the one before it writes, as in training."""
+        """True if a step reads values that the step before it writes, as in training."""
         return waits_for_updates(self.model)
 
     @property
@@ -171,7 +171,7 @@ class Problem:
 
     @cached_property
     def weights(self) -> fast.Weights:
-        """What orders, levels and groups count: :attr:`op_time`, and transfers between an average
+        """Weights for orders, levels and groups: :attr:`op_time`, and transfers between an average
         pair of devices.
         """
         return self.core.weights
@@ -202,7 +202,7 @@ class Problem:
         return np.array(self.memory, dtype=np.uint64)
 
     def fullest(self, held: NDArray[np.uint64]) -> float:
-        """How many times what it can hold the fullest device holds, of bytes per device."""
+        """The load of the fullest device, as a multiple of its memory, of bytes per device."""
         some = held > 0
         with np.errstate(divide="ignore"):
             return float((held[some] / self.capacity[some]).max(initial=0.0))
@@ -229,7 +229,7 @@ class Problem:
 
     @cached_property
     def allowed_types(self) -> NDArray[np.bool_]:
-        """Whether each reduced op may run on each device type: bool [n_reduced, n_types]."""
+        """Mask of the device types that each reduced op may run on: bool [n_reduced, n_types]."""
         types = np.arange(self.time.shape[1], dtype=np.uint64)
         return (self.graph.allowed[:, None] >> types[None, :] & np.uint64(1)).astype(bool)
 

@@ -126,7 +126,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether no device ever holds more than it can."""
+        """True if no device ever holds more than it can."""
         return self.overflow is None
 
     @classmethod
@@ -253,7 +253,7 @@ class Simulation(Printed):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the step was measured, not simulated."""
+        """True if the step was measured, not simulated."""
         return self._schedule is None
 
     @cached_property
@@ -293,8 +293,8 @@ class Simulation(Printed):
 
     @property
     def sent_from_home(self) -> NDArray[np.bool_]:
-        """Which transfers bring a placeholder's tensor, bool [n_transfers]: they leave before the
-        op that stands for its home has ended.
+        """Mask of the transfers of placeholders' tensors, bool [n_transfers]: they leave before the
+        op that stands for their home has ended.
         """
         copied, made = self.transfers.copied, self.finish[self.transfers.op]
         return np.asarray((copied == 0) | (copied < made))
@@ -306,7 +306,7 @@ class Simulation(Printed):
 
     @property
     def fits(self) -> bool:
-        """Whether no device ever holds more than it can."""
+        """True if no device ever holds more than it can."""
         return self.memory.fits
 
 

@@ -106,7 +106,7 @@ class _Trial:
 
     @cached_property
     def loads(self) -> Loads:
-        """What each step keeps busy for how long."""
+        """Busy seconds of each resource, per step."""
         schedule = self.verdict.schedule
         assert schedule is not None, "a step was simulated"
         return Loads.of(self.problem, self.assignment.devices, schedule)
@@ -227,12 +227,12 @@ class _Trial:
         return float(period) / self.problem.program.batches, latency
 
     def steady(self, run: _Run) -> Steady:
-        """What a run says of the stream."""
+        """The stream's figures, read off a run."""
         in_flight = run.window * self.problem.program.batches
         return Steady(run.period, run.latency, in_flight, self._limit(run))
 
     def _limit(self, run: _Run) -> str:
-        """What keeps the period from being shorter."""
+        """The resource that keeps the period from being shorter."""
         problem = self.problem
         if self._reaches(run):
             return self.loads.named(problem)

@@ -170,7 +170,7 @@ class Collectives:
         )
 
     def label(self, i: int) -> str:
-        """What one of them is, in words: ``all_reduce of 1.64 MiB on 2 devices (ring)``."""
+        """One collective in words: ``all_reduce of 1.64 MiB on 2 devices (ring)``."""
         devices = counted(len(self.devices[i]), "device")
         what = f"{self.kind[i]} of {format_bytes(int(self.bytes[i]))} on {devices}"
         return f"{what} ({self.algorithm[i]})"
@@ -202,7 +202,8 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Shares:
-    """What devices did of collectives before a member had arrived, as columns of one length.
+    """The parts that devices did of collectives before a member had arrived, as columns of one
+    length.
 
     Attributes
     ----------
@@ -232,7 +233,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When every op of the graph that runs ran, and where.
+    """Start, finish and device of every op of the graph that runs.
 
     Attributes
     ----------

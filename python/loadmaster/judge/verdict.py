@@ -1,4 +1,4 @@
-"""What the judge, or a real run, saw of one assignment."""
+"""The verdict of the judge, or of a real run, on one assignment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import loadmaster.fast as fast
 
 @dataclass(frozen=True)
 class Steady:
-    """What a stream of steps came to, between steady ones.
+    """Figures of a stream of steps, between steady ones.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How long a step takes and what it holds.
+    """The length of a step, and the memory that it takes.
 
     Verdicts are compared by an :class:`~loadmaster.judge.objective.Objective` and by nothing else.
 
@@ -71,7 +71,7 @@ class Verdict:
     def of(
         cls, schedule: fast.Schedule, memory: Sequence[int], load: float | None = None
     ) -> Verdict:
-        """What a simulation saw, on devices of so many bytes."""
+        """The verdict of a simulation, on devices of so many bytes."""
         peak = schedule.peak
         return cls(schedule.makespan, peak, _excess(peak, memory), schedule, load=load)
 
@@ -92,7 +92,7 @@ class Verdict:
         *,
         period: float | None = None,
     ) -> Verdict:
-        """What was seen on real devices.
+        """The verdict of a run on real devices.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether no device ever holds more than it can."""
+        """True if no device ever holds more than it can."""
         return self.excess == 0
 
 

@@ -1,1 +1,1 @@
-"""What a plan must obey, and what each constraint means for every op."""
+"""Constraints on plans, and their meaning for every op."""

@@ -37,7 +37,7 @@ def attention(graph: OpGraph, ops: Iterable[int]) -> list[int]:
 
 
 def is_two_way(graph: OpGraph, ops: Iterable[int]) -> bool:
-    """Whether all attention among some ops surely lets tokens attend to those behind them.
+    """True if all attention among some ops surely lets tokens attend to later ones.
 
     False where there is a mask, where the graph does not say what ops were called with, and where
     there is no attention.
@@ -48,7 +48,7 @@ def is_two_way(graph: OpGraph, ops: Iterable[int]) -> bool:
 
 
 def _two_way(graph: OpGraph, op: int) -> bool | None:
-    """Whether nothing tells the order of tokens; None: it is no attention of tokens to all."""
+    """True if nothing tells the order of tokens; None: it is no attention of tokens to all."""
     kind = graph.kinds[op]
     if "softmax" in kind.lower():
         return _of_softmax(graph, op)
@@ -62,7 +62,7 @@ def _two_way(graph: OpGraph, op: int) -> bool | None:
 
 
 def _of_softmax(graph: OpGraph, softmax: int) -> bool | None:
-    """Whether a product comes to a softmax without a mask of queries by keys."""
+    """True if a product comes to a softmax without a mask of queries by keys."""
     sizes = _sizes(graph, softmax)
     if len(sizes) < 3 or sizes[-1] != sizes[-2] or sizes[-1] < 2:
         return None
@@ -81,7 +81,7 @@ def _of_softmax(graph: OpGraph, softmax: int) -> bool | None:
 
 
 def _is_given(graph: OpGraph, op: int) -> bool:
-    """Whether an array is none of numbers that are computed: yes and no, or there before."""
+    """True if an array has no computed numbers: it is of booleans, or there before the step."""
     return bool(graph.stands_for[op] >= 0) or graph.outputs[op].startswith("b8")
 
 
@@ -90,7 +90,8 @@ def _sizes(graph: OpGraph, op: int) -> tuple[int, ...]:
 
 
 def reads_words(graph: OpGraph) -> bool:
-    """Whether an input of an inference is of whole numbers, or nobody says what inputs are.
+    """True if an input of an inference is of whole numbers, or the graph does not say what inputs
+    are.
 
     >>> import loadmaster as lm
     >>> reads_words(lm.read("example:mixtral"))

@@ -84,7 +84,7 @@ class Binding:
 
     @cached_property
     def problem(self) -> Problem:
-        """What strategies place: the user's ops on the derived cluster."""
+        """The problem that strategies place: the user's ops on the derived cluster."""
         if not self.rules and not self.modules and not self.reserved.any():
             return self.given
         given, cluster = self.given, self.given.cluster

@@ -32,7 +32,7 @@ EVERY = "*"
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a plan must obey, whatever the method.
+    """Rules that a plan must obey, whatever the method.
 
     A *pattern* must match a whole name. It is a glob, in which ``*`` matches dots too, or ``re:``
     and a regular expression. A *selector* is a device's index or name, a glob over the names of
@@ -106,7 +106,7 @@ class Constraints:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to obey."""
+        """True if there is nothing to obey."""
         return not (self.pin or self.reserve or self.no_split or self.contiguous or self.kinds)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which ops the patterns of constraints mean."""
+"""The ops that the patterns of constraints match."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Names:
         return np.unique(self.map[meant]).astype(np.intp)
 
     def of_kinds(self, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Whether each reduced op is of a kind that matches one of the patterns."""
+        """Mask of the reduced ops whose kind matches one of the patterns."""
         program, op_of = self.problem.program, self.problem.reduced.op_of
         kinds = [program.graph.kinds[op] for op in op_of.tolist()]
         fitting: set[str] = set()

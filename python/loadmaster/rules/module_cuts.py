@@ -1,4 +1,4 @@
-"""Where a model can be cut between modules, as ``torch.distributed.pipelining`` cuts it.
+"""Places between modules at which a model can be cut, as ``torch.distributed.pipelining`` cuts it.
 
 A split point stands before or after the ``forward`` of a module. So there is one only where all
 that a module runs is one run of the forward pass, and at an end of that run. PyTorch copies a
@@ -152,8 +152,8 @@ class ModuleCuts:
 
     @cached_property
     def _sent(self) -> tuple[NDArray[np.int64], ...]:
-        """What the forward pass makes and reads, a row per reader: op, place of the maker, place of
-        the reader.
+        """Tensors of the forward pass, a row per reader: op, place of the producer, place of the
+        reader.
         """
         made = set(self.order.tolist())
         spans = [span for span in self.read_on if span.op in made]
@@ -162,7 +162,7 @@ class ModuleCuts:
 
     @cached_property
     def _is_float(self) -> NDArray[np.bool_]:
-        """Whether gradients could be of what each row of :attr:`_sent` reads."""
+        """Mask of the rows of :attr:`_sent` whose tensor could have a gradient."""
         outputs = self.graph.outputs
         return np.array([_has_floats(outputs[op]) for op in self._sent[0].tolist()], dtype=bool)
 
@@ -194,7 +194,7 @@ class ModuleCuts:
 
 
 def _has_floats(output: str) -> bool:
-    """Whether some output is of floats; taken to be, where nobody says."""
+    """True if some output is of floats; assumed, where the graph does not say."""
     dtypes = [dtype for dtype, _ in parse_output(output)]
     return dtypes == [""] or any(dtype.startswith(("f", "bf")) for dtype in dtypes)
 

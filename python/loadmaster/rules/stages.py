@@ -1,4 +1,4 @@
-"""What contiguous stages mean for the ops of a problem.
+"""Contiguous stages: their meaning for the ops of a problem.
 
 Devices, in the cluster's order, are stages. No op feeds a forward op of an earlier stage. No
 backward op feeds a backward op of a later stage: the backward pass runs through the stages in
@@ -21,7 +21,7 @@ from loadmaster.judge.problem import Problem, ranks
 
 @dataclass(frozen=True)
 class Stages:
-    """What contiguous stages mean for a problem.
+    """The meaning of contiguous stages for a problem.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Stages:
         return cls(before, after, knot, allowed, order)
 
     def hold(self, problem: Problem, devices: NDArray[np.int32]) -> bool:
-        """Whether a placement of the reduced ops is contiguous."""
+        """True if a placement of the reduced ops is contiguous."""
         stage = np.empty(len(self.knot), dtype=np.int64)
         stage[problem.graph.colocation] = devices
         return bool((stage[self.before] <= stage[self.after]).all())

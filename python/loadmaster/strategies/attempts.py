@@ -37,7 +37,7 @@ AttemptLed = Callable[[NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a row of attempts came to.
+    """The result of a row of attempts.
 
     Attributes
     ----------
@@ -56,18 +56,19 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Whether the candidate fits."""
+        """True if the candidate fits."""
         return self.candidate is not None and self.candidate.fits
 
     @property
     def at_ease(self) -> bool:
-        """Whether the first attempt, with the whole memory, would do."""
+        """True if the first attempt, with the whole memory, would do."""
         return self.share == 1.0 and self.refused is None and (self.candidate is None or self.fits)
 
 
 @dataclass
 class Narrowing:
-    """Which share of the memory to try next: towards the largest within which what is placed fits.
+    """Bisection on the share of the memory: towards the largest share within which the placement
+    fits.
 
     Where an attempt holds r times the memory, the next may fill 1 / r of what that one might. Each
     step is at least twice as long as the one before, and passes over shares that change nothing.

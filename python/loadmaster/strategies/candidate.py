@@ -60,8 +60,8 @@ class Best:
 
     @classmethod
     def of(cls, kind: str, what: str, found: Candidate, arguments: str | None = None) -> Best:
-        """What a candidate offers as the best of its kind; with the kind's arguments, if there are
-        no others.
+        """A candidate as the best of its kind; with the kind's arguments, if there are no
+        others.
         """
         space = WHOLE_OPS if found.problem.program.is_plain else SPLIT_OPS
         seconds = found.problem.objective.seconds(found.verdict)
@@ -109,12 +109,12 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether no device ever holds more than it can."""
+        """True if no device ever holds more than it can."""
         return self.verdict.fits
 
     @property
     def overfull(self) -> float:
-        """How many times what it can hold the fullest device holds at its peak."""
+        """The peak of the fullest device, as a multiple of its memory."""
         return self.problem.fullest(self.verdict.peak)
 
     @property

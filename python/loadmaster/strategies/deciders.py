@@ -1,4 +1,4 @@
-"""Which op decides on the device of each op."""
+"""The op that decides on the device of each op."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _walked(
     allowed: NDArray[np.bool_],
     priorities: list[NDArray[np.int32]],
 ) -> Candidate:
-    """What a walk from a candidate comes to that holds less too much, until it fits."""
+    """The result of a walk from a candidate, each step of which overflows less, until it fits."""
     rng = np.random.default_rng(problem.seed)
     sets = problem.graph.colocation
     first = np.unique(sets, return_index=True)[1]

@@ -110,13 +110,13 @@ class _Methods(MutableMapping[str, Entry]):
         return len(list(iter(self)))
 
     def comes_along(self, name: str) -> bool:
-        """Whether a method of this name comes along. Its file is called like it."""
+        """True if a method of this name comes along. Its file is called like it."""
         _import(name.replace("-", "_"))
         return name in self._registered and _is_ours(self._registered[name][0])
 
 
 def _is_ours(function: Callable[..., object]) -> bool:
-    """Whether the file of a function is in a family's folder."""
+    """True if the file of a function is in a family's folder."""
     return function.__module__.startswith(f"{__package__}.")
 
 
@@ -184,7 +184,7 @@ def _needs(function: Callable[..., Candidate]) -> tuple[str, ...]:
 
 
 def takes(function: Callable[..., Candidate], name: str) -> bool:
-    """Whether a strategy has a keyword of this name."""
+    """True if a strategy has a keyword of this name."""
     return name in keywords(function)
 
 
@@ -230,7 +230,7 @@ def rivals_in_stages(method: str) -> list[Callable[..., Candidate]]:
 
 
 def is_final(method: str) -> bool:
-    """Whether a method's refusal stands; else a search for the least overflow stands in for it."""
+    """True if a method's refusal stands; else a search for the least overflow stands in for it."""
     return method in _FINAL
 
 
@@ -300,7 +300,7 @@ def strategy(
 
 
 def _checked(problem: Problem, name: str, found: object) -> Assignment:
-    """What a user's strategy returned, if it is a placement of this problem."""
+    """A user's strategy's result, if it is a placement of this problem."""
     if not isinstance(found, Assignment):
         raise InputError(f"method {name!r} returned {found!r}: wants an Assignment or a Candidate")
     n, columns = problem.graph.n_ops, []

@@ -206,8 +206,8 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
 
 
 def _one_device(problem: Problem) -> list[Best]:
-    """What one device offers, if it holds all ops, where no placement of whole ops can be as short
-    as a plan that is there: none is searched for.
+    """The plan of one device, if it holds all ops. It is asked for where no placement of whole ops
+    can be as short as a plan that is there, so that none is searched for.
     """
     try:
         alone = single.place(problem)
@@ -302,7 +302,7 @@ def _of_whole_ops(run: Run, warm_start: Assignment | None, to_beat: float = math
 
 
 def _cut(budget: Budget) -> str:
-    """What the user should know where the clock ended what the count would have allowed."""
+    """A note for the user, where the clock ended a search that the count would have allowed."""
     if not budget.is_cut:
         return ""
     return f"the time limit of {budget.seconds:g} s cut the search: more may be found"

@@ -78,7 +78,8 @@ def gathered(problem: Problem, candidate: Candidate, simulations: int) -> tuple[
 
 @dataclass(frozen=True)
 class _Traffic:
-    """Which sets of ops make and read which tensors. The message of a control edge is a tensor too.
+    """Tensors by the sets of ops that make and read them. The message of a control edge is a tensor
+    too.
 
     Attributes
     ----------
@@ -211,9 +212,9 @@ class _Traffic:
         return np.stack(saved, axis=1), sets
 
     def _room(self, candidate: Candidate, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each set may run on each device, and the device is idle for long enough:
-        [n, n_devices]. Idle time counts from when an op of the set first has all its inputs, until
-        the last op of the set is waited for.
+        """Mask of the devices that each set may move to, and that are idle for long enough: [n,
+        n_devices]. Idle time counts from when an op of the set first has all its inputs, until the
+        last op of the set is waited for.
         """
         problem, schedule = self.problem, candidate.schedule
         n_sets, across = len(self.first), self.set_of[self.src] != self.set_of[self.dst]

@@ -83,7 +83,7 @@ class Mirror:
 
     @cached_property
     def edges(self) -> NDArray[np.int32]:
-        """Which groups read from which: pairs of source and reader, each once, int32 [n, 2]."""
+        """Pairs of groups, source and reader, each once, int32 [n, 2]."""
         src, dst, _, _, is_home = fast.edges(self.coarse.problem.graph)
         src, dst = self.coarse.group[src[~is_home]], self.coarse.group[dst[~is_home]]
         n = self.coarse.n_groups

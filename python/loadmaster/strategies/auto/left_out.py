@@ -35,7 +35,7 @@ def where_whole(problem: Problem, split: str) -> tuple[tuple[str, str], ...]:
 
 
 def whole_offer(found: Candidate) -> Best:
-    """What the best placement of whole ops offers."""
+    """The best placement of whole ops, as an offer."""
     used = len(set(found.assignment.devices.tolist()))
     return Best.of(
         "one device" if used == 1 else "whole ops", f"on {counted(used, 'device')}", found

@@ -1,4 +1,4 @@
-"""How fast the reference machine does what ``auto`` counts, on one problem."""
+"""The speed of the reference machine at the work that ``auto`` counts, on one problem."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _passed(
     budget: int,
     tuning: Tuning,
 ) -> tuple[Candidate, int]:
-    """What a pass in one order finds, and its visits. It may be no better, and need not fit."""
+    """The result of a pass in one order, and its visits. It may be no better, and need not fit."""
     visits = 0
     for share in tuning.pass_memory:
         devices, _, visited = fast.refine_placement(

@@ -41,7 +41,7 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
 
 
 def _against(problem: Problem, known: Sequence[Candidate]) -> tuple[str, ...]:
-    """What replicas would spend on gradients, where some were judged."""
+    """Seconds that replicas would spend on gradients, where some were judged."""
     replicas = [one for one in known if (one.problem.program.replica >= 0).any()]
     if not replicas or not problem.model.updates.any():
         return ()

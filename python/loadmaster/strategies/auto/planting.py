@@ -77,7 +77,7 @@ class Planting:
         return self.seeds
 
     def try_whole(self, name: str, place: Callable[[Problem], Candidate]) -> Candidate | None:
-        """What a strategy makes, however long it takes; None if it finds no room."""
+        """The candidate of a strategy, however long it takes; None if it finds no room."""
         try:
             candidate = place(self.run.problem)
         except InfeasibleError as error:
@@ -111,13 +111,13 @@ class Planting:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the first seeds all take so long that none will beat the plan that there is."""
+        """True if the first seeds all take so long that none will beat the plan that there is."""
         run = self.run
         is_sure = run.has_plan and len(self.seeds) >= run.tuning.sure_seeds
         return is_sure and not run.reaches(run.tuning.seed_hope * self.to_beat)
 
     def is_enough(self, alone: Candidate) -> bool:
-        """Whether one device is the answer; says so in the plan."""
+        """True if one device is the answer; the plan then says so."""
         run = self.run
         gain = run.problem.objective.gap(alone.verdict, run.bound)
         several = run.problem.cluster.n_devices > 1

@@ -34,7 +34,7 @@ SERVERS: Way = ({"aggregation": "parameter-server"}, "parameter servers")
 
 
 def can_be_replicated(problem: Problem) -> bool:
-    """Whether there are samples to share out, as far as the graph says, and devices for them."""
+    """True if there are samples to share out, as far as the graph says, and devices for them."""
     several = problem.cluster.n_devices > 1 and (batch_size(problem.model) or 1) > 1
     return several and problem.program.is_plain
 
@@ -58,7 +58,7 @@ def other_replicas(run: Run, best: Candidate | None) -> Iterator[tuple[Candidate
 def _judged(
     run: Run, asked: Iterable[tuple[int, Way, float]], best: Candidate | None
 ) -> Iterator[tuple[Candidate, Best]]:
-    """What was asked for, but for what cannot be better than the best."""
+    """Candidates for the asked replicas, without those that cannot be better than the best."""
     problem, objective, near = run.problem, run.problem.objective, 1 + run.tuning.inside_near
     for n, (options, words), least in asked:
         if best is not None and run.budget.lacks(0.0):
@@ -86,13 +86,13 @@ def _judged(
 
 
 def _arguments(options: dict[str, Any]) -> str:
-    """What makes replicas of such options, on the command line."""
+    """Arguments of the command line that make replicas of such options."""
     asked = "".join(f" --option {name}={value}" for name, value in options.items())
     return f"{KINDS['replicas']}{asked}"
 
 
 def _others(run: Run) -> Iterator[tuple[int, Way, float]]:
-    """How many replicas, which way, and seconds that no step of them can be below. More replicas
+    """Numbers of replicas, options, and seconds that no step of them can be below. More replicas
     than samples are as many as there are samples.
     """
     problem = run.problem

@@ -1,4 +1,4 @@
-"""What the stages of one call of ``auto`` share: how far to go, and the best plan so far."""
+"""State of one call of ``auto``, shared by its stages: how far to go, and the best plan so far."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Run:
 
     @cached_property
     def pace(self) -> Pace:
-        """How fast work is done."""
+        """The speed at which work is done."""
         return Pace.of(self.problem, self.tuning)
 
     @cached_property
@@ -109,21 +109,21 @@ class Run:
 
     @property
     def has_plan(self) -> bool:
-        """Whether there is a plan that fits."""
+        """True if there is a plan that fits."""
         return self.best is not None and self.best.fits
 
     @property
     def is_good(self) -> bool:
-        """Whether the best plan fits and is good enough."""
+        """True if the best plan fits and is good enough."""
         return self.reaches(self.target)
 
     @property
     def is_near(self) -> bool:
-        """Whether another seed can gain next to nothing."""
+        """True if another seed can gain next to nothing."""
         return self.reaches(self.bound * (1 + self.tuning.near_bound))
 
     def reaches(self, seconds: float) -> bool:
-        """Whether the best plan fits and takes no longer than some seconds."""
+        """True if the best plan fits and takes no longer than some seconds."""
         best = self.best
         return (
             best is not None and best.fits and self.problem.objective.reaches(best.verdict, seconds)
@@ -131,17 +131,17 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether no plan can be better, or nothing is left to find one with."""
+        """True if no plan can be better, or nothing is left to find one with."""
         return self.is_sole or not self.has_plan or self.is_good or self.budget.is_spent
 
     @property
     def is_small(self) -> bool:
-        """Whether the graph is small enough to search from several seeds."""
+        """True if the graph is small enough to search from several seeds."""
         return self.problem.graph.n_ops <= self.tuning.small_graph
 
     @property
     def is_refinable(self) -> bool:
-        """Whether what is left is worth building groups for."""
+        """True if what is left is worth building groups for."""
         return self.pace.near <= self.tuning.groups_share * self.budget.left
 
     def offer(self, candidate: Candidate, stage: str) -> bool:

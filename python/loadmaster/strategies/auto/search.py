@@ -78,7 +78,7 @@ class Search:
 
     @property
     def is_windowed(self) -> bool:
-        """Whether a search begins with windows."""
+        """True if a search begins with windows."""
         return self.run.problem.graph.n_ops >= self.run.tuning.windowed_graph
 
     def windowed(self, start: Candidate, seconds: float) -> Candidate:
@@ -138,7 +138,7 @@ class Search:
         return core.within(op_bytes=held, capacity=np.maximum(room, used))
 
     def _stop(self, visits: int, left: float | None) -> fast.Stop:
-        """When a search ends that may make so many visits, with so many seconds on the clock."""
+        """The end of a search that may make so many visits, with so many seconds on the clock."""
         run, tuning = self.run, self.run.tuning
         per_op = tuning.patience_per_op * run.problem.graph.n_ops
         return fast.Stop(

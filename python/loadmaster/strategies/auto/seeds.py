@@ -170,7 +170,7 @@ FOR_LITTLE = ("least overflow",)
 
 
 def is_dear(problem: Problem, tuning: Tuning = TUNING) -> bool:
-    """Whether transfers take long, in comparison with ops."""
+    """True if transfers take long, in comparison with ops."""
     sent = float(problem.tensor_time(problem.graph).sum())
     return sent >= tuning.dear_ccr * float(problem.op_time.sum())
 

@@ -116,7 +116,7 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
 
 
 def _is_short(one: Candidate) -> bool:
-    """Whether memory keeps a confirmed candidate's period from being shorter."""
+    """True if memory keeps a confirmed candidate's period from being shorter."""
     assert one.verdict.steady is not None, "it is confirmed"
     return one.verdict.steady.limit.startswith("memory")
 

@@ -17,7 +17,7 @@ from loadmaster.base.effort import EFFORTS
 
 
 class Way(NamedTuple):
-    """How a placement is coarsened and refined.
+    """A way to coarsen and refine a placement.
 
     Attributes
     ----------

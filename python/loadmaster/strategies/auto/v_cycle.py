@@ -43,7 +43,7 @@ class _Groups(Reduced):
 
     @cached_property
     def held_at_peak(self) -> NDArray[np.uint64]:
-        """What the ops of each group hold at the peak of a sequential run, in bytes."""
+        """Bytes that the ops of each group hold at the peak of a sequential run."""
         return self.held
 
 

@@ -1,5 +1,5 @@
-"""What the exact methods share: the size they can take, where they start, and what becomes of what
-a solver finds.
+"""Parts that the exact methods share: the size they can take, where they start, and what becomes of
+a solver's answer.
 
 A solver never costs its user anything: it starts from a plan, what it finds is simulated and only
 counts if it is better, and where it crashes, hangs or is interrupted the best plan so far is
@@ -61,7 +61,7 @@ Search = Callable[..., Candidate]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a solver found.
+    """A solver's answer.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Solvable:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a solver starts.
+    """The assignment that a solver starts from.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class ExactMethod:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a user asks of an exact method: seconds (from when it was asked), a memory model, a file
+    """A user's limits on an exact method: seconds (from when it was asked), a memory model, a file
     for the solver's output, whom to tell.
     """
 
@@ -258,7 +258,7 @@ def best_plan(
 
 
 def interrupted(candidate: Candidate, method: ExactMethod) -> Candidate:
-    """What is known when Ctrl-C comes, with a warning."""
+    """The best that is known when Ctrl-C comes, with a warning."""
     note = f"{method.name} was interrupted: the best so far"
     warnings.warn(note, stacklevel=2)
     return candidate.noted(note)
@@ -406,7 +406,7 @@ def start_from_list(solvable: Solvable, memory: MemoryModel, seconds: float = 0.
 def start_from_search(
     solvable: Solvable, memory: MemoryModel, seconds: float, *, search: Search | None = None
 ) -> Start:
-    """Where a search ends that gets a share of the seconds.
+    """The result of a search that gets a share of the seconds.
 
     Where the problem is the finest and memory is the simulator's, ``search`` places all ops, no
     worse than HEFT. Else, or without a ``search``, moves of single ops start from

@@ -17,7 +17,7 @@ from loadmaster.strategies.deciders import deciders
 
 
 def outcomes(problem: Problem, order: NDArray[np.int32]) -> list[Outcome]:
-    """What comes of taking ops in ``order`` and in Kahn order, with and without the advice to keep
+    """Outcomes of taking ops in ``order`` and in Kahn order, with and without the advice to keep
     the update of a parameter where the parameter is read.
     """
     cores = (problem.core, problem.core.led_by(deciders(problem.graph)[0]))

@@ -106,7 +106,7 @@ def _parts(
 
 
 def _roomiest(problem: Problem, member: int, may: list[int], free: list[int], needed: int) -> int:
-    """Where an op goes that fits nowhere: the roomiest device allowed, or an error."""
+    """The roomiest device allowed, for an op that fits nowhere; or an error."""
     name = problem.model.names[problem.reduced.op_of[member]]
     if not may:
         raise InfeasibleError(f"op {name!r} is allowed on no device of this cluster")

@@ -80,7 +80,7 @@ class Listed:
         yield fast.schedule(core, self.order, pinned=pinned, progress=self._heeding())
 
     def _heeding(self) -> Callable[[int, int], None]:
-        """What one schedule tells."""
+        """The advice that one schedule gives."""
         before, n = 0, self.problem.graph.n_ops
 
         def told(done: int, pushed: int) -> None:
@@ -92,7 +92,7 @@ class Listed:
         return told
 
     def may_finish_before(self, limit: float) -> bool:
-        """Whether some way to decide for colocated ops ends before a limit in seconds.
+        """True if some way to decide for colocated ops ends before a limit in seconds.
 
         Memory counts as it does at first. Where an op finds no room so, nothing is said: true.
         """

@@ -105,7 +105,7 @@ def _groups(problem: Problem) -> NDArray[np.int64]:
 
 
 def _usable(problem: Problem, group: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each colocated set may use each type, bool [n_sets, n_types]."""
+    """Mask of the types that each colocated set may use, bool [n_sets, n_types]."""
     by_device = allowed_devices(problem)
     first = [problem.cluster.device_types.index(k) for k in range(len(group))]
     allowed = by_device[:, first]

@@ -1,4 +1,5 @@
-"""What list schedulers share: memory and colocation tried in turn, and one device as the yardstick.
+"""Parts that list schedulers share: memory and colocation tried in turn, and one device as the
+yardstick.
 
 A list scheduler yields what :func:`loadmaster.fast.schedule` or
 :func:`loadmaster.fast.schedule_earliest` returns for a :class:`loadmaster.fast.Problem`, which says

@@ -76,7 +76,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Placed:
-    """How a scheduler placed a problem.
+    """A scheduler's placement of a problem.
 
     Attributes
     ----------
@@ -307,7 +307,7 @@ class _Search:
 
     @property
     def is_spent(self) -> bool:
-        """Whether so much work was done that no further split is tried."""
+        """True if so much work was done that no further split is tried."""
         return self.work >= MOST_WORK
 
     def run(self, program: Program) -> None:

@@ -133,7 +133,7 @@ class Balance:
         return max(self.load)
 
     def change(self, unit: int, to: int) -> dict[Resource, float]:
-        """What a move changes of the loads."""
+        """The change of the loads by a move."""
         self.looks += 1
         at = self.at[unit]
         change = {at: -self.seconds[unit][at], to: self.seconds[unit][to]}
@@ -165,7 +165,7 @@ class Balance:
         self.room[to] -= self.resident[unit]
 
     def can_move(self, unit: int, to: int) -> bool:
-        """Whether a unit may go to another device, which has room for what stays."""
+        """True if a unit may go to another device, which has room for what stays."""
         return self.at[unit] != to and self.may[unit][to] and self.resident[unit] <= self.room[to]
 
     def after(self, change: dict[Resource, float]) -> tuple[float, float]:
@@ -238,7 +238,7 @@ class Balance:
         return here[:: max(len(here) // _PAIRS, 1)]
 
     def _swaps(self, a: int, theirs: list[int], before: float) -> bool:
-        """Whether a unit was exchanged for one of another device."""
+        """True if a unit was exchanged for one of another device."""
         here, gap = self.at[a], 0.0
         for b in theirs:
             there = self.at[b]

@@ -1,4 +1,6 @@
-"""What the pipelines of papers share: stages that were chosen, a schedule, and micro-batches."""
+"""Parts that the pipelines of papers share: stages that were chosen, a schedule, and
+micro-batches.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ def told(space: Space, found: Candidate) -> Candidate:
 
 
 def equal_layers(space: Space, m: int) -> Candidate:
-    """What stands in for stages of a method where none fit by its own estimate: equal numbers of
-    layers by 1F1B. The judge says what fits, or what is short.
+    """Equal numbers of layers by 1F1B: stages for a method of which none fit by its own estimate.
+    The judge says what fits, or what is short.
     """
     devices = list(range(space.problem.cluster.n_devices))
     found = in_stages(space, layered(space, by_time=False), m, "1f1b", devices)

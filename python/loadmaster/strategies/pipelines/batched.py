@@ -50,23 +50,23 @@ class MicroBatched:
 
     @cached_property
     def parts(self) -> NDArray[np.int8]:
-        """What each reduced op is a part of, as :func:`passes` says it."""
+        """The pass that each reduced op is a part of, as :func:`passes` has it."""
         return passes(self.problem.program)[self.problem.reduced.op_of]
 
     @cached_property
     def is_late(self) -> NDArray[np.bool_]:
-        """Whether each reduced op is of the backward pass or an update, by its phase."""
+        """Mask of the reduced ops of the backward pass or an update, by their phase."""
         phases = self.problem.model.phases
         return np.array([phases[op] in ("b", "o") for op in self.problem.reduced.op_of.tolist()])
 
     @cached_property
     def program_rank(self) -> NDArray[np.int32]:
-        """Where each reduced op comes in the program's own order."""
+        """The rank of each reduced op in the program's own order."""
         return ranks(program_order(self.problem.graph))
 
     @cached_property
     def flows(self) -> Flows:
-        """What flows between reduced ops."""
+        """Tensors that flow between reduced ops."""
         return self.problem.graph.flows()
 
     @cached_property

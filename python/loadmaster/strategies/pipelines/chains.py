@@ -161,7 +161,7 @@ def times(of: Sequence[Pool], ways: Sequence[Way], chain: Chain, links: fast.Clu
 def most_alive(
     of: Sequence[Pool], ways: Sequence[Way], chain: Chain, m: int, share: float = 1.0
 ) -> list[int]:
-    """How many micro-batches each stage's memory holds, at least 1 and at most m."""
+    """The number of micro-batches that each stage's memory holds, at least 1 and at most m."""
     found = []
     for (i, j), w in zip(chain.ranges, chain.ways, strict=True):
         costs, memory = ways[w].costs, int(share * of[ways[w].pool].memory)

@@ -1,4 +1,5 @@
-"""What a pipeline's step takes, by its stages alone: quick enough to be asked thousands of times.
+"""The length of a pipeline's step, by its stages alone: quick enough to be asked thousands of
+times.
 
 An action of a schedule is one op, and the same simulator judges the graph of these as judges the
 graph of all ops. Where a stage's ops run one after another, both see the same step.
@@ -106,7 +107,7 @@ def _column(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """What the simulator saw of a pipeline's stages.
+    """The figures of a pipeline's stages, as simulated.
 
     Attributes
     ----------
@@ -217,7 +218,7 @@ class _Frame:
 
 
 def most_at_once(begin: NDArray[np.float64], end: NDArray[np.float64]) -> int:
-    """How many intervals, closed on the left, overlap at most. O(n log n).
+    """The most intervals, closed on the left, that overlap. O(n log n).
 
     >>> most_at_once(np.array([0.0, 1.0, 2.0]), np.array([2.0, 3.0, 4.0]))
     2

@@ -1,4 +1,4 @@
-"""What the devices of a stage do together: replicas, sharded state, or the labels that cost least.
+"""The work of the devices of one stage: replicas, sharded state, or the labels that cost least.
 
 Every stage has the same number of devices, neighbours on the fastest links, and shares its ops in
 the same way. Replicas share them by the batch, and each updates its part of all parameters, for
@@ -39,7 +39,7 @@ _STATES = (
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """How the devices of each stage share its ops.
+    """A way for the devices of each stage to share its ops.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Inside:
         return [devices for pool in self.pools for devices in pool.sets]
 
     def takes(self, batch: int, m: int) -> bool:
-        """Whether each part of the batch has the same whole number of samples of each of m
+        """True if each part of the batch has the same whole number of samples of each of m
         micro-batches.
         """
         return not self.layout.is_batch.any() or batch % (m * self.width) == 0

@@ -165,14 +165,14 @@ class _Passes:
         return Line(self._placed(at, of_set), _unspanned(first, last, n), gathered)
 
     def _placed(self, at: NDArray[np.int64], of_set: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each op of the model stands, from where ops and sets of them do."""
+        """The place of each op of the model, from the places of ops and of sets of them."""
         self._place_others(of_set)
         place = np.where(self.is_forward, at, of_set[self.problem.graph.colocation])
         return np.asarray(place[self.problem.reduced.map])
 
     def _first_readers(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the forward pass first reads what each set of colocated ops has from the start,
-        such as a parameter that they update; -1: nowhere.
+        """The place where the forward pass first reads a tensor that each set of colocated ops has
+        from the start, such as a parameter that they update; -1: nowhere.
         """
         sets, n = self.problem.graph.colocation, len(at)
         src, dst, _, _, is_home = self.edges
@@ -215,7 +215,9 @@ class _Passes:
         return np.fromiter(adds, bool, len(of)) & (self.gradient >= 0)
 
     def _updates(self, of_set: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where what each op of the backward pass makes updates a parameter; -1: nowhere known."""
+        """The place of the parameter that each op of the backward pass helps to update; -1: nowhere
+        known.
+        """
         sets, n = self.problem.graph.colocation, len(self.phase)
         place = np.where(self.phase == "o", of_set[sets], -1)
         for op in reversed(self.topological):
@@ -287,8 +289,8 @@ def _weights(problem: Problem) -> NDArray[np.int64]:
 
 
 def _unspanned(first: NDArray[np.int64], last: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
-    """Whether no interval, from its first place to its last, has places on both sides of a cut
-    before each place: bool [n + 1].
+    """Mask of the cuts that no interval spans, from its first place to its last, a cut before each
+    place: bool [n + 1].
     """
     step = np.zeros(n + 2, dtype=np.int64)
     spans = first < last

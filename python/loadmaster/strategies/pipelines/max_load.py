@@ -143,7 +143,7 @@ class Split:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether no contiguous stages have a shorter period."""
+        """True if no contiguous stages have a shorter period."""
         return self.downsets is not None
 
 

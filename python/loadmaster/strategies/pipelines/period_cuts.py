@@ -38,7 +38,8 @@ def state_tensors(problem: Problem) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What lies before each place of a line. Colocated ops count where the first of them stands.
+    """Sums over the ops before each place of a line. Colocated ops count where the first of them
+    stands.
 
     Attributes
     ----------
@@ -149,7 +150,7 @@ def period_cuts(
 
 
 class _Finder:
-    """Whether stages of a line have a period."""
+    """Search for stages of a line that have a period."""
 
     def __init__(self, problem: Problem, sums: _Sums, devices: list[int], share: float) -> None:
         self.sums, self.n = sums, len(sums.resident) - 1
@@ -157,7 +158,7 @@ class _Finder:
         self.memory = [share * problem.memory[d] for d in devices]
 
     def _earliest(self, stage: int, period: float) -> NDArray[np.int64]:
-        """Where a stage that ends at each place may begin at the earliest."""
+        """The earliest begin of a stage that ends at each place."""
         before, kind = self.sums, self.types[stage]
         found = np.zeros(self.n + 1, dtype=np.int64)
         for sums, most in (
@@ -169,7 +170,7 @@ class _Finder:
         return found
 
     def reached(self, period: float) -> list[NDArray[np.bool_]] | None:
-        """Where each stage may end; None: the last cannot end at the end."""
+        """The places where each stage may end; None: the last cannot end at the end."""
         place = np.arange(self.n + 1)
         now = place == 0
         rows = [now]
@@ -182,7 +183,9 @@ class _Finder:
         return rows if now[-1] else None
 
     def ends(self, period: float) -> list[int]:
-        """Where the stages end, but for the last: least is sent there, from the back."""
+        """The ends of the stages, but for the last: the places where least is sent, from the
+        back.
+        """
         rows = self.reached(period)
         assert rows is not None, "the period can be had"
         at, found = self.n, []

@@ -1,5 +1,5 @@
-"""What each op of a micro-batched program is a part of: forward pass, backward pass, gradients of
-weights, or what is done once.
+"""The pass of each op of a micro-batched program: forward pass, backward pass, gradients of
+weights, or once a step.
 
 Gradients of weights can wait, since nothing in the backward pass reads them. An op makes one where
 its result leads to the gradient of one parameter and to nothing else. What leads to several lies on
@@ -29,7 +29,7 @@ ONCE = -1
 
 
 def passes(program: Program) -> NDArray[np.int8]:
-    """What each op of the graph that runs is a part of: index into :data:`PASSES`, or ONCE.
+    """The pass of each op of the graph that runs: index into :data:`PASSES`, or ONCE.
 
     What waits for the backward pass of its micro-batch is a part of that: collectives that bring
     what the forward pass made are held back until it is read.
@@ -99,7 +99,8 @@ def aside(
 def _after(
     graph: OpGraph, is_backward: NDArray[np.bool_], micro: NDArray[np.int32]
 ) -> NDArray[np.bool_]:
-    """Which ops of a micro-batch come after one of its backward pass, whatever their phase.
+    """Mask of the ops of a micro-batch that come after one of its backward pass, whatever their
+    phase.
 
     That they come after one of another micro-batch is the schedule's doing.
     """
@@ -112,7 +113,7 @@ def _after(
 
 
 def _leads_to_one(program: Program, is_backward: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether what an op of the backward pass makes leads to one parameter's gradient alone.
+    """Mask of the ops of the backward pass that lead to one parameter's gradient alone.
 
     A gradient is what leaves the micro-batches. It is known by the user's op that makes it.
     """

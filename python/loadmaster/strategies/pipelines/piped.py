@@ -117,7 +117,7 @@ def with_recipe(
     modules: Sequence[str] = (),
     layout: Layout | None = None,
 ) -> Candidate:
-    """What :func:`piped` made of these, with their recipe in its program."""
+    """The candidate of :func:`piped` from the same arguments, with their recipe in its program."""
     problem = found.problem
     table = np.asarray(devices)
     on = table[: len(table) // micro.chunks]
@@ -133,7 +133,7 @@ def with_recipe(
 
 
 def _inside(layout: Layout) -> dict[str, Any]:
-    """What the recipe of a layout says of ops and tensors, by attribute."""
+    """Entries of the recipe of a layout, by attribute: those of ops and of tensors."""
     said = layout.recipe()
     names = ("labels", "parameters", "units", "batch_norm", "bucket_bytes", "expert_imbalance")
     return {name: getattr(said, name) for name in names}

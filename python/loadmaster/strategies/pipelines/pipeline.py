@@ -113,7 +113,7 @@ def place(
 
 @dataclass(frozen=True)
 class Asked:
-    """What is tried: numbers of micro-batches and of stages, schedules, and how much is judged.
+    """The space to try: numbers of micro-batches and of stages, schedules, and how much is judged.
 
     With ``is_free``, a schedule is also searched for. Where the stages of a pipeline tell of a step
     much longer than ``least`` seconds, it is not judged. ``stages`` is the number that a user
@@ -198,7 +198,7 @@ class Tried:
 
 
 def _tried(space: Space, asked: Asked, width: int) -> list[Tried]:
-    """What is tried with stages of so many devices, the least floor first."""
+    """Pipelines to try with stages of so many devices, the least floor first."""
     every = zip(asked.counts, floors(space.problem, asked.counts, width), strict=True)
     counts = [(m, floor) for m, floor in every if floor < asked.least]
     if width == 1:

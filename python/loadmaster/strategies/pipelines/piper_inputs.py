@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Width:
-    """How every stage shares its work.
+    """The way in which every stage shares its work.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Width:
 
     @property
     def stages(self) -> int:
-        """How many stages there are devices for."""
+        """The number of stages that there are devices for."""
         return self.space.problem.cluster.n_devices // self.size
 
     @cached_property
@@ -83,7 +83,7 @@ class Width:
 
     @cached_property
     def kept(self) -> _Parts:
-        """What parts take and hold with activations kept."""
+        """Time and memory of parts with activations kept."""
         return _Parts.of(self, again=False)
 
     @cached_property
@@ -185,7 +185,7 @@ def _layout(problem: Problem, d: int, t: int, tensor: NDArray[np.int32]) -> Layo
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """What the parts of a model take and hold, on one of the devices of a stage.
+    """Time and memory of the parts of a model, on one of the devices of a stage.
 
     Attributes
     ----------

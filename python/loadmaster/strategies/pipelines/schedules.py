@@ -129,7 +129,7 @@ def _each(numbers: tuple[int, ...]) -> str:
 
 
 def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Action]]:
-    """What each device does, in order.
+    """Actions of each device, in order.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def _in_turn(
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What a device does, in order, a value per action.
+    """Actions of a device, in order, a value per action.
 
     Attributes
     ----------

@@ -99,7 +99,7 @@ def unheld(staged: Staged, schedule: Named | Windows) -> Candidate:
 
 @dataclass(frozen=True)
 class _Turns:
-    """When each op's turn is.
+    """The turn of each op.
 
     Attributes
     ----------
@@ -216,5 +216,5 @@ def _sent_last(staged: Staged) -> NDArray[np.int64]:
 
 
 def _shape(staged: Staged) -> tuple[int, int, int, int]:
-    """How many stages, passes, micro-batches and ranks there are: actions are numbered by these."""
+    """Numbers of stages, passes, micro-batches and ranks: actions are numbered by these."""
     return len(staged.devices), len(PASSES), staged.m, staged.devices.shape[1]

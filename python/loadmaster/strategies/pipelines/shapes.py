@@ -81,7 +81,7 @@ class Shape:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether what runs it takes such a pipeline."""
+        """True if the system that runs it takes such a pipeline."""
         named = self.schedule if isinstance(self.schedule, str) else WINDOWS
         p = len(self.chain) // self.chunks
         return self.space.allows(named, self.m, p, self.stage)
@@ -176,7 +176,7 @@ class Shape:
         )
 
     def with_recipe(self, found: Candidate) -> Candidate:
-        """What was judged, with its recipe."""
+        """The judged candidate, with its recipe."""
         return with_recipe(found, *self.made_of)
 
 
@@ -273,7 +273,7 @@ def near(shape: Shape, step: int) -> Iterator[Shape]:
 
 
 def holds(shape: Shape, share: float) -> bool:
-    """Whether the memory holds what the schedule keeps alive, and devices may run all ops."""
+    """True if the memory holds what the schedule keeps alive, and devices may run all ops."""
     p = len(shape.chain) // shape.chunks
     given = shape.schedule
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""What is known of pipelines of one problem, whatever their number of stages and micro-batches."""
+"""Facts on pipelines of one problem, whatever their number of stages and micro-batches."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Space:
 
     @cached_property
     def labelled(self) -> Labelled | None:
-        """What is known of sharding the problem; None: it is not known how ops can be cut."""
+        """The space of shards of the problem; None: it is not known how ops can be cut."""
         return Labelled.of(self.problem) if can_be_sharded(self.problem) else None
 
     def probe(
@@ -193,7 +193,7 @@ class Space:
     def costs(
         self, m: int, *, again: bool = False, inside: Inside | None = None
     ) -> list[StageCosts]:
-        """What stages cost on each line with m micro-batches, with layers recomputed, and with
+        """Costs of stages on each line with m micro-batches, with layers recomputed, and with
         several devices each.
         """
         key = m, again, inside
@@ -210,8 +210,8 @@ class Space:
         return self._costs[key]
 
     def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
-        """Whether what runs the pipeline takes such stages: a schedule, micro-batches, devices that
-        have stages, and the stage of each of the user's ops.
+        """True if the system that runs the pipeline takes such stages: a schedule, micro-batches,
+        devices that have stages, and the stage of each of the user's ops.
         """
         return True
 

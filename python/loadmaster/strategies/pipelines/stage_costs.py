@@ -1,4 +1,4 @@
-"""What a stage would take and hold, for every pair of cuts of a line.
+"""Time and memory of a stage, for every pair of cuts of a line.
 
 One micro-batch of the program that would run is looked at: its accumulation of gradients is a part
 of it, and an op is priced for as many samples as it has. Of stages of several devices the first one
@@ -206,7 +206,9 @@ class _Looked:
         return np.array(into), np.array(out)
 
     def _held(self) -> NDArray[np.uint64]:
-        """What the backward pass reads of the forward pass, once per stage that reads it."""
+        """Tensors of the forward pass that the backward pass reads, once per stage that reads
+        them.
+        """
         src, dst = self.edges[:2]
         here = (self.micro == self.last) & self.is_first
         kept = here[src] & here[dst] & (self.kind[src] == FORWARD) & (self.kind[dst] != FORWARD)
@@ -234,8 +236,8 @@ class _Looked:
 
     @cached_property
     def _for_all(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """What is made once and read by every micro-batch, such as parameters that are gathered:
-        where, and bytes.
+        """Tensors that are made once and read by every micro-batch, such as parameters that are
+        gathered: where, and bytes.
         """
         src, dst = self.edges[:2]
         read = (self.kind[src] == ONCE) & (self.kind[dst] != ONCE)
@@ -244,7 +246,9 @@ class _Looked:
         return made[is_new], size[is_new].astype(np.float64)
 
     def _fixed(self) -> NDArray[np.uint64]:
-        """What stays, gradients of parameters among it, and the most that one op has for itself."""
+        """Bytes that stay, gradients of parameters among them, and the most that one op has for
+        itself.
+        """
         graph, some = self.problem.graph, self.is_first
         stays = np.zeros(self.n)
         np.add.at(stays, self.part[some] + 1, graph.resident[some].astype(np.float64))

@@ -1,4 +1,4 @@
-"""What joins the devices of stages: transfers from stage to stage, collectives inside of one.
+"""Links of the devices of stages: transfers from stage to stage, collectives inside of one.
 
 All devices of a stage do alike and at the same time, so where their transfers or collectives share
 a channel, it carries one after another.
@@ -40,7 +40,7 @@ def link(links: fast.Cluster, here: Sequence[int], there: Sequence[int]) -> tupl
 
 @dataclass(frozen=True)
 class Joins:
-    """What joins each stage to the next one.
+    """The links from each stage to the next one.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Joins:
 
 @lru_cache(maxsize=64)
 def joins(links: fast.Cluster, devices: tuple[tuple[int, ...], ...]) -> Joins:
-    """What joins stages on these devices.
+    """The links between stages on these devices.
 
     >>> import loadmaster as lm
     >>> found = joins(lm.Cluster.preset("4xV100-PCIe")._core, ((0,), (1,), (2,)))

@@ -148,7 +148,7 @@ class Staged:
 
     @cached_property
     def passes(self) -> NDArray[np.int8]:
-        """What each reduced op is a part of; ONCE, if it is on the side."""
+        """The pass of each reduced op; ONCE, if it is on the side."""
         part = np.where(self.aside, np.int8(ONCE), self.batched.parts)
         return passes_of_places(part, self.of_op)
 

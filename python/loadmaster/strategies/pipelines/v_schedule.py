@@ -17,7 +17,7 @@ Row = tuple[str, int, int]
 
 
 def in_v(p: int, m: int) -> list[list[Row]]:
-    """What each device does. O(p (p + m)).
+    """Actions of each device. O(p (p + m)).
 
     >>> for device in in_v(2, 2):
     ...     print(*(f"{kind}{'ab'[chunk]}{micro}" for kind, chunk, micro in device))

@@ -105,7 +105,7 @@ def draw(chances: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.i
 
 
 def frequencies(placements: NDArray[np.int32], n_devices: int) -> NDArray[np.float64]:
-    """How often each group is on each device: float64 [n_groups, n_devices], rows sum to 1.
+    """Frequency of each device for each group: float64 [n_groups, n_devices], rows sum to 1.
 
     >>> frequencies(np.array([[0, 1], [0, 0]], dtype=np.int32), 2).tolist()
     [[1.0, 0.0], [0.5, 0.5]]

@@ -121,7 +121,7 @@ def learn(trials: Trials, *, batch: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the policy sees of a problem.
+    """The observation that the policy has of a problem.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class Seen:
 
 
 def _inputs(groups: Choices) -> list[tuple[NDArray[np.intp], Floats, Floats]]:
-    """What each group reads of groups placed before it: from which, how many tensors and bytes."""
+    """Inputs of each group from groups placed before it: from which, how many tensors and bytes."""
     src, dst, tensor, size, _ = fast.edges(groups.problem.graph)
     a, b = groups.group[src], groups.group[dst]
     # A tensor counts once per group that reads it, messages without data once per pair.
@@ -276,7 +276,7 @@ class Episode:
 
 
 def observed(seen: Seen, g: int, devices: NDArray[np.int32], load: Floats, held: Floats) -> Floats:
-    """What a group would be on each device: float64 [n_drawn, n_devices, n_features].
+    """Features of a group on each device: float64 [n_drawn, n_devices, n_features].
 
     Seconds to bring its inputs there, seconds it computes there (both saturating, as shares of an
     even share of all work), what the device has computed so far against the mean, the share of its

@@ -1,4 +1,5 @@
-"""What searches that learn from simulated steps share: groups to place, a budget, the best seen.
+"""Parts that searches share which learn from simulated steps: groups to place, a budget, the best
+seen.
 
 The papers' searches choose a device per group of ops and run a step of the whole model to see what
 that is worth. So does this: a *step* is one simulation of the whole reduced graph, whatever the
@@ -63,7 +64,7 @@ class TrialOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Choices(CoarseProblem):
-    """What is placed: groups of ops, numbered about as they run, with colocated sets whole.
+    """Groups of ops to place, numbered about as they run, with colocated sets whole.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the baselines that only choose devices share: rules per colocated set, memory, an order.
+"""Parts that baselines share which only choose devices: rules per colocated set, memory, an order.
 
 METIS, layers and the dice know nothing of schedules: they give each op a device, and the order
 comes after.

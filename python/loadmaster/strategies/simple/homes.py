@@ -1,4 +1,4 @@
-"""Where the parameters of replicas with parameter servers live.
+"""Homes of the parameters of replicas with parameter servers.
 
 A parameter, with its optimizer state, its update and the sum of its gradients, is on one device:
 the largest first, each where the fewest bytes are so far, as parameter servers balance theirs. The

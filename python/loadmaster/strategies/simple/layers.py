@@ -180,7 +180,7 @@ def ranges(
     held_until = np.concatenate([[0.0], np.cumsum(held)])
 
     def ends(limit: float, share: float) -> list[int]:
-        """Where each device's range ends, filled up to the limits on time and memory."""
+        """The end of each device's range, filled up to the limits on time and memory."""
         found, at = [], 0
         for d, k in enumerate(types):
             by_time = np.searchsorted(seconds_until[k], seconds_until[k][at] + limit, "right") - 1

@@ -118,7 +118,7 @@ def shares(column: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _seconds_alone(problem: Problem) -> NDArray[np.float64]:
-    """What each device would take for all ops."""
+    """Seconds that each device would take for all ops."""
     total: NDArray[np.float64] = problem.time.sum(axis=0)[problem.cluster.device_types]
     return np.maximum(total, 1e-12)
 
