@@ -30,16 +30,10 @@ if TYPE_CHECKING:
     from loadmaster.judge.bounds import Bound
     from loadmaster.judge.coarsening import Coarse, coarsen
     from loadmaster.judge.simulation import Simulation, simulate
-    from loadmaster.model.cluster import (
-        Cluster,
-        CollectiveTimes,
-        Device,
-        DeviceType,
-        Link,
-        Mesh,
-        Route,
-        presets,
-    )
+    from loadmaster.model.cluster import Cluster
+    from loadmaster.model.clusters.devices import Device, DeviceType
+    from loadmaster.model.clusters.links import CollectiveTimes, Link, Mesh, Route
+    from loadmaster.model.clusters.presets import presets
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.machine.detected import Detected
     from loadmaster.model.profile import Profile
@@ -172,16 +166,10 @@ _HOMES = {
     "judge.bounds": ("Bound",),
     "judge.coarsening": ("Coarse", "coarsen"),
     "judge.simulation": ("Simulation", "simulate"),
-    "model.cluster": (
-        "Cluster",
-        "CollectiveTimes",
-        "Device",
-        "DeviceType",
-        "Link",
-        "Mesh",
-        "Route",
-        "presets",
-    ),
+    "model.cluster": ("Cluster",),
+    "model.clusters.devices": ("Device", "DeviceType"),
+    "model.clusters.links": ("CollectiveTimes", "Link", "Mesh", "Route"),
+    "model.clusters.presets": ("presets",),
     "model.graph": ("OpGraph",),
     "model.machine.detected": ("Detected",),
     "model.profile": ("Profile",),

@@ -9,8 +9,8 @@ import pytest
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.cli import main
-from loadmaster.model.cluster import DTYPES
-from loadmaster.model.compact import cluster_text, preset_text
+from loadmaster.model.clusters.devices import DTYPES
+from loadmaster.model.clusters.writing import cluster_text, preset_text
 from loadmaster.model.machine.links import link_asked, link_kinds, network_asked, nvlink, pcie
 from loadmaster.model.machine.types import asked, known_types, recognised
 

@@ -13,7 +13,7 @@ from loadmaster.cli.printing import check_targets, say_where, show
 if TYPE_CHECKING:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.costs import TransferTimes
-    from loadmaster.model.cluster import CollectiveTimes
+    from loadmaster.model.clusters.links import CollectiveTimes
     from loadmaster.tasks.calibrate import Calibration
 
 

@@ -69,7 +69,7 @@ def _methods() -> Iterable[str]:
 
 
 def _presets() -> Iterable[str]:
-    from loadmaster.model.cluster import presets
+    from loadmaster.model.clusters.presets import presets
 
     return presets()
 

@@ -20,10 +20,11 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Lists them, or prints one."""
-    from loadmaster.model.cluster import Cluster, presets
+    from loadmaster.model.cluster import Cluster
+    from loadmaster.model.clusters.presets import presets
 
     if arguments.name:
-        from loadmaster.model.compact import preset_text
+        from loadmaster.model.clusters.writing import preset_text
 
         put_file(preset_text(arguments.name))
         return

@@ -20,7 +20,7 @@ import numpy as np
 from loadmaster.base.checks import integer, is_integer
 from loadmaster.base.errors import InputError, LoadmasterError, importing
 from loadmaster.base.units import counted, format_bytes
-from loadmaster.model.cluster import CollectiveTimes
+from loadmaster.model.clusters.links import CollectiveTimes
 
 #: What is measured, as a cluster's tables name it.
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.costs.roofline import PROVENANCES, Costs, busy_seconds, check_roofline, peaks
-from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE, OpGraph, Texts
 from loadmaster.model.program import JOIN, Program, is_added
 

@@ -18,7 +18,8 @@ from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.base.warnings import warn
-from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
 
 #: Where an op's time may come from. "scaled": from another device type. "optimistic": unknown, and

@@ -11,7 +11,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
 from loadmaster.costs.roofline import roofline
-from loadmaster.model.cluster import Cluster, DeviceType
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE, OpGraph
 
 Floats = NDArray[np.float64]

@@ -24,7 +24,8 @@ from loadmaster.costs import (
     trust,
 )
 from loadmaster.costs.measuring_device import DeviceCosts
-from loadmaster.model.cluster import Cluster, CollectiveTimes
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.links import CollectiveTimes
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile, joined
 

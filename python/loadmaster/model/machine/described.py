@@ -8,7 +8,9 @@ from itertools import permutations
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.model.cluster import Cluster, Device, Mesh
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device
+from loadmaster.model.clusters.links import Mesh
 from loadmaster.model.machine.links import (
     THROUGH_HOST,
     LinkFigures,

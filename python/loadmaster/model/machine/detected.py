@@ -15,7 +15,10 @@ from pathlib import Path
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import Printed, escaped
 from loadmaster.base.units import counted, format_bytes
-from loadmaster.model.cluster import Cluster, Device, DeviceType, Mesh
+from loadmaster.base.warnings import warn
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device, DeviceType
+from loadmaster.model.clusters.links import Mesh
 from loadmaster.model.machine import amd, nvidia
 from loadmaster.model.machine.host import Host, host, pcie_of
 from loadmaster.model.machine.links import LinkFigures, link_asked, nvlink, pcie
@@ -116,6 +119,13 @@ def detected(tool: Tool = answer, root: Path = Path("/"), *, cpu: bool | None = 
         source="detected; types: the table of Loadmaster; links: as each says",
     )
     return Detected(cluster, tuple(notes), tuple(untimed))
+
+
+def with_warnings(*, cpu: bool | None = None) -> Cluster:
+    """The machine at hand; warns of what could not be found out."""
+    here = detected(cpu=cpu)
+    warn(*here.notes, *here.untimed)
+    return here.cluster
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

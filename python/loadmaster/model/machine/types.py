@@ -13,7 +13,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_toml
 from loadmaster.base.text import meant
 from loadmaster.base.units import parse_bytes
-from loadmaster.model.cluster import DeviceType, read_type
+from loadmaster.model.clusters.devices import DeviceType
+from loadmaster.model.clusters.rows import read_type
 
 #: Words that tools and people say or leave out: they tell no two types apart.
 _NOISE = re.compile(r"nvidia|geforce|quadro|tesla|\brtx|amd|instinct|[^a-z0-9]")

@@ -19,7 +19,9 @@ import numpy as np
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.base.text import meant
-from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device
+from loadmaster.model.clusters.links import Link
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.instances.instance import LISTED_BY, Instance
 

@@ -26,7 +26,9 @@ from loadmaster.base.checks import is_integer, not_negative
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.units import parse_bytes, parse_seconds
-from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device
+from loadmaster.model.clusters.links import Link
 from loadmaster.model.graph import OpGraph
 
 #: Device types of the two times, as the files call them.

@@ -20,7 +20,9 @@ from loadmaster.base.checks import not_negative, positive
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_json, read_bytes
 from loadmaster.base.text import shown
-from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device
+from loadmaster.model.clusters.links import Link
 from loadmaster.model.graph import OpGraph
 
 #: Where a graph's ``meta`` keeps the numbers of the file: ``scale``, bytes per unit of size;

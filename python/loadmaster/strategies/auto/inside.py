@@ -29,7 +29,9 @@ from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device
+from loadmaster.model.clusters.links import Link
 from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.auto.pace import Pace
 from loadmaster.strategies.auto.passes import MOST_DEVICES

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.dimensions.form import OWNER, REPLICATE
 from loadmaster.judge.problem import by_start, ranks
-from loadmaster.model.cluster import Cluster, Device, Link
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device
+from loadmaster.model.clusters.links import Link
 from loadmaster.model.recipe import BUCKET_BYTES
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT

@@ -16,7 +16,9 @@ import tomli_w
 
 from loadmaster.base.text import fits
 from loadmaster.base.units import RATE, SPEED, TIME, Quantity, exact_bytes
-from loadmaster.model.cluster import Cluster, Device, DeviceType, Link, Mesh
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import Device, DeviceType
+from loadmaster.model.clusters.links import Link, Mesh
 from loadmaster.model.machine.types import known_types
 
 #: A number in a name that may be one of a range: it has no zeros in front.

@@ -1,0 +1,1 @@
+"""Parts of a cluster: devices, links, their tables in TOML, presets, and changes to one."""

@@ -1,0 +1,81 @@
+"""Devices, and the types of devices with the figures that times are estimated from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
+from loadmaster.base.units import parse_bytes
+from loadmaster.model.runtime import SendCost
+
+#: Dtypes for which a device type may state its peak.
+DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
+
+
+@dataclass(frozen=True)
+class DeviceType:
+    """A kind of device, with the figures its roofline needs.
+
+    Attributes
+    ----------
+    name : str
+    peak : mapping of dtype to FLOP/s
+        Dense peak per dtype; one that is missing runs at the peak of ``f32``.
+    memory_bandwidth : float
+        B/s.
+    launch : float
+        Seconds that starting one kernel takes, as a part of the op's time on the device. 0 where a
+        host launches (:class:`Dispatch`).
+    source : str
+        Where the figures come from.
+    send_cost : SendCost or None
+        What sending costs a device; None: nothing.
+    """
+
+    name: str
+    peak: Mapping[str, float] = field(default_factory=dict)
+    memory_bandwidth: float = 0.0
+    launch: float = 0.0
+    source: str = ""
+    send_cost: SendCost | None = None
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.peak) - set(DTYPES))
+        if unknown:
+            raise InputError(
+                f"device type {self.name!r}: unknown dtype {unknown[0]!r} in peak; "
+                f"known are {', '.join(DTYPES)}"
+            )
+        figures = {f"peak of {d}": v for d, v in self.peak.items()}
+        figures["memory_bandwidth"] = self.memory_bandwidth
+        figures["launch"] = self.launch
+        for what, value in figures.items():
+            check = checks.positive if what.startswith("peak") else checks.not_negative
+            check(f"device type {self.name!r}: {what}", value)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields as plain data; ``send_cost`` only where there is one."""
+        facts = asdict(self)
+        return facts if self.send_cost else {k: v for k, v in facts.items() if k != "send_cost"}
+
+    @property
+    def has_roofline(self) -> bool:
+        """Whether op times can be estimated on this type."""
+        return bool(self.peak) and self.memory_bandwidth > 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device: unique ``name``, name of its ``type``, bytes of ``memory`` (or ``"32GiB"``)."""
+
+    name: str
+    type: str
+    memory: int
+
+    def __post_init__(self) -> None:
+        memory = parse_bytes(self.memory, f"memory of device {self.name!r}")
+        object.__setattr__(self, "memory", memory)
