@@ -89,16 +89,18 @@ def placed_parameters(structure: Structure, model: str, k: int) -> NDArray[np.bo
             continue
         node = int(structure.node[graph.index(name)])
         way = int(structure.way[node])
-        lays = ways.outputs[ways.first_output[way], : ways.n_labels[way]]
+        specs = ways.outputs[ways.first_output[way], : ways.n_labels[way]]
         form = structure.dimensions.forms[structure.dimensions.form_of[structure.op[node]]]
         free[node] = False
-        free[node, : len(lays)] = lays == _lay(placement, form.outputs[0], k, set(lays.tolist()))
+        free[node, : len(specs)] = specs == _spec(
+            placement, form.outputs[0], k, set(specs.tolist())
+        )
     return free
 
 
-def _lay(placement: str, factors: tuple[tuple[int, int], ...], k: int, known: set[int]) -> int:
-    """The lay that a placement is. An axis that views take apart, and whose first factor is smaller
-    than the mesh, lies in flat parts: these are as large, and are gathered alike.
+def _spec(placement: str, factors: tuple[tuple[int, int], ...], k: int, known: set[int]) -> int:
+    """The spec that a placement is. An axis that views take apart, and whose first factor is
+    smaller than the mesh, lies in flat parts: these are as large, and are gathered alike.
     """
     if not placement.startswith("S("):
         return REPLICATE

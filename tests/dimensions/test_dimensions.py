@@ -28,7 +28,7 @@ def cut_of(dimensions: Dimensions, op: int, name: str):
 
 
 def needed(dimensions: Dimensions, op: int, name: str) -> list[int]:
-    """The lays that the roots of an op's arguments must have if it is cut so."""
+    """The specs that the roots of an op's arguments must have if it is cut so."""
     cut = cut_of(dimensions, op, name)
     first, end = dimensions.first[op : op + 2].tolist()
     return [dimensions.needed(argument, cut) for argument in range(first, end)]
@@ -186,13 +186,13 @@ def test_what_is_more_frequent_decides_how_an_axis_is_taken_apart():
 
 
 def test_arguments_tell_transposes_of_equal_sizes_apart():
-    for dims, lay in ([0, 1, 2], [1, 2]), ([1, 0, 2], [0, 2]), ([0, 2, 1], [2, 1]):
+    for dims, spec in ([0, 1, 2], [1, 2]), ([1, 0, 2], [0, 2]), ([0, 2, 1], [2, 1]):
         calls = Calls()
         x = calls.placeholder("input", 4, 4, 4)
         turned = calls.call("permute.default", x, dims, out=(4, 4, 4))
         read = calls.call("relu.default", turned, out=(4, 4, 4))
         d = Dimensions.of(calls.graph())
-        assert [needed(d, read, "axis1")[0], needed(d, read, "axis2")[0]] == lay
+        assert [needed(d, read, "axis1")[0], needed(d, read, "axis2")[0]] == spec
 
 
 def test_outputs_edges_and_roots_are_found_through_what_picks_them():
@@ -216,7 +216,7 @@ def test_outputs_edges_and_roots_are_found_through_what_picks_them():
     assert d.reader[at].tolist() == [read, read]
 
 
-def test_what_writes_in_place_has_the_lay_of_what_it_writes():
+def test_what_writes_in_place_has_the_spec_of_what_it_writes():
     calls = Calls()
     weight, gradient = calls.placeholder("parameter", 8, 4), calls.placeholder("input", 8, 4)
     update = calls.call("add_.Tensor", weight, gradient, out=(8, 4), alias=int(weight))
@@ -432,14 +432,14 @@ def test_parts_of_an_argument_are_parts_of_its_root_through_any_views(data):
         assert math.prod(s for a, s in factors if a == axis) == size
     back = d.backs[d.back[d.first[read]]]
     assert len(back) == len(factors)
-    for number, lay in enumerate(back):
-        if lay == REPLICATE:
+    for number, spec in enumerate(back):
+        if spec == REPLICATE:
             continue
         mine = places(value.shape, factors, number)
         size = factors[number][1]
-        assert size == made[lay][1]
+        assert size == made[spec][1]
         # The same place within the factor, so the same part, however many parts there are.
-        assert (mine == places(tuple(shape), made, lay).ravel()[value]).all()
+        assert (mine == places(tuple(shape), made, spec).ravel()[value]).all()
 
 
 RUN = {
@@ -456,11 +456,11 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return raised / raised.sum(-1, keepdims=True)
 
 
-def share(value: np.ndarray, factors, lay: int, j: int, k: int) -> np.ndarray:
+def share(value: np.ndarray, factors, spec: int, j: int, k: int) -> np.ndarray:
     """What device ``j`` of ``k`` has of a tensor that lies so."""
-    if lay >= 0:
-        return part(value, factors, lay, j, k)
-    return value if lay == REPLICATE or j == 0 else np.zeros_like(value)
+    if spec >= 0:
+        return part(value, factors, spec, j, k)
+    return value if spec == REPLICATE or j == 0 else np.zeros_like(value)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -489,11 +489,11 @@ def test_parts_of_ops_join_to_the_whole(k):
                 )
                 for j in range(k)
             ]
-            [lay] = cut.outputs
+            [spec] = cut.outputs
             for j in range(k):
-                if lay >= 0:
-                    assert np.allclose(made[j], part(whole, form.outputs[0], lay, j, k)), cut
-            assert lay >= 0 or np.allclose(sum(made), whole), cut
+                if spec >= 0:
+                    assert np.allclose(made[j], part(whole, form.outputs[0], spec, j, k)), cut
+            assert spec >= 0 or np.allclose(sum(made), whole), cut
             done.add(cut.name.partition(".")[0])
     assert done >= {"row", "column", "contraction", "batch", "axis0", "partial"}
 

@@ -94,15 +94,15 @@ def check_factors(outputs, text: str) -> None:
 
 
 def check_cut(form, cut) -> None:
-    """Lays are factors that are as large as the cut says, or words."""
+    """Specs are factors that are as large as the cut says, or words."""
     assert len(cut.inputs) == len(form.inputs)
     assert len(cut.outputs) == len(form.outputs)
-    lays = [
+    specs = [
         *zip(cut.inputs, form.inputs, strict=True),
         *zip(cut.outputs, form.outputs, strict=True),
     ]
-    sharded = [factors[lay][1] for lay, factors in lays if lay >= 0]
-    assert all(lay >= 0 or lay in (REPLICATE, PARTIAL, PICKED, ANY) for lay, _ in lays)
+    sharded = [factors[spec][1] for spec, factors in specs if spec >= 0]
+    assert all(spec >= 0 or spec in (REPLICATE, PARTIAL, PICKED, ANY) for spec, _ in specs)
     if cut.size:
         assert cut.size >= 2
         assert min(sharded) == cut.size
@@ -125,5 +125,5 @@ def check_arguments(d: Dimensions) -> None:
         made = d.forms[d.form_of[d.root[argument]]].outputs[d.output[argument]]
         back = d.backs[d.back[argument]]
         assert len(back) == len(factors)
-        for factor, lay in zip(factors, back, strict=True):
-            assert lay == REPLICATE or made[lay][1] == factor[1]
+        for factor, spec in zip(factors, back, strict=True):
+            assert spec == REPLICATE or made[spec][1] == factor[1]

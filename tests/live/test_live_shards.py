@@ -1,7 +1,7 @@
 """Sharded graphs that PyTorch executes piece by piece have the numbers of the model that is whole.
 
 Labels of all ops are drawn, collectives are done by hand, and a device knows nothing but what its
-lays give it. Needs torch (no GPU): without it these tests are skipped.
+specs give it. Needs torch (no GPU): without it these tests are skipped.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ def test_a_grid_has_its_axes_and_its_ranks_in_order(grid):
 def test_weights_of_layers_are_cut_in_stages_too(grid):
     words = grid.recipe.words(grid.graph)["tp"]
     rows = zip(words, grid.graph.names, strict=True)
-    lays = {name: word for word, name in rows}
-    assert lays["h.3.fc.weight"] == "Shard(0)"
-    assert lays["h.20.proj.weight"] == "Shard(1)"
+    specs = {name: word for word, name in rows}
+    assert specs["h.3.fc.weight"] == "Shard(0)"
+    assert specs["h.20.proj.weight"] == "Shard(1)"
     batch = grid.recipe.words(grid.graph)["dp"]
     assert {w for w, k in zip(batch, grid.graph.kinds, strict=True) if "addmm" in k} <= {
         "row", "batch"

@@ -156,9 +156,9 @@ def test_megatron_cuts_columns_then_rows():
     assert words_of(plan, "aten.addmm", ".fc") == {"column"}
     assert words_of(plan, "aten.addmm", ".proj") == {"contraction"}
     assert words_of(plan, "aten.addmm", ".c_attn") == {"head"}
-    lays = dict(zip(graph.names, plan.recipe.words(graph)["tp"], strict=True))
-    assert lays["h.3.c_proj.weight"] == lays["h.3.proj.weight"] == "Shard(1)"
-    assert lays["h.3.fc.weight"] == "Shard(0)"
+    specs = dict(zip(graph.names, plan.recipe.words(graph)["tp"], strict=True))
+    assert specs["h.3.c_proj.weight"] == specs["h.3.proj.weight"] == "Shard(1)"
+    assert specs["h.3.fc.weight"] == "Shard(0)"
     words = flags(lm.writers.megatron(plan))
     assert words[words.index("--tensor-model-parallel-size") + 1] == "8"
     assert words[words.index("--micro-batch-size") + 1] == "8"

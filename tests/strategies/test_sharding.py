@@ -121,12 +121,12 @@ def parts_of_sums(dimensions: Dimensions, batch_norm: str) -> int:
         count = np.diff(layout.first_output)[structure.op]
         node = np.repeat(np.arange(structure.n), count)
         which = np.arange(len(node)) - np.repeat(np.cumsum(count) - count, count)
-        lays = ways.outputs[ways.first_output[way[node]] + which, at[node]]
+        specs = ways.outputs[ways.first_output[way[node]] + which, at[node]]
         np.testing.assert_array_equal(
-            lays, layout.made[0, layout.first_output[structure.op[node]] + which]
+            specs, layout.made[0, layout.first_output[structure.op[node]] + which]
         )
         of_norms = is_batch_norm(structure.graph)[structure.op[node]]
-        in_parts += int(((lays == PARTIAL) & of_norms).sum())
+        in_parts += int(((specs == PARTIAL) & of_norms).sum())
     return in_parts
 
 

@@ -53,8 +53,8 @@ def _cuts(name: str, kind: str, shape, tensors) -> tuple[Cut, ...]:
         if name.startswith("dw"):
             found[2] = Cut("contraction", "batch", tensors[0][0][1], (0, 0), (PARTIAL,))
         return tuple(cut for cut in found if cut.size >= 2)
-    lays = [(axis, size) for axis, size in enumerate(shape) if size >= 2]
-    found = [Cut(f"axis{axis}", "", size, (axis,) * len(tensors), (axis,)) for axis, size in lays]
+    specs = [(axis, size) for axis, size in enumerate(shape) if size >= 2]
+    found = [Cut(f"axis{axis}", "", size, (axis,) * len(tensors), (axis,)) for axis, size in specs]
     if name == "loss":
         found.append(Cut("partial", "", 0, (PARTIAL,), (PARTIAL,), works=False))
     return tuple(found)

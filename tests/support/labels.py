@@ -10,7 +10,7 @@ from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.recipe import Mesh
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import FORBIDDEN, conversion, lays_of, may_be_flat
+from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, specs_of
 
 
 def whole(dimensions: Dimensions, mesh: Mesh) -> NDArray[np.int32]:
@@ -35,7 +35,7 @@ def _made(d: Dimensions, labels: NDArray[np.int32], argument: int) -> int | None
     root = int(d.root[argument])
     if root < 0 or d.form_of[root] < 0:
         return None
-    return lays_of(d.forms[d.form_of[root]], int(labels[root]))[1][d.output[argument]]
+    return specs_of(d.forms[d.form_of[root]], int(labels[root]))[1][d.output[argument]]
 
 
 def _keeps(cut, made: list[int | None]) -> bool:
@@ -72,7 +72,7 @@ def with_state(layout: Layout, label: int, *, parameters: bool = False) -> NDArr
 
 
 def drawn(dimensions: Dimensions, mesh: Mesh, seed: int, chance: float = 0.7) -> NDArray[np.int32]:
-    """Labels drawn one op after another, among those that its arguments' lays allow.
+    """Labels drawn one op after another, among those that its arguments' specs allow.
 
     What needs halos, or has fewer parts than devices, is left out.
     """
@@ -97,14 +97,14 @@ def drawn(dimensions: Dimensions, mesh: Mesh, seed: int, chance: float = 0.7) ->
             random.shuffle(known)
             tried = [*(known if random.random() < chance else []), 0]
             label = next(one for one in tried if _is_allowed(d, op, one, made, unit))
-            labels[axis, op], made[op] = label, lays_of(form, label)[1]
+            labels[axis, op], made[op] = label, specs_of(form, label)[1]
     return labels
 
 
 def _is_allowed(
     d: Dimensions, op: int, label: int, made: dict[int, tuple[int, ...]], unit: NDArray[np.int64]
 ) -> bool:
-    needs, gives = lays_of(d.forms[d.form_of[op]], label)
+    needs, gives = specs_of(d.forms[d.form_of[op]], label)
     for i, argument in enumerate(range(d.first[op], d.first[op + 1])):
         root, want = int(d.root[argument]), needs[i]
         if root < 0 or d.edge[argument] < 0:

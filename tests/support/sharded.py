@@ -1,8 +1,8 @@
 """Programs of layouts, executed by PyTorch piece by piece, with collectives done by hand.
 
-Each device has every tensor in its whole shape, with not-a-number wherever its lay does not give it
-the values. A part of an op gets what its cut needs, found to be there, and other numbers elsewhere.
-So a device that reads what it does not have, or a collective that is missing, shows.
+Each device has every tensor in its whole shape, with not-a-number wherever its spec does not give
+it the values. A part of an op gets what its cut needs, found to be there, and other numbers
+elsewhere. So a device that reads what it does not have, or a collective that is missing, shows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from loadmaster.running.tape.calls import Call, Ref
 from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.conversions import UPDATED, Conversions
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import lays_of, part_weights
 from loadmaster.transforms.shards import shard
+from loadmaster.transforms.specs import part_weights, specs_of
 
 #: Stands for "not there" among integers.
 ABSENT = -(2**40)
@@ -98,7 +98,7 @@ class Sharded:
         self,
         shape: torch.Size,
         factors: tuple[Factor, ...],
-        lays: np.ndarray,
+        specs: np.ndarray,
         device: int,
         owner: np.ndarray,
         picks: Sequence[int] = (),
@@ -107,19 +107,19 @@ class Sharded:
         are picked.
         """
         region = np.ones(tuple(shape), dtype=bool)
-        for axis, lay in enumerate(lays.tolist()):
+        for axis, spec in enumerate(specs.tolist()):
             place = int(self.places[axis][device])
-            if lay == OWNER:
+            if spec == OWNER:
                 region &= place == owner[axis]
-            elif lay == PICKED:
+            elif spec == PICKED:
                 region &= self.picked(picks[axis], axis, device).numpy()
-            elif lay == FLAT:
+            elif spec == FLAT:
                 flat = np.zeros(region.size, dtype=bool)
                 flat[self.parts(region.size, axis)[place]] = True
                 region &= flat.reshape(region.shape)
-            elif lay >= 0:
-                dim, size = factors[lay]
-                minor = int(np.prod([n for of, n in factors[lay + 1 :] if of == dim], dtype=int))
+            elif spec >= 0:
+                dim, size = factors[spec]
+                minor = int(np.prod([n for of, n in factors[spec + 1 :] if of == dim], dtype=int))
                 digit = np.arange(shape[dim]) // minor % size
                 mine = np.isin(digit, self.parts(size, axis)[place])
                 region &= mine.reshape([-1 if i == dim else 1 for i in range(len(shape))])
@@ -130,9 +130,9 @@ class Sharded:
         call, form = self.call_of[op], self.d.forms[self.d.form_of[op]]
         slots = self.refs(call)
         shape = self.whole(slots[0]).shape
-        lays = np.full(len(self.places), REPLICATE)
-        lays[axis] = _needs(form, int(self.layout.labels[axis, op]), 0)
-        entries = self.region(shape, form.inputs[0], lays, device, self.layout.owner[:, op])
+        specs = np.full(len(self.places), REPLICATE)
+        specs[axis] = _needs(form, int(self.layout.labels[axis, op]), 0)
+        entries = self.region(shape, form.inputs[0], specs, device, self.layout.owner[:, op])
         dim, index = call.args[1], self.whole(slots[1])
         return entries.index_select(dim, index)
 
@@ -140,8 +140,8 @@ class Sharded:
         layout = self.layout
         tensor = int(layout.first_output[op]) + which
         factors = self.d.forms[self.d.form_of[op]].outputs[which]
-        lays, owner = layout.made[:, tensor], layout.owner[:, op]
-        return self.region(shape, factors, lays, device, owner, [op] * len(lays))
+        specs, owner = layout.made[:, tensor], layout.owner[:, op]
+        return self.region(shape, factors, specs, device, owner, [op] * len(specs))
 
     # -- collectives -------------------------------------------------------------------------------
 
@@ -166,23 +166,23 @@ class Sharded:
         now = [
             self.values.get((op, e), [missing(like)] * (which + 1))[which] for e in range(self.k)
         ]
-        lays = layout.made[:, tensor].copy()
+        specs = layout.made[:, tensor].copy()
         steps = np.flatnonzero(c.steps.row == row).tolist()
         to_do = {int(c.steps.axis[s]): COLLECTIVES[c.steps.kind[s]] for s in steps}
         # What is free comes first: a part of what is whole; zeros on all devices but the first.
-        picks = [op] * len(lays)
-        for axis in set(range(len(lays))) - set(to_do):
-            now = self.sliced(now, int(lays[axis]), int(want[axis]), axis)
-            lays[axis], picks[axis] = want[axis], int(c.rows.first[row])
-        now, there = self.kept(now, factors, lays, owners, picks)
+        picks = [op] * len(specs)
+        for axis in set(range(len(specs))) - set(to_do):
+            now = self.sliced(now, int(specs[axis]), int(want[axis]), axis)
+            specs[axis], picks[axis] = want[axis], int(c.rows.first[row])
+        now, there = self.kept(now, factors, specs, owners, picks)
         for step in steps:
             axis = int(c.steps.axis[step])
-            if lays[axis] == PICKED and to_do[axis] in ("all_reduce", "reduce_scatter"):
+            if specs[axis] == PICKED and to_do[axis] in ("all_reduce", "reduce_scatter"):
                 now = list(map(zero_elsewhere, now))
             now = [self.joined(d, axis, now, there, to_do[axis]) for d in range(self.k)]
-            lays[axis], picks[axis] = want[axis], int(c.rows.first[row])
-            now, there = self.kept(now, factors, lays, owners, picks)
-        assert (lays == want).all()
+            specs[axis], picks[axis] = want[axis], int(c.rows.first[row])
+            now, there = self.kept(now, factors, specs, owners, picks)
+        assert (specs == want).all()
         self.converted[row] = now
         return now
 
@@ -193,11 +193,11 @@ class Sharded:
             return now
         return [v if self.places[axis][e] == 0 else torch.zeros_like(v) for e, v in enumerate(now)]
 
-    def kept(self, now: list, factors, lays, owners, picks) -> tuple[list, list]:
-        """What lays give each device, and where; all of it must be there."""
+    def kept(self, now: list, factors, specs, owners, picks) -> tuple[list, list]:
+        """What specs give each device, and where; all of it must be there."""
         kept, regions = [], []
         for e, value in enumerate(now):
-            region = self.region(value.shape, factors, lays, e, owners, picks)
+            region = self.region(value.shape, factors, specs, e, owners, picks)
             assert is_there(value)[region].all()
             kept.append(torch.where(region, value, missing(value)))
             regions.append(region)
@@ -220,7 +220,7 @@ class Sharded:
         layout, row = self.layout, int(self.conversions.of_argument[at])
         root, which = int(self.d.root[at]), int(self.d.output[at])
         if row >= 0:
-            value, lays = self.convert(row)[device], self.conversions.rows.want[:, row]
+            value, specs = self.convert(row)[device], self.conversions.rows.want[:, row]
             assert self.comes_by_collective(op, device)
         else:
             source = int(self.graph.src[self.d.edge[at]])
@@ -228,9 +228,9 @@ class Sharded:
             if edge not in self.edges:
                 assert (layout.wanted[:, at] == ANY).all(), self.graph.names[op]
                 return torch.zeros_like(self.whole(slot))
-            value, lays = self.values[root, device][which], layout.made[:, layout.tensor[at]]
+            value, specs = self.values[root, device][which], layout.made[:, layout.tensor[at]]
         assert value is not None
-        for axis, (have, need) in enumerate(zip(lays, layout.wanted[:, at], strict=True)):
+        for axis, (have, need) in enumerate(zip(specs, layout.wanted[:, at], strict=True)):
             if have == REPLICATE and need == PARTIAL and self.places[axis][device]:
                 value = torch.zeros_like(value)
             if have == PICKED and need == PARTIAL:
@@ -315,17 +315,17 @@ class Sharded:
         ready = {}
         for slot, value in args.items():
             i = position[slot]
-            lays = []
+            specs = []
             for axis, label in enumerate(layout.labels[:, op].tolist()):
-                lay = _needs(form, label, i)
-                lays.append(REPLICATE if layout.exchanged[axis, op] and lay >= 0 else lay)
-            lays = np.array(lays)
-            if (lays == ANY).all():
+                spec = _needs(form, label, i)
+                specs.append(REPLICATE if layout.exchanged[axis, op] and spec >= 0 else spec)
+            specs = np.array(specs)
+            if (specs == ANY).all():
                 ready[slot] = torch.zeros_like(value)
                 continue
-            owner, picks = layout.owner[:, op], [op] * len(lays)
-            region = self.region(value.shape, form.inputs[i], lays, device, owner, picks)
-            assert is_there(value)[region].all(), (self.graph.names[op], i, lays)
+            owner, picks = layout.owner[:, op], [op] * len(specs)
+            region = self.region(value.shape, form.inputs[i], specs, device, owner, picks)
+            assert is_there(value)[region].all(), (self.graph.names[op], i, specs)
             other = torch.zeros_like(value)
             if fill and value.dtype.is_floating_point:
                 other = torch.from_numpy(self.random.uniform(0.1, 0.9, value.shape)).to(value.dtype)
@@ -337,13 +337,13 @@ class Sharded:
         form, layout = self.d.forms[self.d.form_of[op]], self.layout
         known: dict[int, dict[int, torch.Tensor]] = {e: {} for e in args}
         for slot, i in position.items():
-            lays = np.array([_needs(form, label, i) for label in layout.labels[:, op].tolist()])
+            specs = np.array([_needs(form, label, i) for label in layout.labels[:, op].tolist()])
             # What was exchanged on outer axes is whole on them by now.
-            outer = np.arange(len(lays)) < axis
-            lays[outer & (layout.exchanged[:, op] > 0) & (lays >= 0)] = REPLICATE
+            outer = np.arange(len(specs)) < axis
+            specs[outer & (layout.exchanged[:, op] > 0) & (specs >= 0)] = REPLICATE
             values = [args[e][slot] if e in args else None for e in range(self.k)]
             regions = [
-                self.region(args[e][slot].shape, form.inputs[i], lays, e, layout.owner[:, op])
+                self.region(args[e][slot].shape, form.inputs[i], specs, e, layout.owner[:, op])
                 for e in args
             ]
             for e in args:
@@ -365,8 +365,8 @@ class Sharded:
             None if v is None else self.made_region(op, which, e, v.shape)
             for e, v in enumerate(now)
         ]
-        for axis, lay in enumerate(self.layout.made[:, tensor].tolist()):
-            kind = "all_reduce" if lay == PARTIAL else "all_gather"
+        for axis, spec in enumerate(self.layout.made[:, tensor].tolist()):
+            kind = "all_reduce" if spec == PARTIAL else "all_gather"
             now = [
                 None
                 if not any(now[o] is not None for o in self.group(e, axis))
@@ -396,7 +396,7 @@ class Sharded:
 
 
 def _needs(form: Form, label: int, i: int) -> int:
-    return lays_of(form, label)[0][i]
+    return specs_of(form, label)[0][i]
 
 
 def refs(call: Call) -> list[int]:

@@ -1,4 +1,4 @@
-"""Graphs that are sharded: the collectives that lays need, shares that add up, the judge."""
+"""Graphs that are sharded: the collectives that specs need, shares that add up, the judge."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def collectives(program: Program, device: int = 0) -> list[tuple[str, str]]:
     ]
 
 
-# -- the collectives that lays need ----------------------------------------------------------------
+# -- the collectives that specs need ---------------------------------------------------------------
 
 MEGATRON = {
     "w1": "Shard(1)",

@@ -152,9 +152,9 @@ class Dimensions:
         return np.repeat(np.arange(self.graph.n_ops, dtype=np.int32), np.diff(self.first))
 
     def needed(self, argument: int, cut: Cut) -> int:
-        """The lay that the root of an argument must have if its reader is cut so."""
-        lay = cut.inputs[argument - int(self.first[self.reader[argument]])]
-        return lay if lay < 0 else self.backs[self.back[argument]][lay]
+        """The spec that the root of an argument must have if its reader is cut so."""
+        spec = cut.inputs[argument - int(self.first[self.reader[argument]])]
+        return spec if spec < 0 else self.backs[self.back[argument]][spec]
 
 
 def _looks(

@@ -4,8 +4,8 @@ A rule binds to a call and gives a :class:`Pattern`: which axes of its tensors a
 Axes that views take apart are written as products of *factors* (:mod:`.factors`). What the parts of
 an op need and give is then said in factors, which survive reshapes: a :class:`Form`.
 
-A *lay* says how a tensor lies on one axis of a mesh. It is one number: a factor of the tensor (from
-0), which is sharded, or one of the negative words below.
+A *spec* says how a tensor lies on one axis of a mesh. It is one number: a factor of the tensor
+(from 0), which is sharded, or one of the negative words below.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Cut:
     size : int
         The most parts that there can be: the size of the factor; 0: any number.
     inputs : tuple of int
-        The lay that each argument must have.
+        The spec that each argument must have.
     outputs : tuple of int
-        The lay that each output then has.
+        The spec that each output then has.
     works, exchanged, is_mean, halos, steps
         See :class:`Meaning`.
     """

@@ -168,7 +168,7 @@ def _cuts(pattern: Pattern, tie: Tie, looks: Sequence[Look]) -> Iterator[Cut]:
         tensor = tensors[-1]
         word = f"axis{factors[-1][0]}" if tie.dimension < 0 else pattern.words[tie.dimension]
         count[word] = count.get(word, -1) + 1
-        inputs, outputs = _lays(pattern, meaning, at, len(looks))
+        inputs, outputs = _specs(pattern, meaning, at, len(looks))
         yield Cut(
             name=f"{word}.{count[word]}" if count[word] else word,
             role=looks[tensor].roles[at[tensor]],
@@ -199,10 +199,10 @@ def _common(tie: Tie, meaning: Meaning, looks: Sequence[Look]) -> Iterator[list[
                 yield numbers
 
 
-def _lays(
+def _specs(
     pattern: Pattern, meaning: Meaning, at: dict[int, int], n: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lays of arguments and outputs, of which those ``at`` are sharded by the factors there."""
+    """Specs of arguments and outputs, of which those ``at`` are sharded by the factors there."""
     n_inputs = len(pattern.inputs)
     without = REPLICATE if meaning.exchanged else PARTIAL
     outputs = [

@@ -68,7 +68,7 @@ class Relabelled:
 def relabelled(plan: Plan, op: int) -> tuple[Relabelled, ...]:
     """Every other label of an op of the user's graph, the best first: those that fit, then others.
 
-    An expansion and two simulations for each. A label is left out whose lays no collective turns
+    An expansion and two simulations for each. A label is left out whose specs no collective turns
     into what is wanted.
     """
     layout = plan.layout

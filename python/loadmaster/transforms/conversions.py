@@ -1,6 +1,6 @@
-"""Which tensors of a layout are turned into other lays, by which collectives, in which buckets.
+"""Which tensors of a layout are turned into other specs, by which collectives, in which buckets.
 
-There is one conversion per tensor and lays wanted on all axes, for all readers that want it. A
+There is one conversion per tensor and specs wanted on all axes, for all readers that want it. A
 parameter that is gathered where it is used is gathered in the forward pass and in the backward
 pass. Where some reader wants all of what another wants a part of, the part is taken from the whole.
 
@@ -28,7 +28,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import ANY, OWNER
 from loadmaster.transforms.gradients import filled, turns
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
+from loadmaster.transforms.specs import FORBIDDEN, FREE, conversion
 
 #: What a conversion is of: an activation, which has collectives of its own; a gradient on its way
 #: to an update; a parameter that is gathered where it is used; one that was updated; an activation
@@ -131,8 +131,8 @@ class Conversions:
         is_backward = is_state & np.isin(np.array(graph.phases, dtype=object)[reader], ["b"])
         is_backward &= ~layout.is_kept[d.root[at]]
         code = tensor * 2 + is_backward
-        for lays, places in zip(want, owner, strict=True):
-            code = (code * (int(want.max(initial=0)) + 7) + lays + 6) * (
+        for specs, places in zip(want, owner, strict=True):
+            code = (code * (int(want.max(initial=0)) + 7) + specs + 6) * (
                 int(owner.max(initial=0)) + 1
             ) + places
         _, first, which = np.unique(code, return_index=True, return_inverse=True)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import FLAT, OWNER, Factor, Form
-from loadmaster.transforms.lays import lays_of
 from loadmaster.transforms.mesh_ways import ALL, EVEN, FIRST_SIZE
+from loadmaster.transforms.specs import specs_of
 
 #: An index of labels: FLAT and OWNER come before what is whole.
 _BEFORE = 2
@@ -70,7 +70,7 @@ class LabelTables:
         for f, form in enumerate(all_of_them):
             for label in (FLAT, OWNER, *range(len(form.cuts) + 1)):
                 at = label + _BEFORE if label >= 0 else int(label == OWNER)
-                needs, gives = lays_of(form, label)
+                needs, gives = specs_of(form, label)
                 needed[first_input[f] : first_input[f + 1], at] = needs
                 made[first_output[f] : first_output[f + 1], at] = gives
                 if label == FLAT and (FLAT in gives or not gives):
@@ -99,14 +99,14 @@ class LabelTables:
     def made(
         self, form: NDArray[Any], which: NDArray[Any], label: NDArray[Any]
     ) -> NDArray[np.int32]:
-        """The lay of an output of an op under a label; arrays broadcast."""
+        """The spec of an output of an op under a label; arrays broadcast."""
         found: NDArray[np.int32] = self._made[self._first_output[form] + which, _column(label)]
         return found
 
     def needed(
         self, form: NDArray[Any], which: NDArray[Any], label: NDArray[Any]
     ) -> NDArray[np.int32]:
-        """The lay that an op under a label needs of an argument."""
+        """The spec that an op under a label needs of an argument."""
         n = len(self._needed)
         # An op may have more arguments than its form, if it has none.
         at = np.minimum(self._first_input[form] + which, n - 1)

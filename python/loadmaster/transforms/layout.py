@@ -1,7 +1,8 @@
 """Layout: where every tensor of a graph lies on a mesh, and what each device does of every op.
 
-Labels say how ops are shared along each axis (:mod:`.lays`). From these follow the lays of outputs,
-the lays that arguments need, and per device the share of FLOPs, of bytes and of what stays.
+Labels say how ops are shared along each axis (:mod:`.specs`). From these follow the specs of
+outputs, the specs that arguments need, and per device the share of FLOPs, of bytes and of what
+stays.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_norm import is_batch_norm, sums_gradients
 from loadmaster.transforms.gradients import Updates, of_experts
 from loadmaster.transforms.label_tables import LabelTables
-from loadmaster.transforms.lays import FORBIDDEN, conversion, may_be_flat, part_weights
 from loadmaster.transforms.mesh_ways import ALL, EVEN, Load, MeshWays
+from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, part_weights
 
 #: What a layout has of a recipe beside its mesh and labels.
 _SETTINGS = ("units", "batch_norm", "bucket_bytes", "expert_imbalance")
 
-#: Words for lays that are no cuts.
-_LAYS = {
+#: Words for specs that are no cuts.
+_SPECS = {
     REPLICATE: "whole",
     PARTIAL: "in parts of a sum",
     FLAT: "flat",
@@ -71,7 +72,7 @@ class Layout:
     ------
     InputError
         A label that an op's form lacks; an op that is OWNER and belongs to no parameter's update
-        and to no expert; lays that nothing turns into each other.
+        and to no expert; specs that nothing turns into each other.
 
     Examples
     --------
@@ -351,7 +352,7 @@ class Layout:
             return int((place == 0).sum())
         return int(part_weights(n, self.mesh.axes[axis].shares or (1.0,) * size)[0])
 
-    # -- lays --------------------------------------------------------------------------------------
+    # -- specs -------------------------------------------------------------------------------------
 
     @cached_property
     def made(self) -> NDArray[np.int32]:
@@ -366,22 +367,22 @@ class Layout:
 
     @cached_property
     def wanted(self) -> NDArray[np.int32]:
-        """Per axis and argument, the lay that its tensor must have: int32 [n_axes, n_arguments].
+        """Per axis and argument, the spec that its tensor must have: int32 [n_axes, n_arguments].
 
         In factors of the tensor as it was made, before views.
         """
         d = self.dimensions
         which = np.arange(len(d.reader)) - d.first[d.reader]
-        lay = self.tables.needed(self.form_of[d.reader], which, self.labels[:, d.reader])
+        spec = self.tables.needed(self.form_of[d.reader], which, self.labels[:, d.reader])
         width = max(map(len, d.backs), default=0) + 1
         backs = np.full((len(d.backs) + 1, width), REPLICATE, dtype=np.int32)
         for i, back in enumerate(d.backs):
             backs[i, : len(back)] = back
-        return np.where(lay < 0, lay, backs[d.back, np.maximum(lay, 0)])
+        return np.where(spec < 0, spec, backs[d.back, np.maximum(spec, 0)])
 
     @cached_property
     def conversion(self) -> NDArray[np.int8]:
-        """Per axis and argument, the collective that it needs, as :func:`.lays.conversion` says."""
+        """The collective that each argument needs on each axis (:func:`.specs.conversion`)."""
         made = self.made[:, self.tensor]
         kinds = conversion(made, self.wanted)
         is_elsewhere = (
@@ -396,8 +397,8 @@ class Layout:
             wanted, made = self.wanted[axis, at], self.made[axis, self.tensor[at]]
             raise InputError(
                 f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} needs the tensor of "
-                f"{names[d.root[at]]!r} {_LAYS.get(int(wanted), 'cut')}, and it is "
-                f"{_LAYS.get(int(made), 'cut')}: no collective turns one into the other, so label "
+                f"{names[d.root[at]]!r} {_SPECS.get(int(wanted), 'cut')}, and it is "
+                f"{_SPECS.get(int(made), 'cut')}: no collective turns one into the other, so label "
                 "one of the two otherwise"
             )
         return np.where(self.is_read, kinds, np.int8(-1))
@@ -420,16 +421,16 @@ class Layout:
         return self.way(self.tensor, self.wanted, self.owner[:, self.dimensions.reader])
 
     def way(
-        self, tensor: NDArray[np.int64], lays: NDArray[np.int32], owner: NDArray[np.int64]
+        self, tensor: NDArray[np.int64], specs: NDArray[np.int32], owner: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The ways [n] in which tensors are shared, from lays and owners [n_axes, n]."""
+        """The ways [n] in which tensors are shared, from specs and owners [n_axes, n]."""
         if not len(self.maker):
-            return np.zeros(lays.shape[1], dtype=np.int64)
+            return np.zeros(specs.shape[1], dtype=np.int64)
         maker = self.maker[tensor]
         which = tensor - self.first_output[maker]
-        size = self.tables.size_class(self.form_of[maker], which, np.maximum(lays, 0))
-        classes = np.where(lays >= 0, size, np.where(np.isin(lays, (FLAT, PICKED)), EVEN, ALL))
-        return self.ways.of(np.where(lays == OWNER, self.ways.owned + owner, classes))
+        size = self.tables.size_class(self.form_of[maker], which, np.maximum(specs, 0))
+        classes = np.where(specs >= 0, size, np.where(np.isin(specs, (FLAT, PICKED)), EVEN, ALL))
+        return self.ways.of(np.where(specs == OWNER, self.ways.owned + owner, classes))
 
     @cached_property
     def work_way(self) -> NDArray[np.int64]:

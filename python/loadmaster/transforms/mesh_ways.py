@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.recipe import Mesh
-from loadmaster.transforms.lays import part_weights
+from loadmaster.transforms.specs import part_weights
 from loadmaster.transforms.ways import Ways
 
 #: Classes of how something is shared along one axis: every device has all of it; equal parts; from

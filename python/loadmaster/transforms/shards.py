@@ -39,9 +39,9 @@ from loadmaster.transforms.conversions import (
 )
 from loadmaster.transforms.copy_texts import CopyTexts
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import halo
 from loadmaster.transforms.recomputation import recompute
 from loadmaster.transforms.shares import own_weights
+from loadmaster.transforms.specs import halo
 from loadmaster.transforms.ways import WHOLE, Links
 
 #: Names of the collectives of conversions, by what these are of.
@@ -471,9 +471,9 @@ class Shards:
     ) -> NDArray[np.uint64]:
         """Bytes of parts of arguments on each device, of all that an axis has: [k, n]."""
         layout, d = self.layout, self.layout.dimensions
-        lays = layout.wanted[:, at].copy()
-        lays[axis] = REPLICATE
-        way = layout.way(layout.tensor[at], lays, layout.owner[:, d.reader[at]])
+        specs = layout.wanted[:, at].copy()
+        specs[axis] = REPLICATE
+        way = layout.way(layout.tensor[at], specs, layout.owner[:, d.reader[at]])
         whole = layout.ways.fractions[way].T * self.graph.bytes[d.edge[at]]
         return np.ceil(whole * part).astype(np.uint64)
 

@@ -15,7 +15,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.program import Program
 from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.gradients import Updates
-from loadmaster.transforms.lays import may_be_flat, part_weights
+from loadmaster.transforms.specs import may_be_flat, part_weights
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ class Halo:
         n_inputs, found, n = len(form.inputs), [np.empty(0, dtype=np.int64)], 1
         every = [*zip(cut.inputs, form.inputs, inputs, strict=True)]
         every += [*zip(cut.outputs, form.outputs, outputs, strict=True)]
-        for i, (lay, factors, piece) in enumerate(every):
-            if lay < 0 or piece is None:
+        for i, (spec, factors, piece) in enumerate(every):
+            if spec < 0 or piece is None:
                 continue
-            step, axis = _step(cut, i), factors[lay][0]
+            step, axis = _step(cut, i), factors[spec][0]
             if i >= n_inputs or step == 1:
                 found.append(piece.box[axis] // step)
             if step == 1:
@@ -55,8 +55,8 @@ class Halo:
 
     def wider(self, i: int, piece: Piece) -> Piece:
         """The piece of an argument, with all that the part needs along the dimension."""
-        lay = self.cut.inputs[i]
-        axis, step = self.form.inputs[i][lay][0], _step(self.cut, i)
+        spec = self.cut.inputs[i]
+        axis, step = self.form.inputs[i][spec][0], _step(self.cut, i)
         before, after = self.cut.halos[i] if i < len(self.cut.halos) else (0, 0)
         size = piece.sizes[axis]
         reach = np.arange(-before, step + after)

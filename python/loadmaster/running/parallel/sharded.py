@@ -1,6 +1,6 @@
 """A tape of shards: each device of a mesh calls its part of every op, on the pieces that it has.
 
-Where a tensor lies, and what turns one lay into another, is what the layout says that the program
+Where a tensor lies, and what turns one spec into another, is what the layout says that the program
 was made of. What a collective's member brings is the least that all others need of it.
 """
 
@@ -31,7 +31,6 @@ from loadmaster.model.program import Program
 from loadmaster.running.devices.turns import in_turn
 from loadmaster.running.parallel import members
 from loadmaster.running.parallel.halos import Halo
-from loadmaster.running.parallel.lying import Lays
 from loadmaster.running.parallel.part_call import PartCall
 from loadmaster.running.parallel.parts import Argument, counted, works_on_slices
 from loadmaster.running.parallel.pieces import (
@@ -43,14 +42,15 @@ from loadmaster.running.parallel.pieces import (
     common,
     union,
 )
+from loadmaster.running.parallel.spec_pieces import Specs
 from loadmaster.running.parallel.statistics import Exchange, exchange_of
 from loadmaster.running.parallel.statistics import Part as Share
 from loadmaster.running.tape.calls import Call, Ref, runner
 from loadmaster.running.tape.tape import Joint, Placeholder, Slot, Tape
 from loadmaster.transforms.conversions import UPDATED
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import lays_of
 from loadmaster.transforms.shards import Shards
+from loadmaster.transforms.specs import specs_of
 
 Ints = NDArray[np.int64]
 
@@ -125,7 +125,7 @@ class _Sharded:
                 "version, or without splitting ops of shards"
             )
         self._conversions = shards.conversions
-        self._lays = Lays(layout, of_parts)
+        self._specs = Specs(layout, of_parts)
         which = shards.which
         self._copy = {
             (int(made.serves[i]), int(made.rank[i])): i for i in np.flatnonzero(which < 0).tolist()
@@ -195,7 +195,7 @@ class _Sharded:
         tensor = int(layout.first_output[op]) + which
         sizes = self._source.slots[self._slot_of[op, which]].sizes
         factors = self._form(op).outputs[which]
-        return self._lays.piece(
+        return self._specs.piece(
             sizes, factors, layout.made[:, tensor].tolist(), layout.owner[:, op].tolist(), device
         )
 
@@ -319,7 +319,7 @@ class _Sharded:
         source = self._source.slots[self._slot_of[op, which]]
         factors = self._form(op).outputs[which]
         final = [
-            self._lays.piece(source.sizes, factors, want.tolist(), owner, device)
+            self._specs.piece(source.sizes, factors, want.tolist(), owner, device)
             for device in devices
         ]
         start = [self._piece_of(op, which, device) for device in devices]
@@ -384,36 +384,38 @@ class _Sharded:
 
     def _parts(self, call: Call, exchanges: Sequence[tuple[int, Ints]]) -> Iterator[Call]:
         """The calls of all devices in the place of one."""
-        specs = {device: self._spec(call, device, bool(exchanges)) for device in self._on(call.op)}
+        part_calls = {
+            device: self._part_call(call, device, bool(exchanges)) for device in self._on(call.op)
+        }
         if not exchanges:
-            for device, spec in specs.items():
-                yield self._part(call, device, spec)
+            for device, part_call in part_calls.items():
+                yield self._part(call, device, part_call)
             return
         exchange = self._exchange(call)
         like = self._source.slots[call.results[0]]
-        fraction, known = dict.fromkeys(specs, 1.0), dict[int, list[int]]()
+        fraction, known = dict.fromkeys(part_calls, 1.0), dict[int, list[int]]()
         for axis, added in exchanges:
             member = [self._added[int(each)] for each in added.tolist()]
             shares = {
-                device: Share(self._fraction(call, device, axis), box=spec.box)
-                for device, spec in specs.items()
+                device: Share(self._fraction(call, device, axis), box=part_call.box)
+                for device, part_call in part_calls.items()
             }
-            slots = {d: [self._new(member[d], like) for _ in range(exchange.n)] for d in specs}
-            for device, spec in specs.items():
-                yield self._brought(call, member[device], spec, shares[device],
+            slots = {d: [self._new(member[d], like) for _ in range(exchange.n)] for d in part_calls}
+            for device, part_call in part_calls.items():
+                yield self._brought(call, member[device], part_call, shares[device],
                                     slots[device], known.get(device, ()))  # fmt: skip
             groups = self._group(axis)
-            known = {d: [self._new(member[d], like) for _ in range(exchange.n)] for d in specs}
-            for device in specs:
+            known = {d: [self._new(member[d], like) for _ in range(exchange.n)] for d in part_calls}
+            for device in part_calls:
                 total = partial(exchange.total, [shares[other] for other in groups[device]])
                 refs = [[Ref(slot) for slot in slots[other]] for other in groups[device]]
                 yield Call(
                     member[device], total, (refs,), {}, tuple(known[device]), True, shares=True
                 )
                 fraction[device] *= shares[device].fraction
-        for device, spec in specs.items():
-            ends = partial(exchange.ends, Share(fraction[device], box=spec.box))
-            yield self._part(replace(call, function=ends), device, spec, known[device])
+        for device, part_call in part_calls.items():
+            ends = partial(exchange.ends, Share(fraction[device], box=part_call.box))
+            yield self._part(replace(call, function=ends), device, part_call, known[device])
 
     def _exchange(self, call: Call) -> Exchange:
         found = exchange_of(call.function)
@@ -430,7 +432,7 @@ class _Sharded:
         self,
         call: Call,
         member: int,
-        spec: PartCall,
+        part_call: PartCall,
         share: Share,
         slots: Sequence[int],
         known: Sequence[int],
@@ -441,7 +443,7 @@ class _Sharded:
             return Call(member, members.same, (refs,), {}, tuple(slots), True, brings=True)
         function = partial(self._exchange(call).brings, share)
         brings = replace(call, op=member, function=function, several=True)
-        made = spec.called(brings, slots, ())
+        made = part_call.called(brings, slots, ())
         return replace(made, brings=True, writes=())
 
     def _fraction(self, call: Call, device: int, axis: int) -> float:
@@ -449,15 +451,17 @@ class _Sharded:
         form, label = self._form(call.op), int(self._layout.labels[axis, call.op])
         _, slots = counted(call)
         tensors = [slot for slot in slots if slot not in self._numbers]
-        for i, lay in enumerate(lays_of(form, label)[0]):
-            if lay >= 0:
+        for i, spec in enumerate(specs_of(form, label)[0]):
+            if spec >= 0:
                 sizes = self._source.slots[tensors[i]].sizes
-                lays = [lay if a == axis else REPLICATE for a in range(len(self._places))]
-                piece = self._lays.piece(sizes, form.inputs[i], lays, [0] * len(lays), device)
+                specs = [spec if a == axis else REPLICATE for a in range(len(self._places))]
+                piece = self._specs.piece(sizes, form.inputs[i], specs, [0] * len(specs), device)
                 return piece.numel / Piece.whole(sizes).numel
         return 1.0
 
-    def _part(self, call: Call, device: int, spec: PartCall, known: Sequence[int] = ()) -> Call:
+    def _part(
+        self, call: Call, device: int, part_call: PartCall, known: Sequence[int] = ()
+    ) -> Call:
         """The call of a device in the place of one; ``known`` is handed to it before all else."""
         op = self._copy[call.op, device]
         results = [
@@ -467,10 +471,10 @@ class _Sharded:
         parts = tuple(
             self._copy.get((part, device), -1) if part >= 0 else -1 for part in call.parts
         )
-        made = spec.called(replace(call, op=op), results, known)
+        made = part_call.called(replace(call, op=op), results, known)
         return replace(made, parts=parts, random=call.random, seeded=call.op)
 
-    def _spec(self, call: Call, device: int, exchanges: bool) -> PartCall:
+    def _part_call(self, call: Call, device: int, exchanges: bool) -> PartCall:
         """How a device calls its part of an op."""
         op, layout, source = call.op, self._layout, self._source
         labels = layout.labels[:, op].tolist()
@@ -484,30 +488,32 @@ class _Sharded:
             self._piece_of(op, which, device) for which in range(len(form.outputs))
             if which < len(call.results) and call.results[which] >= 0
         ]  # fmt: skip
-        words = [cut.name for cut in cuts if any(lay >= 0 for lay in (*cut.inputs, *cut.outputs))]
+        words = [cut.name for cut in cuts if any(spec >= 0 for spec in (*cut.inputs, *cut.outputs))]
         slices = exchanges or works_on_slices(call, kinds, words, made)
         halos = {axis: self._halo(call, device, form.cuts[label - 1])
                  for axis, label in enumerate(labels)
                  if label > 0 and any(map(any, form.cuts[label - 1].halos))}  # fmt: skip
-        spec = PartCall(numbered, slices and not halos, scale=self._scale(call, device, labels))
+        part_call = PartCall(
+            numbered, slices and not halos, scale=self._scale(call, device, labels)
+        )
         if halos and kinds.startswith("aten.convolution_backward"):
-            spec.own_rows = self._own(op, 0, source.slots[slots[0]].sizes, device)
+            part_call.own_rows = self._own(op, 0, source.slots[slots[0]].sizes, device)
         i = 0
         for slot in slots:
             if slot in self._numbers:
-                spec.add(self._numbers[slot], None)
+                part_call.add(self._numbers[slot], None)
                 continue
-            self._argument(spec, call, device, (i, slot), halos)
+            self._argument(part_call, call, device, (i, slot), halos)
             i += 1
         assert i == self._d.first[op + 1] - self._d.first[op], source.graph.names[op]
-        self._finish(spec, call, device)
-        return spec
+        self._finish(part_call, call, device)
+        return part_call
 
     def _own(self, op: int, i: int, sizes: tuple[int, ...], device: int) -> Piece:
         """What a part has of an argument, without what it needs of its neighbours."""
         form, owner = self._form(op), self._layout.owner[:, op].tolist()
-        lays = [lays_of(form, label)[0][i] for label in self._layout.labels[:, op].tolist()]
-        return self._lays.piece(sizes, form.inputs[i], lays, owner, device)
+        specs = [specs_of(form, label)[0][i] for label in self._layout.labels[:, op].tolist()]
+        return self._specs.piece(sizes, form.inputs[i], specs, owner, device)
 
     def _halo(self, call: Call, device: int, cut: Cut) -> Halo:
         """What a part needs along a dimension whose windows reach over parts."""
@@ -528,18 +534,18 @@ class _Sharded:
 
     def _plain(self, numbered: Call, slots: Sequence[int], device: int) -> PartCall:
         """A call of an op without tensors that are cut."""
-        spec = PartCall(numbered, True)
+        part_call = PartCall(numbered, True)
         for slot in slots:
             if slot in self._numbers:
-                spec.add(self._numbers[slot], None)
+                part_call.add(self._numbers[slot], None)
                 continue
             root, which, shown = self._root(slot)
             kept = self._made[root, which, device]
             want = Piece.whole(shown.sizes)
             taking = Taking.of(kept.piece, shown, want)
-            spec.add(kept.slot, Argument(taking, want.shape, self._source.slots[slot].dtype))
-        spec.kept = [None] * len(numbered.results)
-        return spec
+            part_call.add(kept.slot, Argument(taking, want.shape, self._source.slots[slot].dtype))
+        part_call.kept = [None] * len(numbered.results)
+        return part_call
 
     def _scale(self, call: Call, device: int, labels: Sequence[int]) -> float:
         """What a part counts by, of an op that divides by the length of what is cut."""
@@ -586,7 +592,7 @@ class _Sharded:
 
     def _argument(
         self,
-        spec: PartCall,
+        part_call: PartCall,
         call: Call,
         device: int,
         which: tuple[int, int],
@@ -596,7 +602,7 @@ class _Sharded:
         (i, slot), op, layout, d = which, call.op, self._layout, self._d
         form, at = self._form(op), int(d.first[op]) + i
         source = self._source.slots[slot]
-        lays = [lays_of(form, label)[0][i] for label in layout.labels[:, op].tolist()]
+        specs = [specs_of(form, label)[0][i] for label in layout.labels[:, op].tolist()]
         is_written = slot in call.writes
         root, output, shown = self._root(slot)
         row = int(self._conversions.of_argument[at])
@@ -605,8 +611,8 @@ class _Sharded:
             if row >= 0
             else self._made.get((root, output, device))
         )
-        if not is_written and (kept is None or ANY in lays):
-            spec.add_stand_in(source.sizes, source.dtype)
+        if not is_written and (kept is None or ANY in specs):
+            part_call.add_stand_in(source.sizes, source.dtype)
             return
         assert kept is not None, self._source.graph.names[op]
         have = (
@@ -620,35 +626,35 @@ class _Sharded:
         )
         for axis in halos:
             if have[axis] == REPLICATE:
-                lays[axis] = REPLICATE
+                specs[axis] = REPLICATE
         owner = layout.owner[:, op].tolist()
-        if is_written and ANY in lays:
+        if is_written and ANY in specs:
             want = self._piece_of(op, 0, device)
         else:
-            want = self._lays.piece(source.sizes, form.inputs[i], lays, owner, device)
-        reach = [halo for axis, halo in halos.items() if lays[axis] >= 0]
+            want = self._specs.piece(source.sizes, form.inputs[i], specs, owner, device)
+        reach = [halo for axis, halo in halos.items() if specs[axis] >= 0]
         if reach:
-            self._with_rows(spec, call, device, (i, slot), (root, output, shown, row), reach)
+            self._with_rows(part_call, call, device, (i, slot), (root, output, shown, row), reach)
             return
         taking = Taking.of(kept.piece, shown, want)
         inside = None
-        if not spec.slices and want.shape != source.sizes:
+        if not part_call.slices and want.shape != source.sizes:
             inside = Move.of(want, Piece.whole(source.sizes))
         if is_zero:
             shape = source.sizes if inside is not None else want.shape
-            spec.add(-1, Argument(None, shape, source.dtype))
+            part_call.add(-1, Argument(None, shape, source.dtype))
             return
         shape = source.sizes if inside is not None else want.shape
         in_rows = not is_written and Shown.whole(source.sizes).strides == source.strides
         argument = Argument(taking, shape, source.dtype, inside, in_rows=in_rows)
-        spec.add(kept.slot, argument, want)
+        part_call.add(kept.slot, argument, want)
         if is_written:
             is_view = row < 0 and inside is None and taking.is_view
-            self._written(spec, op, device, (kept, want, is_view), (root, output))
+            self._written(part_call, op, device, (kept, want, is_view), (root, output))
 
     def _with_rows(
         self,
-        spec: PartCall,
+        part_call: PartCall,
         call: Call,
         device: int,
         which: tuple[int, int],
@@ -687,11 +693,11 @@ class _Sharded:
         inside = Move.of(own, Piece.whole(source.sizes))
         taking = Taking.of(kept.piece, shown, own)
         argument = Argument(taking, source.sizes, source.dtype, inside, more=tuple(moves))
-        spec.add(kept.slot, argument, own, slots)
+        part_call.add(kept.slot, argument, own, slots)
 
     def _written(
         self,
-        spec: PartCall,
+        part_call: PartCall,
         op: int,
         device: int,
         of: tuple[_Kept, Piece, bool],
@@ -704,8 +710,8 @@ class _Sharded:
         state = int(source.alias_of[op]) if source.alias_of[op] >= 0 else root[0]
         is_home = (*root, device) in self._at_home
         if is_view and (is_home or not source.placeholder[state]):
-            spec.writes.append(kept.slot)
-            spec.written.append(len(spec.refs) - 1)
+            part_call.writes.append(kept.slot)
+            part_call.written.append(len(part_call.refs) - 1)
             if is_home:
                 self._at_home.add((op, 0, device))
             return
@@ -716,25 +722,25 @@ class _Sharded:
         if not has_all and self._last_write.get(state) == op:
             raise ElsewhereError
         if has_all:
-            spec.back.append((len(spec.refs) - 1, Move.of(piece, home.piece), home.slot))
-            spec.writes.append(home.slot)
+            part_call.back.append((len(part_call.refs) - 1, Move.of(piece, home.piece), home.slot))
+            part_call.writes.append(home.slot)
 
-    def _finish(self, spec: PartCall, call: Call, device: int) -> None:
+    def _finish(self, part_call: PartCall, call: Call, device: int) -> None:
         """What is kept of results, and the sizes among the arguments of a part."""
         op, source = call.op, self._source
         form, sizes = self._form(op), {}
         for which, slot in enumerate(call.results):
             if slot < 0 or which >= len(form.outputs):
-                spec.kept.append(None)
+                part_call.kept.append(None)
                 continue
             piece, whole = self._made[op, which, device].piece, source.slots[slot].sizes
             move = None
-            if not spec.slices and piece.shape != whole:
+            if not part_call.slices and piece.shape != whole:
                 move = Move.of(Piece.whole(whole), piece)
-            spec.kept.append(move)
-            if spec.slices and piece.flat is None and piece.shape != whole:
+            part_call.kept.append(move)
+            if part_call.slices and piece.flat is None and piece.shape != whole:
                 sizes[whole] = piece.shape
-        spec.fit(sizes)
+        part_call.fit(sizes)
 
     # -- outputs
 
@@ -749,11 +755,11 @@ class _Sharded:
             )
         at, chain = self._chain(slot)
         root, which = self._maker[at]
-        lays = self._layout.made[:, int(self._layout.first_output[root]) + which]
+        specs = self._layout.made[:, int(self._layout.first_output[root]) + which]
         sizes = source.slots[at].sizes
         slots, moves = [], []
         for device in self._on(root):
-            is_same = (lays == REPLICATE) & (self._places[:, device] > 0)
+            is_same = (specs == REPLICATE) & (self._places[:, device] > 0)
             kept = self._made[root, which, device]
             if not is_same.any() and kept.piece.numel:
                 slots.append(kept.slot)

@@ -1,7 +1,7 @@
 """What a labelling joins, whatever the axis and the mesh: its nodes, hubs among them, and edges.
 
-Nodes stand in the order of the program. An edge has the lays that one end may have and those that
-the other may want, as indices into lists of lays: tables of pairs are made once for edges alike.
+Nodes stand in the order of the program. An edge has the specs that one end may have and those that
+the other may want, as indices into lists of specs: tables of pairs are made once for edges alike.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.parts import Parts
 from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
-from loadmaster.transforms.lays import FORBIDDEN, FREE, conversion
+from loadmaster.transforms.specs import FORBIDDEN, FREE, conversion
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 #: What an edge is: a tensor that is read; one that its reader writes into; the same, of a
 #: parameter; a parameter and the op that writes it last; a tensor that is read from a hub, and the
-#: op that makes it: some lays cannot be turned into others, whatever the hub's.
+#: op that makes it: some specs cannot be turned into others, whatever the hub's.
 ROLES = READ, WRITTEN, UPDATED, ENDS, MAY = range(5)
 
 #: Where the bytes of an edge are: those of an argument, the most of a hub's arguments, those of a
@@ -50,10 +50,10 @@ class Frame:
         Nodes of one number play the same part.
     counts : int64 [n_nodes]
         Labels of each.
-    lays : list of int32 arrays
+    specs : list of int32 arrays
     src, dst : int64 [n_edges]
     left, right : int64 [n_edges]
-        Lays that there are, and lays that are wanted: indices into ``lays``.
+        Specs that there are, and specs that are wanted: indices into ``specs``.
     traffic, role : int64 [n_edges]
     where, row : int64 [n_edges]
         Whose the bytes are, and of which one.
@@ -69,7 +69,7 @@ class Frame:
     at: Ints
     tied: Ints
     counts: Ints
-    lays: list[NDArray[np.int32]]
+    specs: list[NDArray[np.int32]]
     src: Ints
     dst: Ints
     left: Ints
@@ -91,10 +91,10 @@ class Frame:
         place = np.concatenate([2 * structure.op, 2 * structure.op[hubs.root] + 1])
         at = np.empty(len(place), dtype=np.int64)
         at[np.argsort(place, kind="stable")] = np.arange(len(place))
-        of_hubs = np.array([len(lays) for lays in hubs.lays], dtype=np.int64)[hubs.table]
+        of_hubs = np.array([len(specs) for specs in hubs.specs], dtype=np.int64)[hubs.table]
         counts = np.concatenate([ways.n_labels[structure.way], of_hubs])
-        lays = [*ways.outputs, *structure.lays_wanted, *hubs.lays]
-        columns = _edges(structure, hubs, len(lays) - len(hubs.lays))
+        specs = [*ways.outputs, *structure.specs_wanted, *hubs.specs]
+        columns = _edges(structure, hubs, len(specs) - len(hubs.specs))
         src, dst, left, right, traffic, role, where, row, together, apart = columns
         size = np.zeros(len(src))
         of_argument = where == OF_ARGUMENT
@@ -107,13 +107,13 @@ class Frame:
         says = role[firsts(code)] != MAY
         for i, e in enumerate(firsts(code).tolist()):
             if not says[i]:
-                pairs = lays[left[e]][: counts[src[e]]], lays[right[e]][: counts[dst[e]]]
+                pairs = specs[left[e]][: counts[src[e]]], specs[right[e]][: counts[dst[e]]]
                 what = role_of(MAY, 0, int(apart[e]))
                 says[i] = (kinds(pairs[0].tobytes(), pairs[1].tobytes(), what) == FORBIDDEN).any()
         kept = says[code]
         both = np.concatenate([tied, tied.max(initial=-1) + 1 + hubs.tied])
         of_edges = {name: column[kept] for name, column in zip(_COLUMNS, columns, strict=True)}
-        return cls(hubs, at, both, counts, lays, **of_edges, code=joint(code[kept]))
+        return cls(hubs, at, both, counts, specs, **of_edges, code=joint(code[kept]))
 
     @property
     def n(self) -> int:
@@ -137,7 +137,7 @@ class Frame:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Pairs of lays on edges that are alike, for each :attr:`code`."""
+        """Pairs of specs on edges that are alike, for each :attr:`code`."""
         some = firsts(self.code)
         what = role_of(self.role[some], self.traffic[some], self.apart[some])
         n, m = self.counts[self.src[some]], self.counts[self.dst[some]]
@@ -145,7 +145,7 @@ class Frame:
         for left, right, role, rows, columns in zip(
             *(c.tolist() for c in (self.left[some], self.right[some], what, n, m)), strict=True
         ):
-            have, want = self.lays[left][:rows], self.lays[right][:columns]
+            have, want = self.specs[left][:rows], self.specs[right][:columns]
             kind.append(kinds(have.tobytes(), want.tobytes(), role))
             owned.append(((have == OWNER)[:, None] | (want == OWNER)[None, :]).reshape(-1))
         starts = np.cumsum([0, *map(len, kind[1:])], dtype=np.int64)
@@ -163,7 +163,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of lays at the ends of edges, table by table, row by row.
+    """Pairs of specs at the ends of edges, table by table, row by row.
 
     Attributes
     ----------
@@ -189,14 +189,14 @@ class Pairs:
 
 
 def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np.int64], ...]:
-    """Columns of edges: ends, lays, traffic, role, whose bytes, of which one, how many experts have
-    such an edge, and whether what owns the ends may differ.
+    """Columns of edges: ends, specs, traffic, role, whose bytes, of which one, how many experts
+    have such an edge, and whether what owns the ends may differ.
     """
     a, n = structure.arguments, structure.n
     wanted = len(structure.ways.outputs) + structure.wanted
     is_parameter = structure.stands_for[a.root] == PARAMETER
     role = np.where(a.is_written, np.where(is_parameter, UPDATED, WRITTEN), READ)
-    hub, lays = structure.hub, first_hub + hubs.table
+    hub, specs = structure.hub, first_hub + hubs.table
     alone, shared = np.flatnonzero(hub < 0), np.flatnonzero(hub >= 0)
     holder, writer = structure.written
     out = structure.ways.first_output[structure.way]
@@ -220,7 +220,7 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
             hubs.root,
             n + at,
             made[first],
-            lays,
+            specs,
             hubs.traffic,
             READ,
             OF_HUB,
@@ -228,7 +228,7 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
             n_together[first],
             0,
         ),
-        row(n + hub[shared], a.reader[shared], lays[hub[shared]], wanted[shared], *found),
+        row(n + hub[shared], a.reader[shared], specs[hub[shared]], wanted[shared], *found),
         row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder, 1, 0),
         row(a.root[shared], a.reader[shared], made[shared], wanted[shared], *nothing),
     ]
@@ -246,10 +246,10 @@ class Hubs:
         Of the arguments that are read from hubs, the first of each.
     traffic : int8 [n]
     table : int64 [n]
-        Index into ``lays``.
+        Index into ``specs``.
     tied : int64 [n]
-    lays : list of int32 arrays
-        The lays that a hub may have, ascending.
+    specs : list of int32 arrays
+        The specs that a hub may have, ascending.
     """
 
     root: Ints
@@ -257,7 +257,7 @@ class Hubs:
     traffic: NDArray[np.int8]
     table: Ints
     tied: Ints
-    lays: list[NDArray[np.int32]]
+    specs: list[NDArray[np.int32]]
 
     @property
     def n(self) -> int:
@@ -288,15 +288,15 @@ class Hubs:
         tie = joint(tied[a.root[of]], a.output[of], phase)
         n_ties = int(tie.max(initial=-1)) + 1
         found: list[set[int]] = [{REPLICATE} for _ in range(n_ties)]
-        for lays, row in (
+        for specs, row in (
             (ways.outputs, structure.made),
-            (structure.lays_wanted, structure.wanted),
+            (structure.specs_wanted, structure.wanted),
         ):
             of_hub, of_row = tie[hub], row[rows]
             some = firsts(joint(of_hub, of_row)) if len(rows) else rows
             for t, r in zip(of_hub[some].tolist(), of_row[some].tolist(), strict=True):
-                found[t].update(lays[r].tolist())
-        lists = [np.array(sorted(lays - {ANY}), dtype=np.int32) for lays in found]
+                found[t].update(specs[r].tolist())
+        lists = [np.array(sorted(specs - {ANY}), dtype=np.int32) for specs in found]
         traffic = np.full(len(of), ACTIVATION, dtype=np.int8)
         np.maximum.at(traffic, hub, a.traffic[rows])
         return cls(a.root[of], first, traffic, tie, tie, lists)
@@ -308,9 +308,9 @@ def role_of(role: Any, traffic: Any, apart: Any) -> Any:
 
 
 @lru_cache(maxsize=1 << 16)
-def kinds(lays: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
-    """The conversions of pairs of lays, int32 as bytes, on an edge of a role: row by row."""
-    have = np.frombuffer(lays, dtype=np.int32)[:, None]
+def kinds(specs: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
+    """The conversions of pairs of specs, int32 as bytes, on an edge of a role: row by row."""
+    have = np.frombuffer(specs, dtype=np.int32)[:, None]
     want = np.frombuffer(wanted, dtype=np.int32)[None, :]
     found: NDArray[np.int8] = _of_pairs(have, want, role).reshape(-1)
     return found

@@ -29,7 +29,7 @@ from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
 from loadmaster.strategies.sharding.tables import Setting, stages
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE
-from loadmaster.transforms.lays import FREE, conversion
+from loadmaster.transforms.specs import FREE, conversion
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -123,7 +123,7 @@ class _Step:
     code : int
         What is done: an index into :data:`loadmaster.fast.COLLECTIVES`.
     want : int32 [n]
-        The lay wanted on the axis.
+        The spec wanted on the axis.
     size : float64 [n]
         Bytes on the axis of what is converted.
     left : float64 [n]
@@ -286,7 +286,7 @@ class _Mirrored:
         kinds, wants, owned = [], [], []
         for column in self.columns:
             have = structure.ways.outputs[structure.made, column[a.root]]
-            want = structure.lays_wanted[structure.wanted, column[a.reader]]
+            want = structure.specs_wanted[structure.wanted, column[a.reader]]
             kinds.append(conversion(have, want))
             wants.append(want)
             owned.append((have == OWNER) | (want == OWNER))

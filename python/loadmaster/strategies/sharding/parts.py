@@ -23,7 +23,7 @@ from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.batch_norm import is_batch_norm
-from loadmaster.transforms.lays import accessed_share
+from loadmaster.transforms.specs import accessed_share
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,8 +1,10 @@
-"""What is labelled, and what joins it: ops, parameters, slots and inputs, with what they read.
+"""The nodes and edges of the labelling problem: each op, parameter, optimizer slot and input is a
+node, and each tensor that one of them reads is an edge.
 
-A tensor that several ops read has a node of its own, a *hub*: the lay in which its readers find it.
-So a conversion that several readers want is paid once. A parameter has a hub per phase, since one
-that is gathered where it is used is gathered in each.
+A tensor with several readers gets a node of its own between its maker and them, a *hub*. The hub's
+label is the spec that the readers share, so a collective that several readers need is paid for
+once. A parameter has one hub in the forward pass and one in the backward pass, because FSDP gathers
+it in both.
 """
 
 from __future__ import annotations
@@ -169,13 +171,13 @@ class Structure:
 
     @cached_property
     def wanted(self) -> NDArray[np.int64]:
-        """Per argument, the row of :attr:`lays_wanted` that says which lay its reader wants."""
+        """Per argument, the row of :attr:`specs_wanted` that says which spec its reader wants."""
         a = self.arguments
         return joint(self.way[a.reader], a.position, a.back)
 
     @cached_property
-    def lays_wanted(self) -> NDArray[np.int32]:
-        """The lay of the root that each label of a reader wants: int32 [rows, most labels]."""
+    def specs_wanted(self) -> NDArray[np.int32]:
+        """The spec of the root that each label of a reader wants: int32 [rows, most labels]."""
         a, ways = self.arguments, self.ways
         some = firsts(self.wanted)
         found: NDArray[np.int32] = ways.inputs[

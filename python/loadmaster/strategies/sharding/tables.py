@@ -5,7 +5,7 @@ overlap with other work; bytes that stay for the whole step; bytes of activation
 backward pass. Tables are made once per *signature*: nodes that are alike share one, and so do edges
 between tensors that are alike.
 
-What is written in place has the lay of what writes it. A parameter alone may be whole while its
+What is written in place has the spec of what writes it. A parameter alone may be whole while its
 update is not: it is gathered at the end of the step.
 """
 
@@ -28,7 +28,7 @@ from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import STAGES
-from loadmaster.transforms.lays import FORBIDDEN, conversion
+from loadmaster.transforms.specs import FORBIDDEN, conversion
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -182,7 +182,7 @@ class _Building:
         frame, hubs = self.setting.frame, self.setting.frame.hubs
         of_node, starts, unary = self._unary()
         node_table = np.concatenate([of_node, len(starts) - 1 + hubs.table])
-        hub_labels = np.array([len(lays) for lays in hubs.lays], dtype=np.int64)
+        hub_labels = np.array([len(specs) for specs in hubs.specs], dtype=np.int64)
         starts = np.concatenate([starts, starts[-1] + np.cumsum(hub_labels)])
         unary = np.concatenate([unary, np.zeros((int(hub_labels.sum()), 4))])
         edge_table, (pair_start, pair_columns, pair) = self._edges()
@@ -274,7 +274,7 @@ class _Building:
             if axis == self.axis:
                 continue
             have = structure.ways.outputs[structure.made, column[a.root]]
-            kind = conversion(have, structure.lays_wanted[structure.wanted, column[a.reader]])
+            kind = conversion(have, structure.specs_wanted[structure.wanted, column[a.reader]])
             turns = np.array([turn.get((k, axis), -1) for k in range(len(fast.COLLECTIVES))])
             is_free = kind < 0
             when = np.where(is_free, -1, turns[np.maximum(kind, 0)])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.strategies.sharding.joint import dense, firsts
-from loadmaster.transforms.lays import FORBIDDEN
+from loadmaster.transforms.specs import FORBIDDEN
 
 #: Bytes at which groups are compared: where latencies count, and where bandwidths do.
 _PROBES = (1_000, 100_000_000)
@@ -76,8 +76,8 @@ class Traffic:
         return {channel for _, _, channels in ways for channel in channels}
 
     def seconds(self, code: int, size: float) -> float:
-        """Seconds of a conversion (:func:`loadmaster.transforms.lays.conversion`) of a tensor of so
-        many bytes; infinite where it cannot be done.
+        """Seconds of a conversion (:func:`loadmaster.transforms.specs.conversion`) of a tensor of
+        so many bytes; infinite where it cannot be done.
         """
         if code < 0 or size <= 0:
             return float("inf") if code == FORBIDDEN else 0.0

@@ -44,11 +44,11 @@ def part_played(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.i
 def _around(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64]:
     """A number per node, equal for those that are alike up to :data:`REACH` edges away.
 
-    Arguments of which a reader wants the same lays are alike, wherever they stand in its call, and
+    Arguments of which a reader wants the same specs are alike, wherever they stand in its call, and
     so are outputs made alike: each step of a recurrence is another argument of what stacks them.
     """
     a, code = structure.arguments, nature
-    made, wanted = joint(*structure.ways.outputs.T), joint(*structure.lays_wanted.T)
+    made, wanted = joint(*structure.ways.outputs.T), joint(*structure.specs_wanted.T)
     place = joint(made[structure.made], wanted[structure.wanted])
     salt = _scrambled(place.astype(np.uint64)) | np.uint64(1)
     for _ in range(REACH):

@@ -1,4 +1,4 @@
-"""The labels of ops, form by form: which lays each wants and makes, and what share is a part's.
+"""The labels of ops, form by form: which specs each wants and makes, and what share is a part's.
 
 Besides the cuts of its form, an op of an update (a parameter, a slot of the optimizer, an op that
 updates) may have two labels: FLAT, an equal part of the storage on each device, and OWNER, all of
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Factor, Form
 from loadmaster.strategies.sharding.joint import dense, firsts
-from loadmaster.transforms.lays import halo, lays_of, part_weights
+from loadmaster.transforms.specs import halo, part_weights, specs_of
 
 #: The label of an op that every device of an axis does whole.
 WHOLE = 0
@@ -26,7 +26,7 @@ WHOLE = 0
 #: Sizes that stand for no factor: a tensor, or work, is whole; each device has as much of it.
 _ALL, _EVEN = 0, -1
 
-#: Lays of which every device has as much, on average.
+#: Specs of which every device has as much, on average.
 _SPREAD = (FLAT, OWNER, PICKED)
 
 
@@ -48,7 +48,7 @@ class Ways:
     first_input, first_output : int64 [n]
         Where its rows start in the next four.
     inputs, outputs : int32 [rows, most]
-        The lay wanted of each argument, and that of each output.
+        The spec wanted of each argument, and that of each output.
     input_size, output_size : int64 [rows, most]
         As ``size``, of the tensors.
     halo, sent : float64 [rows of inputs, most]
@@ -147,7 +147,7 @@ class Ways:
 
     def _fill(self, row: int, column: int, form: Form, label: int) -> None:
         self.label[row, column] = label
-        needs, gives = lays_of(form, label)
+        needs, gives = specs_of(form, label)
         if label > 0:
             cut = form.cuts[label - 1]
             self.size[row, column] = cut.size if cut.works else _ALL
@@ -159,13 +159,15 @@ class Ways:
                 self.sent[self.first_input[row] + at, column] = max(sides)
         elif label < 0:
             self.size[row, column] = _EVEN
-        for lays, sizes, first, lay_of, tensors in (
+        for specs, sizes, first, spec_of, tensors in (
             (self.inputs, self.input_size, self.first_input, needs, form.inputs),
             (self.outputs, self.output_size, self.first_output, gives, form.outputs),
         ):
-            for at, (lay, factors) in enumerate(zip(lay_of, tensors, strict=True), int(first[row])):
-                lays[at, column] = lay
-                sizes[at, column] = factors[lay][1] if lay >= 0 else _EVEN * (lay in _SPREAD)
+            for at, (spec, factors) in enumerate(
+                zip(spec_of, tensors, strict=True), int(first[row])
+            ):
+                specs[at, column] = spec
+                sizes[at, column] = factors[spec][1] if spec >= 0 else _EVEN * (spec in _SPREAD)
 
 
 def fractions(size: NDArray[np.int64], shares: Sequence[float], place: int) -> NDArray[np.float64]:

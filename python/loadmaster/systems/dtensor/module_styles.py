@@ -1,8 +1,8 @@
 """What parallel styles of modules make of a forward pass: labels of ops, from those of parameters.
 
 ``torch.distributed.tensor.parallel`` cuts ``nn.Linear`` by its columns or rows and ``nn.Embedding``
-by its entries, has what lies between cut by tokens (*sequence parallel*), and turns one lay into
-another only where a module begins or ends. What a module does not say works on the lays that it is
+by its entries, has what lies between cut by tokens (*sequence parallel*), and turns one spec into
+another only where a module begins or ends. What a module does not say works on the specs that it is
 given. So the labels of the forward pass follow from those of the parameters, op by op, in order.
 
 Tensors that are cut by tokens are DTensors between modules, so that code which reads their sizes
@@ -110,7 +110,7 @@ def alike(module: str) -> str:
 class _Walk:
     """What is known of the forward pass once it was walked over."""
 
-    lays: Mapping[int, int]
+    specs: Mapping[int, int]
     sequence: bool
     told: dict[str, str]
     have: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -122,10 +122,10 @@ class _Walk:
     loss_parallel: bool = False
     chosen: dict[int, int] | None = None
 
-    def lay(self, parameter: int) -> int:
+    def spec(self, parameter: int) -> int:
         """How a parameter lies."""
-        lays = self.lays if self.chosen is None else self.chosen
-        return lays.get(parameter, REPLICATE)
+        specs = self.specs if self.chosen is None else self.chosen
+        return specs.get(parameter, REPLICATE)
 
 
 class Forward:
@@ -189,27 +189,27 @@ class Forward:
         assert walk.chosen is not None, "they are chosen"
         return walk.chosen
 
-    def styled(self, lays: Mapping[int, int], *, sequence: bool = False) -> Styled:
+    def styled(self, specs: Mapping[int, int], *, sequence: bool = False) -> Styled:
         """Labels and styles.
 
         Parameters
         ----------
-        lays : mapping of int to int
+        specs : mapping of int to int
             The factor by which parameters are cut, by node; what is missing is whole.
         sequence : bool
             Whether what rows make is cut by tokens, where that can be said.
         """
-        key = frozenset(lays.items()), sequence
+        key = frozenset(specs.items()), sequence
         if key not in self._styled:
-            self._styled[key] = self._walked(lays, sequence)
+            self._styled[key] = self._walked(specs, sequence)
         return self._styled[key]
 
-    def _walked(self, lays: Mapping[int, int], sequence: bool) -> Styled:
+    def _walked(self, specs: Mapping[int, int], sequence: bool) -> Styled:
         """Labels and styles, once modules are told what they have to be."""
         told: dict[str, str] = {}
         for _ in range(_ROUNDS):
             before = dict(told)
-            walk = _Walk(lays, sequence, told)
+            walk = _Walk(specs, sequence, told)
             for node in self.nodes:
                 self._label(walk, node)
             if told == before:
@@ -219,8 +219,8 @@ class Forward:
         styles = dict(self._styles(walk))
         return Styled(walk.column, styles, walk.reasons, walk.loss_parallel)
 
-    def lay(self, node: int, label: int) -> int:
-        """The lay of a parameter under one of its labels."""
+    def spec(self, node: int, label: int) -> int:
+        """The spec of a parameter under one of its labels."""
         return self._gives(node, label)[0]
 
     def is_of(self, parameter: int, modules: Mapping[str, str]) -> bool:
@@ -259,7 +259,7 @@ class Forward:
         return is_weight, found
 
     def _first_alike(self) -> list[int]:
-        """The first node of the same kind, labels and lays, for each that runs or is a parameter;
+        """The first node of the same kind, labels and specs, for each that runs or is a parameter;
         others are their own.
         """
         found = list(range(self.structure.n))
@@ -274,7 +274,7 @@ class Forward:
         key = self._like[node], label
         if key not in self._wanted:
             s = self.structure
-            wants = s.lays_wanted[s.wanted[self._rows[node]], label].tolist()
+            wants = s.specs_wanted[s.wanted[self._rows[node]], label].tolist()
             self._wanted[key] = wants
         return self._wanted[key]
 
@@ -320,7 +320,7 @@ class Forward:
             self._plain(walk, node, [walk.have.get(at, REPLICATE) for at in arguments])
             return
         have = [
-            walk.lay(at[0]) if self._is_parameter[at[0]] else walk.have.get(at, REPLICATE)
+            walk.spec(at[0]) if self._is_parameter[at[0]] else walk.have.get(at, REPLICATE)
             for at in arguments
         ]
         if self._is_weight[node]:
@@ -329,10 +329,10 @@ class Forward:
         if walk.chosen is not None and self._is_layer(node):
             self._choose(walk, node, weights, have)
             have = [
-                walk.lay(at[0]) if w else h
+                walk.spec(at[0]) if w else h
                 for at, w, h in zip(arguments, weights, have, strict=True)
             ]
-        if any(w and lay >= 0 for w, lay in zip(weights, have, strict=True)):
+        if any(w and spec >= 0 for w, spec in zip(weights, have, strict=True)):
             self._product(walk, node, weights, have)
         else:
             self._plain(walk, node, have)
@@ -343,17 +343,17 @@ class Forward:
         arguments = self._read[node]
         for label in self._labels(node):
             wants, gives = self._wants(node, label), self._gives(node, label)
-            lays = [want for want, is_weight in zip(wants, weights, strict=True) if is_weight]
+            specs = [want for want, is_weight in zip(wants, weights, strict=True) if is_weight]
             others = [
-                (want, REPLICATE if at in walk.tokens else lay)
-                for want, lay, is_weight, at in zip(wants, have, weights, arguments, strict=True)
+                (want, REPLICATE if at in walk.tokens else spec)
+                for want, spec, is_weight, at in zip(wants, have, weights, arguments, strict=True)
                 if not is_weight
             ]
-            as_given = all(want == lay for want, lay in others)
-            if not label or max(lays) < 0 or not gives or self._role(node, label) == "partial":
+            as_given = all(want == spec for want, spec in others)
+            if not label or max(specs) < 0 or not gives or self._role(node, label) == "partial":
                 continue
             by_rows = gives[0] == PARTIAL and as_given
-            by_columns = gives[0] >= 0 and as_given and all(lay < 0 for _, lay in others)
+            by_columns = gives[0] >= 0 and as_given and all(spec < 0 for _, spec in others)
             rank = 0 if by_rows else 1 if self._role(node, label) in ("head", "expert") else 2
             if (by_rows or by_columns) and (best is None or rank < best[0]):
                 best = rank, label
@@ -393,8 +393,8 @@ class Forward:
             for label in self._labels(node):
                 wants = self._wants(node, label)
                 fits = all(
-                    want in (lay, ANY) or (lay == REPLICATE and want == PARTIAL)
-                    for want, lay, is_weight in zip(wants, have, weights, strict=True)
+                    want in (spec, ANY) or (spec == REPLICATE and want == PARTIAL)
+                    for want, spec, is_weight in zip(wants, have, weights, strict=True)
                     if is_weight
                 )
                 others = (w for w, is_weight in zip(wants, weights, strict=True) if not is_weight)
@@ -415,7 +415,7 @@ class Forward:
         return sum("_to_copy" not in self.kind[n] for n in self._of_module[module]) == 1
 
     def _plain(self, walk: _Walk, node: int, have: list[int]) -> None:
-        """An op that works on the lays that it is given, or on what modules can be told to give."""
+        """An op that works on the specs that it is given, or that modules can be told to give."""
         if (label := self._as_it_is(node, have)) is not None:
             self._done(walk, node, label)
             return
@@ -423,11 +423,11 @@ class Forward:
         for label in self._labels(node):
             if not self._is_plain(node, label):
                 continue
-            lays = zip(self._read[node], have, self._wants(node, label), strict=True)
-            wrong = [one for one in lays if one[2] not in (ANY, one[1])]
+            specs = zip(self._read[node], have, self._wants(node, label), strict=True)
+            wrong = [one for one in specs if one[2] not in (ANY, one[1])]
             told: dict[str, str] = {}
-            for at, lay, want in wrong:
-                told |= self._telling(walk, at, lay, want) or {"": ""}
+            for at, spec, want in wrong:
+                told |= self._telling(walk, at, spec, want) or {"": ""}
             if "" not in told and (best is None or (len(wrong), -label) < best[:2]):
                 best = len(wrong), -label, told
         if best is None:
@@ -438,7 +438,7 @@ class Forward:
         self._done(walk, node, -best[1])
 
     def _as_it_is(self, node: int, have: list[int]) -> int | None:
-        """The first label under which an op works on the lays that it is given; None: there is
+        """The first label under which an op works on the specs that it is given; None: there is
         none.
         """
         key = self._like[node], tuple(have)
@@ -446,7 +446,7 @@ class Forward:
             self._as_given[key] = None
             for label in self._labels(node):
                 wants = zip(self._wants(node, label), have, strict=True)
-                if self._is_plain(node, label) and all(w in (ANY, lay) for w, lay in wants):
+                if self._is_plain(node, label) and all(w in (ANY, spec) for w, spec in wants):
                     self._as_given[key] = label
                     break
         return self._as_given[key]
@@ -466,7 +466,7 @@ class Forward:
         return is_loss and self._role(node, label) not in ("batch", "token")
 
     def _telling(
-        self, walk: _Walk, at: tuple[int, int], lay: int, want: int
+        self, walk: _Walk, at: tuple[int, int], spec: int, want: int
     ) -> dict[str, str] | None:
         """What the maker of a tensor is told, so that it lies as wanted; None: nothing can be."""
         node, output = at
@@ -477,11 +477,11 @@ class Forward:
         word = WHOLE if want == REPLICATE else TOKENS if want == self._token(node) else ""
         if not word or walk.told.get(alike(module), word) != word:
             return None
-        is_inner = module not in walk.products and lay >= 0 and at not in walk.tokens
+        is_inner = module not in walk.products and spec >= 0 and at not in walk.tokens
         return None if is_inner else {alike(module): word}
 
     def _token(self, node: int) -> int | None:
-        """The lay of a node's output that is cut by tokens; None: there is none."""
+        """The spec of a node's output that is cut by tokens; None: there is none."""
         key = self._like[node]
         if key not in self._tokens:
             gives = (
@@ -489,7 +489,7 @@ class Forward:
                 for label in self._labels(node)
                 if label and self._role(node, label) == "token"
             )
-            self._tokens[key] = next((lays[0] for lays in gives if lays and lays[0] >= 0), None)
+            self._tokens[key] = next((specs[0] for specs in gives if specs and specs[0] >= 0), None)
         return self._tokens[key]
 
     def _done(self, walk: _Walk, node: int, label: int) -> None:
@@ -499,15 +499,15 @@ class Forward:
             walk.loss_parallel = True
         module, token = self.module[node], self._token(node)
         told = walk.told.get(alike(module), "") if self._last[module] == node else ""
-        for output, lay in enumerate(self._gives(node, label)):
-            walk.made[node, output] = lay
+        for output, spec in enumerate(self._gives(node, label)):
+            walk.made[node, output] = spec
             if told == WHOLE:
-                lay = REPLICATE
-            elif told == TOKENS or lay == PARTIAL:
+                spec = REPLICATE
+            elif told == TOKENS or spec == PARTIAL:
                 by_token = token is not None and (walk.sequence or told == TOKENS)
-                lay = token if by_token and token is not None else REPLICATE
-            walk.have[node, output] = lay
-            if lay >= 0 and lay == token:
+                spec = token if by_token and token is not None else REPLICATE
+            walk.have[node, output] = spec
+            if spec >= 0 and spec == token:
                 walk.tokens.add((node, output))
 
     def _cannot(self, walk: _Walk, node: int, why: str) -> None:
@@ -605,8 +605,8 @@ class Forward:
                 continue
             if walk.have.get(at, REPLICATE) >= 0:
                 given = self._axis(root, walk.have[at]) if at in walk.tokens else -1
-        lay = walk.have[node, 0]
-        gives = self._axis(node, lay) if (node, 0) in walk.tokens else -1 if lay >= 0 else None
+        spec = walk.have[node, 0]
+        gives = self._axis(node, spec) if (node, 0) in walk.tokens else -1 if spec >= 0 else None
         return Style(kind, given, gives, self._parts(walk, module, node, kind))
 
     def _is_cut(self, walk: _Walk, at: tuple[int, int]) -> bool:
@@ -619,12 +619,12 @@ class Forward:
         is_look_up = "embedding" in self.kind[node]
         wanted = int((kind == ROWS) != is_look_up)
         for parameter in self._parameters_of.get(module, ()):
-            lay = walk.lay(parameter)
-            if lay < 0:
+            spec = walk.spec(parameter)
+            if spec < 0:
                 continue
             factors = self.form(parameter).outputs[0]
-            axis = factors[lay][0]
-            before = prod(size for a, size in factors[:lay] if a == axis)
+            axis = factors[spec][0]
+            before = prod(size for a, size in factors[:spec] if a == axis)
             if len(factors) > 1 and axis != wanted and len({a for a, _ in factors}) > 1:
                 walk.reasons.setdefault(module, "its weight is not that of nn.Linear: it is turned")
             if before > 1 and kind == ROWS:
@@ -632,9 +632,9 @@ class Forward:
             found = max(found, before)
         return found
 
-    def _axis(self, node: int, lay: int) -> int | None:
+    def _axis(self, node: int, spec: int) -> int | None:
         """The axis of what the node's module gives that is cut by a factor of the node's output."""
-        if lay < 0:
+        if spec < 0:
             return None
         graph, op = self.structure.graph, int(self.structure.op[node])
         shape = self._shape(op)
@@ -645,7 +645,7 @@ class Forward:
             if graph.view[view] and shows[view] == op and self._shape(view):
                 shape = self._shape(view)
         sizes = [size for _, size in self.form(node).outputs[0]]
-        before, axis = prod(sizes[:lay]), 0
+        before, axis = prod(sizes[:spec]), 0
         while axis + 1 < len(shape) and (prod(shape[:axis]) < before or shape[axis] == 1):
             axis += 1
         return axis

@@ -174,7 +174,7 @@ class Way:
     ----------
     state : str
         How parameters lie on the outermost axis: "whole" or "flat".
-    lays : dict of int to int
+    specs : dict of int to int
         The factors by which parameters are cut on the inner axis, by node.
     sequence : bool
         Whether what lies between the products is cut by tokens.
@@ -183,7 +183,7 @@ class Way:
     """
 
     state: str
-    lays: dict[int, int]
+    specs: dict[int, int]
     sequence: bool = False
     inner: Mask | None = None
 
@@ -199,11 +199,11 @@ def _ways(
     or as ``tries`` has it, where that can be said; and with all that is open of the outer axis.
     """
     forward = Forward.of(space.structure, tensor_parts(mesh))
-    for lays in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
-        for sequence in dict.fromkeys(one and by_tokens(forward, lays) for one in tries):
-            inner = pinned(forward, lays, sequence) if MODEL in mesh.names else None
+    for specs in _cuts(space, mesh) if MODEL in mesh.names else [{}]:
+        for sequence in dict.fromkeys(one and by_tokens(forward, specs) for one in tries):
+            inner = pinned(forward, specs, sequence) if MODEL in mesh.names else None
             for one, state in asked.open(mesh):
-                yield one, Way(state, lays, sequence, inner)
+                yield one, Way(state, specs, sequence, inner)
 
 
 def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
@@ -215,10 +215,10 @@ def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
         tried.append(proposed(forward, Solver(space.setting(one), [mask]).solve(1.0).columns[0]))
     seen: list[dict[int, int]] = []
     for wanted in tried:
-        lays, _ = expressible(forward, wanted)
-        if lays and lays not in seen:
-            seen.append(lays)
-            yield lays
+        specs, _ = expressible(forward, wanted)
+        if specs and specs not in seen:
+            seen.append(specs)
+            yield specs
 
 
 def floor(space: Space, mesh: Mesh, way: Way) -> float:
@@ -260,14 +260,14 @@ def by_batch(structure: Structure, state: str) -> Mask:
 def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
     """The same with modules of one kind after another whole, as long as that gains."""
     forward = Forward.of(space.structure, tensor_parts(found.mesh))
-    groups = dict.fromkeys(_group(forward.module[node]) for node in way.lays)
+    groups = dict.fromkeys(_group(forward.module[node]) for node in way.specs)
     for group in groups:
-        kept = {n: lay for n, lay in way.lays.items() if _group(forward.module[n]) != group}
-        lays, _ = expressible(forward, kept)
-        if not lays or lays == way.lays:
+        kept = {n: spec for n, spec in way.specs.items() if _group(forward.module[n]) != group}
+        specs, _ = expressible(forward, kept)
+        if not specs or specs == way.specs:
             continue
-        sequence = way.sequence and by_tokens(forward, lays)
-        other = Way(way.state, lays, sequence, pinned(forward, lays, sequence))
+        sequence = way.sequence and by_tokens(forward, specs)
+        other = Way(way.state, specs, sequence, pinned(forward, specs, sequence))
         without = solved(space, found.mesh, other)
         if without is not None:
             yield without
@@ -283,34 +283,36 @@ def _group(module: str) -> str:
 
 def proposed(forward: Forward, columns: NDArray[np.int64]) -> dict[int, int]:
     """The factors by which labels cut parameters, by node."""
-    lays = {node: forward.lay(node, int(columns[node])) for node in forward.parameters}
-    return {node: lay for node, lay in lays.items() if lay >= 0}
+    specs = {node: forward.spec(node, int(columns[node])) for node in forward.parameters}
+    return {node: spec for node, spec in specs.items() if spec >= 0}
 
 
-def expressible(forward: Forward, lays: dict[int, int]) -> tuple[dict[int, int], Styled]:
+def expressible(forward: Forward, specs: dict[int, int]) -> tuple[dict[int, int], Styled]:
     """The parameters among some that can be cut by styles of modules, and what becomes of it.
 
     Where a module cannot say it, its own parameters stay whole; or those of the modules beside it.
     """
     while True:
-        styled = forward.styled(lays)
-        if not styled.reasons or not lays:
-            return lays, styled
-        kept = {n: lay for n, lay in lays.items() if not forward.is_of(n, styled.reasons)}
-        if len(kept) == len(lays):
-            kept = {n: lay for n, lay in lays.items() if not forward.is_beside(n, styled.reasons)}
-        lays = kept if len(kept) < len(lays) else {}
+        styled = forward.styled(specs)
+        if not styled.reasons or not specs:
+            return specs, styled
+        kept = {n: spec for n, spec in specs.items() if not forward.is_of(n, styled.reasons)}
+        if len(kept) == len(specs):
+            kept = {
+                n: spec for n, spec in specs.items() if not forward.is_beside(n, styled.reasons)
+            }
+        specs = kept if len(kept) < len(specs) else {}
 
 
-def by_tokens(forward: Forward, lays: dict[int, int]) -> bool:
+def by_tokens(forward: Forward, specs: dict[int, int]) -> bool:
     """Whether styles can say that what lies between the products is cut by tokens."""
-    if not lays:
+    if not specs:
         return False
-    styled = forward.styled(lays, sequence=True)
+    styled = forward.styled(specs, sequence=True)
     return not styled.reasons and any(s.kind == SEQUENCE for s in styled.styles.values())
 
 
-def pinned(forward: Forward, lays: dict[int, int], sequence: bool) -> Mask:
+def pinned(forward: Forward, specs: dict[int, int], sequence: bool) -> Mask:
     """Which labels each node may have: of the forward pass one; of others those that take weights
     where they lie, and that make gradients as they are wanted, or as parts of sums.
     """
@@ -319,22 +321,22 @@ def pinned(forward: Forward, lays: dict[int, int], sequence: bool) -> Mask:
     roles = (*TENSOR, *["token"] * sequence)
     mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
     labels = np.arange(mask.shape[1])
-    column = forward.styled(lays, sequence=sequence).column
+    column = forward.styled(specs, sequence=sequence).column
     nodes = np.array(list(column), dtype=np.int64)
     mask[nodes] = labels == np.array(list(column.values()))[:, None]
-    lay = np.full(structure.n, REPLICATE, dtype=np.int64)
-    lay[list(lays)] = list(lays.values())
+    spec = np.full(structure.n, REPLICATE, dtype=np.int64)
+    spec[list(specs)] = list(specs.values())
     own = np.array(forward.parameters, dtype=np.int64)
-    lies = ways.outputs[ways.first_output[way[own]]] == lay[own, None]
+    lies = ways.outputs[ways.first_output[way[own]]] == spec[own, None]
     mask[own] = lies & (labels < ways.n_labels[way[own], None])
     is_pinned = np.zeros(structure.n, dtype=bool)
     is_pinned[nodes] = True
     rows = np.flatnonzero((structure.stands_for[a.root] == PARAMETER) & ~is_pinned[a.reader])
-    wants = structure.lays_wanted[structure.wanted[rows]]
-    _narrow(mask, a.reader[rows], (wants == lay[a.root[rows], None]) | (wants == ANY))
+    wants = structure.specs_wanted[structure.wanted[rows]]
+    _narrow(mask, a.reader[rows], (wants == spec[a.root[rows], None]) | (wants == ANY))
     rows = np.flatnonzero(a.traffic == GRADIENT)
     may, made = mask[a.reader[rows]], ways.outputs[structure.made[rows]]
-    wants = structure.lays_wanted[structure.wanted[rows]]
+    wants = structure.specs_wanted[structure.wanted[rows]]
     as_wanted = ((made[:, :, None] == wants[:, None, :]) & may[:, None, :]).any(axis=2)
     for_whole = ((wants == REPLICATE) & may).any(axis=1)
     _narrow(mask, a.root[rows], as_wanted | ((made == PARTIAL) & for_whole[:, None]))

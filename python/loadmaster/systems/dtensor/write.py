@@ -182,12 +182,12 @@ class _Said:
         self.layout, self.labels = layout, layout.labels
         self.structure = Structure.of(layout.dimensions)
         self.graph = plan.graph
-        self.lays, self.styled = self._read()
+        self.specs, self.styled = self._read()
         reasons = [*found, *self._reasons()]
         if reasons:
             raise refusal(plan, "dtensor", reasons)
 
-    def _lay(self, axis: int, node: int) -> int:
+    def _spec(self, axis: int, node: int) -> int:
         """How a parameter lies on an axis."""
         label = int(self.labels[axis, self.structure.op[node]])
         return label - 1 if label > 0 else FLAT if label == FLAT else REPLICATE
@@ -197,10 +197,10 @@ class _Said:
             return {}, Styled({}, {}, {})
         axis = self.mesh.names.index(MODEL)
         forward = Forward(self.structure, self.mesh.shape[axis])
-        lays = {n: self._lay(axis, n) for n in forward.parameters}
-        lays = {n: lay for n, lay in lays.items() if lay >= 0}
-        ways = [forward.styled(lays, sequence=sequence) for sequence in (False, True)]
-        return lays, min(ways, key=lambda styled: len(self._others(styled)))
+        specs = {n: self._spec(axis, n) for n in forward.parameters}
+        specs = {n: spec for n, spec in specs.items() if spec >= 0}
+        ways = [forward.styled(specs, sequence=sequence) for sequence in (False, True)]
+        return specs, min(ways, key=lambda styled: len(self._others(styled)))
 
     def _others(self, styled: Styled) -> list[int]:
         """Nodes of the forward pass whose labels are not what styles make of them."""
@@ -295,7 +295,7 @@ class _Said:
     def _is_flat(self, axis: int) -> bool:
         """Whether parameters lie in parts on an axis."""
         nodes = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
-        return any(self._lay(axis, n) == FLAT for n in nodes)
+        return any(self._spec(axis, n) == FLAT for n in nodes)
 
     def _head(self) -> str:
         plan = self.plan
@@ -370,7 +370,7 @@ class _Said:
         """
         a, found = self.structure.arguments, dict[int, dict[str, None]]()
         for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
-            if self.structure.stands_for[rooted] == PARAMETER and rooted in self.lays:
+            if self.structure.stands_for[rooted] == PARAMETER and rooted in self.specs:
                 module = self.graph.modules[self.structure.op[reader]]
                 if self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
                     found.setdefault(rooted, {})[module] = None
@@ -401,13 +401,13 @@ class _Said:
             shape = [int(size) for size in parse_output(self.graph.outputs[op])[0][1] or ()]
             placements, parts = {}, 1
             for axis, name in enumerate(self.mesh.names):
-                lay = self._lay(axis, node)
-                if lay == FLAT:
+                spec = self._spec(axis, node)
+                if spec == FLAT:
                     placements[name] = "Shard(0)"
-                elif lay >= 0:
-                    at = self._factors(node)[lay][0]
+                elif spec >= 0:
+                    at = self._factors(node)[spec][0]
                     placements[name] = f"Shard({at})"
-                    before = [s for a, s in self._factors(node)[:lay] if a == at]
+                    before = [s for a, s in self._factors(node)[:spec] if a == at]
                     parts = int(np.prod(before)) if before else 1
                 else:
                     placements[name] = "Replicate"

@@ -68,34 +68,36 @@ class _Walk:
         agrees = np.zeros(n)
         wants, have = [], []
         for row in rows.tolist():
-            lay = self._made(int(a.root[row]), int(a.output[row]))
-            if lay == REPLICATE:
+            spec = self._made(int(a.root[row]), int(a.output[row]))
+            if spec == REPLICATE:
                 continue
-            want = structure.lays_wanted[structure.wanted[row], :n]
+            want = structure.specs_wanted[structure.wanted[row], :n]
             if (want == ANY).all():
                 continue
             wants.append(want)
-            have.append(lay)
-            agrees += (want == lay) * float(structure.graph.output_bytes[structure.op[a.root[row]]])
+            have.append(spec)
+            agrees += (want == spec) * float(
+                structure.graph.output_bytes[structure.op[a.root[row]]]
+            )
         planned = int(self.column[node])
         best = int(agrees.argmax()) if agrees.any() else 0
         if agrees[planned] == agrees[best]:
             best = planned if agrees.any() else 0
-        is_torn = any(want[best] not in (lay, ANY) for want, lay in zip(wants, have, strict=True))
-        lays = self._outputs(node, planned)
-        is_cut = any(lay != REPLICATE for lay in lays)
-        return lays == self._outputs(node, best) and not (is_torn and is_cut)
+        is_torn = any(want[best] not in (spec, ANY) for want, spec in zip(wants, have, strict=True))
+        specs = self._outputs(node, planned)
+        is_cut = any(spec != REPLICATE for spec in specs)
+        return specs == self._outputs(node, best) and not (is_torn and is_cut)
 
     def _made(self, root: int, output: int) -> int:
         """How an array lies where it is read: parts of sums are summed by then."""
         structure = self.structure
         row = structure.ways.first_output[structure.way[root]] + output
-        lay = int(structure.ways.outputs[row, self.column[root]])
-        return lay if lay >= 0 or lay == FLAT else REPLICATE
+        spec = int(structure.ways.outputs[row, self.column[root]])
+        return spec if spec >= 0 or spec == FLAT else REPLICATE
 
     def _outputs(self, node: int, column: int) -> list[int]:
         structure = self.structure
         form = structure.dimensions.forms[structure.dimensions.form_of[structure.op[node]]]
         row = int(structure.ways.first_output[structure.way[node]])
-        lays = structure.ways.outputs[row : row + len(form.outputs), column].tolist()
-        return [lay if lay >= 0 else REPLICATE for lay in lays]
+        specs = structure.ways.outputs[row : row + len(form.outputs), column].tolist()
+        return [spec if spec >= 0 else REPLICATE for spec in specs]

@@ -16,17 +16,17 @@ from loadmaster.model.shapes import parse_output
 from loadmaster.strategies.sharding.joint import firsts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
-from loadmaster.transforms.lays import lays_of
+from loadmaster.transforms.specs import specs_of
 
 
-def axis_of(factors: Sequence[Factor], lay: int) -> int | None:
-    """The axis of an array that a lay cuts into runs; None: it cuts every run of several.
+def axis_of(factors: Sequence[Factor], spec: int) -> int | None:
+    """The axis of an array that a spec cuts into runs; None: it cuts every run of several.
 
     >>> axis_of([(0, 8), (1, 3), (1, 4)], 0), axis_of([(0, 8), (1, 3), (1, 4)], 2)
     (0, None)
     """
-    axis = factors[lay][0]
-    return None if any(a == axis and size > 1 for a, size in factors[:lay]) else axis
+    axis = factors[spec][0]
+    return None if any(a == axis and size > 1 for a, size in factors[:spec]) else axis
 
 
 def flat_axis(sizes: Sequence[int], k: int, taken: Mapping[int, int]) -> int | None:
@@ -52,9 +52,9 @@ def is_said(form: Form, label: int, k: int) -> bool:
     if label == OWNER or form.cuts[label - 1].size % k:
         return False
     return all(
-        lay < 0 or (axis_of(factors, lay) is not None and factors[lay][1] % k == 0)
-        for lays, tensors in zip(lays_of(form, label), (form.inputs, form.outputs), strict=True)
-        for lay, factors in zip(lays, tensors, strict=True)
+        spec < 0 or (axis_of(factors, spec) is not None and factors[spec][1] % k == 0)
+        for specs, tensors in zip(specs_of(form, label), (form.inputs, form.outputs), strict=True)
+        for spec, factors in zip(specs, tensors, strict=True)
     )
 
 

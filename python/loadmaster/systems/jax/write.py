@@ -206,11 +206,11 @@ class _Said:
         for axis, labels in zip(self.mesh.axes, self.labels, strict=True):
             label = int(labels[structure.op[node]])
             column = structure.ways.label[structure.way[node]].tolist().index(label)
-            lay = int(structure.ways.outputs[row, column])
-            if lay == FLAT:
+            spec = int(structure.ways.outputs[row, column])
+            if spec == FLAT:
                 flat.append(axis)
-            elif lay >= 0:
-                at = axis_of(self.forms[self.form_of[node]].outputs[number], lay)
+            elif spec >= 0:
+                at = axis_of(self.forms[self.form_of[node]].outputs[number], spec)
                 assert at is not None, "is_said"
                 found[at].append(axis.name)
                 taken[at] = taken.get(at, 1) * axis.size

@@ -1,6 +1,6 @@
-"""Lays: what turns one into another, and what a part of an op does. One axis of a mesh at a time.
+"""Specs: what turns one into another, and what a part of an op does. One axis of a mesh at a time.
 
-A lay says how a tensor lies on an axis (:mod:`loadmaster.dimensions.form`). The axes of a mesh are
+A spec says how a tensor lies on an axis (:mod:`loadmaster.dimensions.form`). The axes of a mesh are
 independent of each other: what is cut on several has parts of parts, and where two axes cut one
 factor, the inner one takes a part of each part that the outer one has.
 
@@ -48,7 +48,7 @@ _KINDS = {
         *[(PICKED, OWNER), (OWNER, PICKED)],
     ],
 }
-_FREE = [(REPLICATE, lay) for lay in (_SHARD, FLAT, OWNER, PARTIAL, PICKED)] + [(PICKED, PARTIAL)]
+_FREE = [(REPLICATE, spec) for spec in (_SHARD, FLAT, OWNER, PARTIAL, PICKED)] + [(PICKED, PARTIAL)]
 
 
 def _table() -> NDArray[np.int8]:
@@ -61,8 +61,8 @@ def _table() -> NDArray[np.int8]:
             table[have, want] = fast.COLLECTIVES.index(kind)
     for have, want in _FREE:
         table[have, want] = FREE
-    for lay in (REPLICATE, PARTIAL, FLAT, OWNER):
-        table[lay, lay] = FREE
+    for spec in (REPLICATE, PARTIAL, FLAT, OWNER):
+        table[spec, spec] = FREE
     table[:, ANY] = FREE
     return table
 
@@ -71,7 +71,7 @@ _CONVERSION = _table()
 
 
 def conversion(have: ArrayLike, want: ArrayLike) -> NDArray[np.int8]:
-    """The collectives that turn lays of tensors into others.
+    """The collectives that turn specs of tensors into others.
 
     A collective of a tensor of n bytes on its axis is one of n bytes, whatever its kind. Free is
     what needs no other device: a part of what is whole, or a whole tensor as a sum, which one
@@ -117,7 +117,7 @@ def part_weights(size: int, shares: Sequence[float]) -> NDArray[np.int64]:
     return least
 
 
-def fraction(lay: int, factors: Sequence[Factor], shares: Sequence[float]) -> NDArray[np.float64]:
+def fraction(spec: int, factors: Sequence[Factor], shares: Sequence[float]) -> NDArray[np.float64]:
     """Part of a tensor's bytes on each device of an axis, float64 [k].
 
     FLAT parts are equal. Of OWNER each device has as much on average, another one per parameter or
@@ -126,14 +126,14 @@ def fraction(lay: int, factors: Sequence[Factor], shares: Sequence[float]) -> ND
     >>> fraction(0, [(0, 10), (1, 3)], [1, 1]).tolist(), fraction(PARTIAL, [], [1, 1]).tolist()
     ([0.5, 0.5], [1.0, 1.0])
     """
-    if lay >= 0:
-        size = factors[lay][1]
+    if spec >= 0:
+        size = factors[spec][1]
         return part_weights(size, shares) / size
-    return np.full(len(shares), 1.0 / len(shares) if lay in (FLAT, OWNER, PICKED) else 1.0)
+    return np.full(len(shares), 1.0 / len(shares) if spec in (FLAT, OWNER, PICKED) else 1.0)
 
 
-def lays_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The lays that an op under a label needs of its arguments, and those that its outputs have.
+def specs_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The specs that an op under a label needs of its arguments, and those that its outputs have.
 
     What has a single element cannot be FLAT, and is whole.
     """
@@ -149,13 +149,13 @@ def lays_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         whole = tuple(ANY if any_value else REPLICATE for any_value in unread)
         return whole, (REPLICATE,) * len(form.outputs)
     needs = tuple(
-        ANY if any_value else _state_lay(label, factors)
+        ANY if any_value else _state_spec(label, factors)
         for any_value, factors in zip(unread, form.inputs, strict=True)
     )
-    return needs, tuple(_state_lay(label, factors) for factors in form.outputs)
+    return needs, tuple(_state_spec(label, factors) for factors in form.outputs)
 
 
-def _state_lay(label: int, factors: Sequence[Factor]) -> int:
+def _state_spec(label: int, factors: Sequence[Factor]) -> int:
     return REPLICATE if label == FLAT and all(size == 1 for _, size in factors) else label
 
 
@@ -182,8 +182,8 @@ def work_share(form: Form, label: int, shares: Sequence[float]) -> NDArray[np.fl
         if not cut.works or not cut.size:
             return np.ones(len(shares))
         return part_weights(cut.size, shares) / cut.size
-    _, outputs = lays_of(form, label)
-    is_shared = any(lay in (FLAT, OWNER) for lay in outputs) or (label < 0 and not outputs)
+    _, outputs = specs_of(form, label)
+    is_shared = any(spec in (FLAT, OWNER) for spec in outputs) or (label < 0 and not outputs)
     return np.full(len(shares), 1.0 / len(shares) if is_shared else 1.0)
 
 
@@ -194,11 +194,11 @@ def halo(cut: Cut, argument: int, factors: Sequence[Factor]) -> tuple[float, flo
     >>> halo(cut, 0, [(0, 4), (1, 8)])
     (0.125, 0.25)
     """
-    lay = cut.inputs[argument]
-    if argument >= len(cut.halos) or lay < 0:
+    spec = cut.inputs[argument]
+    if argument >= len(cut.halos) or spec < 0:
         return 0.0, 0.0
     before, after = cut.halos[argument]
-    size = factors[lay][1]
+    size = factors[spec][1]
     return before / size, after / size
 
 
@@ -267,21 +267,23 @@ def work(form: Form, label: int, shares: Sequence[float], amount: Amount) -> Wor
     ([192.0, 192.0], [272.0, 272.0], [[48.0, 48.0]])
     """
     k = len(shares)
-    needs, gives = lays_of(form, label)
+    needs, gives = specs_of(form, label)
     read, halos = np.full(k, amount.held), np.zeros((len(needs), k))
     all_read = amount.held
-    for i, (lay, bytes_, factors) in enumerate(zip(needs, amount.inputs, form.inputs, strict=True)):
-        if lay == ANY:
+    for i, (spec, bytes_, factors) in enumerate(
+        zip(needs, amount.inputs, form.inputs, strict=True)
+    ):
+        if spec == ANY:
             continue
         all_read += bytes_
-        read += bytes_ * fraction(lay, factors, shares)
+        read += bytes_ * fraction(spec, factors, shares)
         if label > 0:
             before, after = halo(form.cuts[label - 1], i, factors)
             halos[i, 1:] += bytes_ * before
             halos[i, :-1] += bytes_ * after
     made = [
-        bytes_ * fraction(lay, factors, shares)
-        for lay, bytes_, factors in zip(gives, amount.outputs, form.outputs, strict=True)
+        bytes_ * fraction(spec, factors, shares)
+        for spec, bytes_, factors in zip(gives, amount.outputs, form.outputs, strict=True)
     ]
     outputs = np.array(made).reshape(len(gives), k)
     share = work_share(form, label, shares)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from loadmaster.dimensions.form import FLAT, OWNER, Factor
 from loadmaster.running.parallel.pieces import Piece
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.lays import part_weights
+from loadmaster.transforms.specs import part_weights
 
 Ints = NDArray[np.int64]
 
 
-class Lays:
+class Specs:
     """Pieces of tensors by how they lie on a mesh.
 
     What is FLAT on an axis and cut on another is in equal shards ``of_parts``, as sharded
@@ -35,39 +35,39 @@ class Lays:
         self,
         sizes: tuple[int, ...],
         factors: tuple[Factor, ...],
-        lays: Sequence[int],
+        specs: Sequence[int],
         owner: Sequence[int],
         device: int,
     ) -> Piece:
         """What a device has of a tensor that lies so; ``owner``: the places of what is OWNER."""
-        key = sizes, factors, *lays, *owner, device
+        key = sizes, factors, *specs, *owner, device
         if key not in self._known:
-            self._known[key] = self._made(sizes, factors, lays, owner, device)
+            self._known[key] = self._made(sizes, factors, specs, owner, device)
         return self._known[key]
 
     def _made(
         self,
         sizes: tuple[int, ...],
         factors: tuple[Factor, ...],
-        lays: Sequence[int],
+        specs: Sequence[int],
         owner: Sequence[int],
         device: int,
     ) -> Piece:
         box = [np.arange(size) for size in sizes]
         flat = None
-        for axis, lay in enumerate(lays):
+        for axis, spec in enumerate(specs):
             place = int(self._places[axis][device])
-            if lay >= 0:
-                dim, size = factors[lay]
-                minor = int(np.prod([n for of, n in factors[lay + 1 :] if of == dim], dtype=int))
+            if spec >= 0:
+                dim, size = factors[spec]
+                minor = int(np.prod([n for of, n in factors[spec + 1 :] if of == dim], dtype=int))
                 box[dim] = box[dim][
                     np.isin(box[dim] // minor % size, self._part(size, axis, place))
                 ]
-        for axis, lay in enumerate(lays):
+        for axis, spec in enumerate(specs):
             place = int(self._places[axis][device])
-            if lay == FLAT:
+            if spec == FLAT:
                 flat = self._flat(Piece(sizes, tuple(box), flat), axis, place)
-            elif lay == OWNER and place != owner[axis]:
+            elif spec == OWNER and place != owner[axis]:
                 flat = np.empty(0, dtype=np.int64)
         return Piece(sizes, tuple(box), flat)
 
