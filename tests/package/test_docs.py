@@ -51,7 +51,7 @@ def test_examples_in_modules(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         pytest.skip(f"needs an extra: {error}")
     finder = doctest.DocTestFinder(exclude_empty=True)
     for test in finder.find(module, name):

@@ -38,7 +38,7 @@ class Target:
 
     @property
     def options(self) -> dict[str, bool]:
-        """What the writer takes beside the plan and the path; True: it cannot do without."""
+        """Options of the writer beside the plan and the path; True: it cannot do without."""
         taken = signature(self.write).parameters.values()
         return {p.name: p.default is p.empty for p in taken if p.kind is p.KEYWORD_ONLY}
 

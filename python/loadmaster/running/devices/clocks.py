@@ -1,4 +1,4 @@
-"""What a board says of the steps that devices ran, as seconds since each began."""
+"""Times of steps from a board, as seconds since each step began."""
 
 from __future__ import annotations
 

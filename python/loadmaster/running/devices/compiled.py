@@ -151,7 +151,7 @@ class Compiled:
         return np.flatnonzero(self.timeline.collectives.of_op(self.n_ops) >= 0).astype(np.int32)
 
     def part(self, device: int) -> fast.Part:
-        """What one device does, for a :class:`fast.Dispatcher`."""
+        """The part of one device, for a :class:`fast.Dispatcher`."""
         tasks = np.flatnonzero(self.device == device).astype(np.int32)
         columns = tasks, self.priority[tasks], self.at_once[tasks]
         order, waits, tells = self.order, self.waits, self.tells
@@ -171,19 +171,19 @@ class Compiled:
         return fast.Board(*arrays), arrays
 
     def sent_after(self, device: int) -> tuple[Ids, Pairs]:
-        """What a device sends: the arrivals as a step begins, and (task, arrival) after that."""
+        """Arrivals that a device sends: those as a step begins, and (task, arrival) after that."""
         mine = np.flatnonzero(self.sender == device).astype(np.int32)
         later = mine[self.after[mine] >= 0]
         return mine[self.after[mine] < 0], (self.after[later], later)
 
     def name(self, task: int) -> str:
-        """What a task is, in messages."""
+        """A task in words, for messages."""
         if task < self.n_ops:
             return f"op {self.graph.names[task]!r}"
         return f"the share of {self.graph.names[self.members[task - self.n_ops]]!r}"
 
     def arrival_name(self, arrival: int, devices: Sequence[str]) -> str:
-        """What an arrival is, in messages."""
+        """An arrival in words, for messages."""
         sender = devices[self.sender[arrival]]
         if arrival >= self.n_transfers:
             return f"{self.name(self.n_ops + arrival - self.n_transfers)} from {sender}"
@@ -194,7 +194,7 @@ class Compiled:
         return f"tensor {tensor} of {what} from {sender}"
 
     def waiting(self, missing: Sequence[Missing], devices: Sequence[str]) -> str:
-        """What each device that gave up waited for, from its :meth:`fast.Dispatcher.missing`."""
+        """The wait of each device that gave up, from its :meth:`fast.Dispatcher.missing`."""
         return "; ".join(
             self._waiting(device, rows, devices) for device, rows in enumerate(missing) if rows
         )
@@ -216,7 +216,7 @@ def chosen(pairs: Pairs, keep: NDArray[np.bool_]) -> Pairs:
 
 
 def compile_plan(plan: Plan, writes: tuple[ArrayLike, ArrayLike] | None = None) -> Compiled:
-    """What each device of a plan does. O((V + E) log E), beside a simulation if none is there.
+    """The work of each device of a plan. O((V + E) log E), beside a simulation if none is there.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ class _Compiler:
         return after
 
     def _order(self) -> tuple[Pairs, Pairs]:
-        """What ops wait for: others of their device, and arrivals."""
+        """Waits of ops: for others of their device, and for arrivals."""
         graph, reduced = self.graph, self.plan.problem.reduced
         local = self.reads & ~self.remote & ~graph.placeholder[graph.src]
         source, target, tensor, *_ = fast.edges(reduced.graph)
@@ -471,7 +471,7 @@ class _Compiler:
 
 
 def _tensors(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which edges have data, and the id of the tensor of each."""
+    """Mask of the edges that have data, and the id of the tensor of each."""
     tensor = graph.src if graph.tensor is None else graph.tensor
     return tensor >= 0, tensor
 

@@ -25,7 +25,7 @@ from loadmaster.running.measured.measured import Steps
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a run is given beside its plan and its tape.
+    """Inputs of a run beside its plan and its tape.
 
     ``places`` are those of the devices' workers; ops use as many threads as a place has cores.
     ``seed`` is that of random ops. After ``patience`` seconds without news a worker gives up.
@@ -38,7 +38,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one worker saw of some steps; the first one keeps the board's words of each."""
+    """One worker's measurements of some steps; the first worker keeps the board's words of each."""
 
     delay: list[int]
     peak: int
@@ -58,7 +58,7 @@ class Failed:
 
 
 class Crew:
-    """What all workers of a run have in common; ``memory`` gives bytes that they share."""
+    """State that all workers of a run share; ``memory`` gives bytes that they share."""
 
     def __init__(self, wiring: Wiring, given: Given, memory: Callable[[int], Any]) -> None:
         compiled = wiring.compiled
@@ -72,7 +72,7 @@ class Crew:
 
     @property
     def n_devices(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return self.wiring.compiled.n_devices
 
     @property
@@ -83,7 +83,7 @@ class Crew:
         return OWN_CORE if alone else None
 
     def numbers(self, steps: int) -> list[tuple[float, ...]]:
-        """What the host gives to each of the next steps."""
+        """The host's numbers for each of the next steps."""
         first, self._steps = self._steps, self._steps + steps
         return [tuple(self.wiring.tape.host(step)) for step in range(first, self._steps)]
 
@@ -96,7 +96,7 @@ class Crew:
         return steps_of(self.wiring.compiled, seen, peaks if peaks.any() else None)
 
     def failure(self, answers: Sequence[Any]) -> RunError:
-        """What went wrong, told by who saw it happen."""
+        """The error of a run, as the worker says that saw it happen."""
         failed = [answer if isinstance(answer, Failed) else Failed() for answer in answers]
         for each in failed:
             if each.message:

@@ -32,15 +32,15 @@ from loadmaster.running.tape.tape import Slot
 
 
 class Hardware(Protocol):
-    """What issuing needs of GPUs: the few calls that a stand-in has too."""
+    """The few calls to GPUs that issuing needs; a stand-in has them too."""
 
     @property
     def devices(self) -> Sequence[torch.device]:
-        """Where each device of the plan keeps its tensors."""
+        """The place where each device of the plan keeps its tensors."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether devices of the plan share a GPU, so that links between them are paced."""
+        """True if devices of the plan share a GPU, so that links between them are paced."""
 
     def stream(self, stream: Stream) -> Any:
         """A stream, with ``wait_event``."""
@@ -236,7 +236,7 @@ def _moved(
 
 
 class _Times:
-    """When everything began and ended in a step, by events."""
+    """Begin and end of everything in a step, by events."""
 
     def __init__(self, gpus: Hardware, wiring: Wiring, program: StreamProgram) -> None:
         compiled = wiring.compiled

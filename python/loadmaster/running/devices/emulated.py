@@ -195,7 +195,7 @@ class _Emulation:
             self.seen.append(Seen(*words, began, self.delays[step]))
 
     def _waiting(self) -> str:
-        """What the devices that had not ended waited for."""
+        """Waits of the devices that had not ended."""
         missing = [dispatcher.missing() for dispatcher in self.dispatchers]
         return self.compiled.waiting(missing, self.names)
 

@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and how it is packed to be sent: only the bytes that it shows."""
+"""Layout of a tensor in memory, and packing to be sent: only the bytes that it shows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Packed:
 
     @cached_property
     def is_dense(self) -> bool:
-        """Whether they lie side by side."""
+        """True if they lie side by side."""
         expected = 1
         pairs = zip(self.slot.strides, self.sizes, strict=True)
         for stride, size in sorted(pair for pair in pairs if pair[1] != 1):

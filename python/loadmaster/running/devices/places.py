@@ -1,4 +1,4 @@
-"""What each device of a plan is on this machine: words such as ``cpu:0-3``."""
+"""The place of each device of a plan on this machine: words such as ``cpu:0-3``."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def places_of(cluster: Cluster, on: Mapping[str, str] | None) -> list[Place]:
 
 
 def are_apart(cores: Iterable[Sequence[int]]) -> bool:
-    """Whether no core is named twice.
+    """True if no core is named twice.
 
     >>> are_apart([(0, 1), (2,)]), are_apart([(0, 1), (1,)])
     (True, False)

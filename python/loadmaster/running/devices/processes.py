@@ -95,7 +95,7 @@ class Processes(Closing):
                 pipe.send(words)
 
     def _answers(self) -> list[Any]:
-        """What all workers answer."""
+        """Answers of all workers."""
         answers: dict[int, Any] = {}
         failed = False
         while len(answers) < len(self._pipes):

@@ -20,7 +20,7 @@ _ALIGNED = 64
 
 @dataclass(frozen=True)
 class Location:
-    """Where an array lies: its dtype as numpy writes it, its shape, its first byte."""
+    """The place of an array: its dtype as numpy writes it, its shape, its first byte."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -21,7 +21,7 @@ from loadmaster.running.devices.compiled import Compiled, Ids, Pairs
 
 
 class What(IntEnum):
-    """What an instruction does, and of which ``item``."""
+    """A kind of instruction, and the ``item`` that it is of."""
 
     #: Runs an op (a task of the compiled plan).
     RUN = 0
@@ -37,7 +37,7 @@ class What(IntEnum):
 
 @dataclass(frozen=True)
 class Stream:
-    """What a stream is for: ops (``dst`` is ``src``), copies between two devices, collectives."""
+    """The use of a stream: ops (``dst`` is ``src``), copies between two devices, collectives."""
 
     src: int
     dst: int
@@ -105,7 +105,7 @@ def stream_program(compiled: Compiled, holds: Pairs | None = None) -> StreamProg
 
 
 def _before(compiled: Compiled, holds: Pairs | None) -> dict[Node, list[Node]]:
-    """What each node comes after, whatever the streams."""
+    """Nodes that each node comes after, whatever the streams."""
     before: dict[Node, list[Node]] = {
         (What.RUN, int(task)): [] for task in np.flatnonzero(compiled.device[: compiled.n_ops] >= 0)
     }
@@ -116,7 +116,7 @@ def _before(compiled: Compiled, holds: Pairs | None) -> dict[Node, list[Node]]:
     before |= {(What.GATHER, member): [] for member in members}
 
     def task(number: int) -> Node:
-        """What has to wait where a task waits: of a member, its part of the collective."""
+        """The node that waits in a task's stead: of a member, its part of the collective."""
         return (What.GATHER, share_of[number]) if number >= compiled.n_ops else (What.RUN, number)
 
     for first, then in _pairs(compiled.order):

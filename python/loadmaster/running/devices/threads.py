@@ -52,7 +52,7 @@ class Threads(Closing):
         return tape.named(lambda slot: found[slot].clone(), names)
 
     def _ask(self, what: Callable[[int], Any]) -> list[Any]:
-        """What all workers answer."""
+        """Answers of all workers."""
 
         def answer(device: int) -> Any:
             try:

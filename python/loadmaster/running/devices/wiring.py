@@ -24,8 +24,8 @@ from loadmaster.running.tape.tape import Tape
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a device reads of an arrival: the value ``index`` is ``slot``, which is all of what is
-    brought of ``base``, or a view of that.
+    """A read of an arrival: the value ``index`` is ``slot``, which is all of what is brought of
+    ``base``, or a view of that.
     """
 
     index: int
@@ -54,7 +54,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """What one device does.
+    """The calls of one device.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Wiring:
         }
 
     def device(self, device: int) -> Wired:
-        """What one device does."""
+        """The calls of one device."""
         compiled, tape = self.compiled, self.tape
         first, (after, later) = compiled.sent_after(device)
         sends: dict[int, list[int]] = defaultdict(list)
@@ -148,7 +148,7 @@ class Wiring:
         )
 
     def _task(self, call: Call) -> Task:
-        """What a call reads where it runs."""
+        """Reads of a call on its own device."""
         slots, here = self.slots, self.home[call.op]
         for slot in call.writes:
             if self.home[slots[slot].op] != here:
@@ -168,7 +168,7 @@ class Wiring:
         return task
 
     def _copied(self, call: Call, slot: int) -> Copied:
-        """What a call reads that comes from elsewhere: one value for all that read the same of it.
+        """Reads of a call from elsewhere: one value for all that read the same of it.
 
         Of a collective, a member reads what all of them bring, its own too.
         """
@@ -186,7 +186,7 @@ class Wiring:
 
 
 class _Edges:
-    """Which arrival brings what a call reads."""
+    """The arrival that brings each input of a call."""
 
     def __init__(self, tape: Tape, compiled: Compiled) -> None:
         self._slots, self._compiled = tape.slots, compiled

@@ -76,7 +76,7 @@ class _Copy:
 
 
 def _shown(memory: torch.Tensor, slot: Slot, base: Slot) -> torch.Tensor:
-    """What a slot shows of the memory that begins with ``base``."""
+    """The part that a slot shows of the memory that begins with ``base``."""
     offset = memory.storage_offset() + slot.offset - base.offset
     return memory.as_strided(slot.sizes, slot.strides, offset)
 
@@ -138,7 +138,7 @@ class Worker:
         }
 
     def _made(self, task: Task, arena: Arena) -> _Work:
-        """What a task does; the values that it reads where they were sent to stand ready."""
+        """The call of a task; the values that it reads where they were sent to stand ready."""
         wiring, uses, call = self.wiring, self.wired.uses, task.call
         laid = []
         for copied in task.copies:

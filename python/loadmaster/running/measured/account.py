@@ -1,4 +1,4 @@
-"""What the difference between a predicted and a measured step is made of.
+"""Account of the difference between a predicted and a measured step.
 
 Both steps end with a chain of causes that leads back to time 0. Every op and every transfer of the
 measured chain took longer or shorter than predicted. Between the end of a cause and the start of
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Account:
-    """What the difference is made of; :attr:`parts` add up to it.
+    """Parts of the difference; :attr:`parts` add up to it.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ def signed(seconds: float) -> str:
 
 
 def account(measured: Measured) -> Account:
-    """What the difference of a run to its prediction is made of. O(V + E + T) and its logarithm."""
+    """The account of the difference of a run to its prediction. O(V + E + T) and its logarithm."""
     plan, seen = measured.plan, measured.seen
     chain, together = seen.schedule.blame, plan.schedule.collectives
     of_op = together.of_op(plan.program.graph.n_ops)
@@ -212,7 +212,7 @@ def account(measured: Measured) -> Account:
 
 
 def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
-    """What a link of either chain is, and its index."""
+    """The kind of a link of either chain, and its index."""
     if link.transfer is not None:
         return "transfer", link.transfer
     assert link.op is not None, "a link is an op or a transfer"
@@ -223,7 +223,7 @@ def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
 
 
 def _row(plan: Plan, what: str, index: int, took: float, was_predicted: bool) -> Row:
-    """What a link of the measured chain took, beside what it was predicted to take."""
+    """Seconds of a link of the measured chain, beside its prediction."""
     graph, devices = plan.program.graph, [device.name for device in plan.cluster.devices]
     step = plan.schedule
     if what == "transfer":

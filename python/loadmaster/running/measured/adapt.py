@@ -29,7 +29,7 @@ from loadmaster.tasks.place import place
 
 @dataclass(frozen=True)
 class Adapted(Printed):
-    """What the loop found.
+    """The loop's result.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def _again(plan: Plan, costs: CostModel, cluster: Cluster) -> Plan:
 
 
 def _is_same(one: Plan, other: Plan) -> bool:
-    """Whether two plans run the same ops in the same places, in the same order."""
+    """True if two plans run the same ops in the same places, in the same order."""
     if one.program.graph.digest != other.program.graph.digest or one.policy != other.policy:
         return False
     pairs = (

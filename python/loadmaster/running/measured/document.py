@@ -24,7 +24,7 @@ _COLUMNS = tuple(column.name for column in fields(Steps) if column.name != "peak
 
 
 def is_measured(document: Any) -> bool:
-    """Whether a parsed document says that it is a measured run."""
+    """True if a parsed document says that it is a measured run."""
     return isinstance(document, Mapping) and document.get("format") == FORMAT
 
 
@@ -51,8 +51,8 @@ def measured_of_document(
     graph: OpGraph | None = None,
     cluster: Cluster | None = None,
 ) -> Measured:
-    """What :func:`measured_document` gave; ``source`` is named in errors. The plan must be for the
-    graph and the cluster, if given.
+    """The measured run of :func:`measured_document`'s document; ``source`` is named in errors. The
+    plan must be for the graph and the cluster, if given.
 
     Raises
     ------

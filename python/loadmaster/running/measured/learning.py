@@ -1,4 +1,4 @@
-"""What is learnt of a machine from plans that ran on it: times of ops, figures of links.
+"""Lessons of plans that ran on a machine: times of ops, figures of links.
 
 The fastest steps of a run count, as :func:`loadmaster.running.measured.measured.fastest` has
 them: times of a step that something disturbed would be taken for those of the ops.

@@ -37,7 +37,7 @@ MOST_DELAY = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """When everything began and ended in each step that was measured, by the clock.
+    """Begin and end of everything in each step that was measured, by the clock.
 
     Times are seconds since the step began, as they passed on the machine: of a run that was
     stretched, they are longer than the plan's.
@@ -213,12 +213,12 @@ class Measured(Printed):
 
     @property
     def is_busy(self) -> bool:
-        """Whether that is more than 2 %: the machine had other work, and times are too long."""
+        """True if that is more than 2 %: the machine had other work, and times are too long."""
         return self.delay > MOST_DELAY
 
     @property
     def busy(self) -> str:
-        """What to say and to do where the machine was too busy; empty where it was not."""
+        """Words on a machine that was too busy, with the way out; empty where it was not."""
         if not self.is_busy:
             return ""
         return (
@@ -231,7 +231,7 @@ class Measured(Printed):
 
     @cached_property
     def _begun(self) -> Floats:
-        """When each op was taken up in each step, by the clock."""
+        """Time at which each op was taken up in each step, by the clock."""
         from loadmaster.running.measured.taking_up import taken_up
 
         return taken_up(self.plan, self.steps)
@@ -307,7 +307,7 @@ class Measured(Printed):
         return found
 
     def profile(self, device_type: str | None = None) -> Profile:
-        """What the ops of the user's graph took in every step, for cost models.
+        """Times of the ops of the user's graph in every step, for cost models.
 
         An op that has parts takes what its parts took, each without its launch and divided by its
         share, on average: so :func:`loadmaster.costs.program.program_costs` gets back to the parts.
@@ -339,7 +339,7 @@ class Measured(Printed):
         return account(self)
 
     def explain(self, op: str | int) -> Explained:
-        """When an op ran and what it waited for, measured beside predicted.
+        """Start of an op and the cause that it waited for, measured beside predicted.
 
         Raises
         ------
@@ -362,7 +362,7 @@ class Measured(Printed):
         return self.summary()
 
     def summary(self) -> str:
-        """What a person wants to know: the step beside its prediction, peaks, ratios, causes."""
+        """A summary for a person: the step beside its prediction, peaks, ratios, causes."""
         from loadmaster.running.measured.summary import summary
 
         return summary(self)
@@ -394,8 +394,8 @@ class Measured(Printed):
 
 
 def typical(seconds: Floats) -> Floats:
-    """What stands for these steps: of 24 and more the 10th percentile, a value that was measured;
-    of fewer the least. Further axes are kept.
+    """A typical value of these steps: of 24 and more the 10th percentile, a value that was
+    measured; of fewer the least. Further axes are kept.
 
     Noise only adds time, so the low end repeats from run to run. With many steps a percentile is
     steadier than the least.

@@ -21,7 +21,7 @@ def types_of(measured: Measured) -> tuple[str, ...]:
 
 
 def profile(measured: Measured, device_type: str | None = None) -> Profile:
-    """What the ops of the user's graph took; see :meth:`Measured.profile`. O(V steps)."""
+    """Times of the ops of the user's graph; see :meth:`Measured.profile`. O(V steps)."""
     program, cluster = measured.plan.program, measured.plan.cluster
     known = types_of(measured)
     if device_type is None and len(known) > 1:

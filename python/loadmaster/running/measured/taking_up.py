@@ -1,4 +1,5 @@
-"""When a device took each op up: as soon as it had ended the one before, if the inputs were there.
+"""Time at which a device took each op up: as soon as it had ended the one before, if the inputs
+were there.
 
 Between two ops a device looks for the next one, and forgets what nobody reads any more. That takes
 some microseconds each time, on every run of every plan. It belongs to the op that follows: an op
@@ -23,7 +24,8 @@ Floats = NDArray[np.float64]
 
 
 def taken_up(plan: Plan, steps: Steps) -> Floats:
-    """When each op was taken up in each step, float64 [n_steps, n_ops], in seconds of the clock.
+    """Time at which each op was taken up in each step, float64 [n_steps, n_ops], in seconds of the
+    clock.
 
     O(V log V + E + T) a step.
     """
@@ -47,7 +49,7 @@ def taken_up(plan: Plan, steps: Steps) -> Floats:
 
 
 def _inputs_there(compiled: Compiled, steps: Steps) -> Floats:
-    """When the last input of each op was there, [n_steps, n_ops]; infinite: not measured."""
+    """Arrival of the last input of each op, [n_steps, n_ops]; infinite: not measured."""
     n, planned = compiled.n_ops, steps.sent_finish.shape[1]
     there = np.zeros((len(steps), compiled.n_tasks))
     before, after = compiled.order

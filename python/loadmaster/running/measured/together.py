@@ -1,4 +1,4 @@
-"""What ops take while all devices are busy: every device runs the whole step, all at once.
+"""Times of ops while all devices are busy: every device runs the whole step, all at once.
 
 Devices of one machine share caches, memory and power, so an op takes longer while the others work.
 A run of one device alone does not show that, and a plan of several devices is mostly run with all
@@ -46,7 +46,7 @@ def measure_ops(
     seed: int = 0,
     patience: float = 60.0,
 ) -> CostModel:
-    """What each op of a tape takes while all devices of a cluster are busy.
+    """Times of the ops of a tape while all devices of a cluster are busy.
 
     Every device runs the whole step by itself, at the same time as the others, and sends nothing.
     So times are those that ops have in a plan that keeps all devices at work. One that keeps a

@@ -1,4 +1,4 @@
-"""Which values that segments hand to each other may lie in the same memory.
+"""Sharing of memory by values that segments hand to each other.
 
 A buffer that was just read is in the cache of its core; one of its own for each value is not, and
 segments took up to 10 % longer with that. A device writes over a value once it knows that all who
@@ -57,7 +57,9 @@ def buffers(
 
 
 def _over(rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
-    """Whether segment j is certain to have ended when segment i starts: bool [i, j]."""
+    """Mask of the pairs of which segment j is certain to have ended when segment i starts: bool [i,
+    j].
+    """
     over = np.zeros((len(rows), len(rows)), dtype=bool)
     maker: dict[str, int] = {}
     last: dict[str, int] = {}

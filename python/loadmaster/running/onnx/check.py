@@ -1,4 +1,4 @@
-"""Whether the sub-models of an export compute what the whole model does."""
+"""Check that the sub-models of an export compute what the whole model does."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ Shared = tuple[Mapping[str, Location], int]
 
 @dataclass(frozen=True, eq=False)
 class SegmentSteps:
-    """When segments ran, in each step that was measured.
+    """Start and finish of segments, in each step that was measured.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class SegmentSteps:
 
     @property
     def is_busy(self) -> bool:
-        """Whether processes waited for a core for more than 2 % of the time: the machine had other
+        """True if processes waited for a core for more than 2 % of the time: the machine had other
         work, and times are too long.
         """
         return bool(self.delay.sum() > MOST_DELAY * self.seconds.sum())
@@ -82,7 +82,7 @@ class SegmentSteps:
 
 @dataclass(frozen=True)
 class Work:
-    """What the process of a device is told at first.
+    """The first message to the process of a device.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class OnnxProcesses(Closing):
             there[...] = value
 
     def _answers(self, patience: float) -> list[Any]:
-        """What each process answers; the first that fails ends them all."""
+        """The answer of each process; the first that fails ends them all."""
         answers: dict[_Process, Any] = {}
         seen = None
         try:
@@ -332,7 +332,7 @@ def _pinned(devices: Sequence[str], on: Mapping[str, str] | None) -> dict[str, t
 
 
 class _Routes:
-    """Which segment's results go where: arrivals on the board."""
+    """Routes of segments' results: arrivals on the board."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> None:
         maker = {value: i for i, row in enumerate(rows) for value in row["outputs"]}
@@ -349,7 +349,7 @@ class _Routes:
                     self._waits.append((arrival, i))
 
     def of(self, device: int) -> tuple[list[tuple[int, int]], dict[int, list[tuple[int, int]]]]:
-        """What a device waits for and sends, as :class:`Work` has it."""
+        """Waits and sends of a device, as :class:`Work` has them."""
         waits = [(arrival, i) for arrival, i in self._waits if self._on[i] == device]
         sends: dict[int, list[tuple[int, int]]] = {}
         for (source, to), arrival in self.arrivals.items():

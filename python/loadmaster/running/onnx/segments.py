@@ -69,7 +69,7 @@ class OnnxSegments:
         return {name: values[name] for name in outputs}
 
     def made(self, feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What each segment makes for others or for the whole, by name, as it is made.
+        """Values that each segment makes for others or for the whole, by name, as they are made.
 
         Raises
         ------
@@ -165,6 +165,6 @@ def share_memory() -> None:
 
 
 def run(chosen: Any, outputs: Sequence[str], feeds: Mapping[str, Any], what: str) -> Any:
-    """What a session makes of its inputs."""
+    """The outputs of a session, from its inputs."""
     with library_errors(f"ONNX Runtime cannot run {what}", Exception):
         return chosen.run(outputs, feeds)

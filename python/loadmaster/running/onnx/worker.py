@@ -83,8 +83,8 @@ class _Device:
         return chosen, binding
 
     def run(self, steps: int) -> tuple[NDArray[Any], ...]:
-        """When each step began, its segments, when they started and finished, and how long there
-        was no core, in nanoseconds.
+        """Begin of each step, its segments with start and finish, and the time without a core, in
+        nanoseconds.
         """
         begins, delays = np.zeros((2, steps), dtype=np.uint64)
         clocks = np.zeros((2, steps, len(self._mine)), dtype=np.uint64)
@@ -115,7 +115,7 @@ class _Device:
             dispatcher.done(segment)
 
     def _overdue(self) -> str:
-        """What the device waits for in vain."""
+        """The arrival that the device waits for in vain."""
         what = "other devices do not end their step"
         if missing := self._dispatcher.missing():
             segment, arrivals, _ = missing[0]

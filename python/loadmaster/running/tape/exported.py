@@ -166,7 +166,7 @@ class _Program:
         return argument
 
     def _number(self, node: Any) -> Any:
-        """What a node gives that has no op: a size, or nothing."""
+        """The value of a node that has no op: a size, or nothing."""
         run = self._traced.runs.get(node.name)
         found = node.meta.get("val") if run is None else run.value
         if any(isinstance(leaf, torch.SymInt) for leaf in tree_leaves(found)):
@@ -203,7 +203,7 @@ class _Program:
         return results, tuple(-1 if value is None else value.op for value in found), True
 
     def _copy_back(self) -> None:
-        """What a program without in-place ops copies into its buffers at its end."""
+        """Copies into its buffers at the end of a program without in-place ops."""
         traced = self._traced
         pairs = zip(traced.program.copies, traced.lowered.copies, strict=True)
         for (source, target), op in pairs:
@@ -247,7 +247,7 @@ def _numbered(leaves: Sequence[Any]) -> dict[str, Any]:
 
 
 def _is_random(function: Any) -> bool:
-    """Whether a call may draw numbers: so may all that are no ops."""
+    """True if a call may draw numbers: so may all that are no ops."""
     tags = getattr(function, "tags", None)
     return tags is None or torch.Tag.nondeterministic_seeded in tags
 

@@ -1,4 +1,4 @@
-"""What an optimizer computes on the host: the numbers in its calls, which differ from step to step.
+"""Numbers that an optimizer computes on the host for its calls, which differ from step to step.
 
 Bias corrections come of Adam's count, a learning rate of its schedule. The optimizer's own code
 runs once per step without its tensors: each of its ops is answered with what the recording gave,
@@ -105,7 +105,7 @@ class Host:
     # -- where it starts
 
     def _take_state(self) -> None:
-        """What the optimizer keeps already, its counts as tensors that are computed with."""
+        """State that the optimizer keeps already, its counts as tensors that are computed with."""
         for parameter, fake in self._parameters.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 self._state[fake][key] = value
@@ -238,7 +238,7 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
         raise self._differs("calls", str(func))
 
     def _is_host(self, func: Any, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether an op counts: its tensors are counts, or a number that becomes one."""
+        """True if an op counts: its tensors are counts, or a number that becomes one."""
         if func.__name__.startswith("lift_fresh"):
             return not isinstance(tensors[0], FakeTensor)
         return bool(tensors) and all(storage_of(t).cdata in self._counts for t in tensors)

@@ -67,8 +67,8 @@ def _called(
     name: str,
     calls: Callable[..., Any] | None = None,
 ) -> Any:
-    """What a function of ours makes of the arguments that a file's function returns; ``calls`` has
-    more to say to it.
+    """The result of a function of ours for the arguments that a file's function returns; ``calls``
+    names it in messages.
     """
     arguments = built(spec)
     known = inspect.signature(function).parameters
@@ -88,7 +88,7 @@ def _called(
 
 
 def built(spec: str) -> Mapping[str, Any]:
-    """What the function of ``FILE.py:FUNCTION`` returns; errors are those of
+    """The result of the function of ``FILE.py:FUNCTION``; errors are those of
     :func:`recorded_model`.
     """
     function = user_function(spec)

@@ -161,7 +161,7 @@ def _check_buffers(model: torch.nn.Module, recording: Recording) -> None:
 def _host(
     optimizer: Any, schedule: Any, step: Step, recording: Recording
 ) -> Callable[[int], Sequence[float]]:
-    """What the host gives to each step; fills in the tensors that the optimizer starts with."""
+    """The host's numbers for each step; fills in the tensors that the optimizer starts with."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     from loadmaster.running.tape.host import Host

@@ -167,7 +167,9 @@ def with_numbers(
 
 @lru_cache(maxsize=1024)
 def _numbers(function: Any) -> tuple[frozenset[int | str], list[tuple[int, str, float]]]:
-    """Which arguments of an op are numbers, and the position, name and default of some of them."""
+    """Mask of the arguments of an op that are numbers, and the position, name and default of some
+    of them.
+    """
     free: list[int | str] = []
     defaults = []
     for i, argument in enumerate(function._schema.arguments):

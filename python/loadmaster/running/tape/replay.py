@@ -41,7 +41,7 @@ def below_autograd() -> Iterator[None]:
 
 
 def prepare(call: Call, seed: int, step: int) -> None:
-    """What a call finds when it runs: whether autograd is on, and its seed where it is random."""
+    """The state in which a call runs: autograd on or off, and its seed where it is random."""
     torch._C._set_grad_enabled(call.with_grad)
     if call.random:
         torch.manual_seed(seed_of(seed, step, call.op if call.seeded < 0 else call.seeded))
@@ -82,7 +82,7 @@ class Replay:
 
 
 def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
-    """How every tensor lies in memory when a step runs, which it does once.
+    """The layout of every tensor in memory while a step runs, which it does once.
 
     That may differ from the recording: with other inputs, and where PyTorch's kernels without data
     do not know what the real ones give (the workspace of a fused LSTM).

@@ -55,13 +55,13 @@ class Joint:
 
 
 def no_numbers(step: int) -> Sequence[float]:
-    """What the host gives to a step that needs nothing of it."""
+    """The host's numbers for a step that needs none."""
     return ()
 
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """What one step calls, in order.
+    """The calls of one step, in order.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ class Tape:
 
     @property
     def n_values(self) -> int:
-        """How long a list of all slots' values is."""
+        """The length of a list of all slots' values."""
         return 1 + max((*self.slots, *self.numbers), default=-1)
 
 

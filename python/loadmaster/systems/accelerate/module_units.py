@@ -126,13 +126,13 @@ class _Tree:
             module.other.append(op)
 
     def is_of_optimizer(self, op: int) -> bool:
-        """Whether an op is the optimizer's, or a slot of it."""
+        """True if an op is the optimizer's, or a slot of it."""
         return self.graph.modules[op].startswith(_OPTIMIZER)
 
     # -- sets of ops ---------------------------------------------------------------------------
 
     def find(self, op: int) -> int:
-        """What stands for the set of an op."""
+        """The representative of the set of an op."""
         while self.parent[op] != op:
             self.parent[op] = self.parent[self.parent[op]]
             op = self.parent[op]
@@ -196,7 +196,7 @@ class _Tree:
             yield from self._below(child)
 
     def _is_divisible(self, path: str) -> bool:
-        """Whether a module's own code never joins what it is given with anything else."""
+        """True if a module's own code never joins its inputs with anything else."""
         own = self.modules[path].forward
         # Own ops that read each other are one piece of code.
         piece = {op: op for op in own}
@@ -221,7 +221,9 @@ class _Tree:
         )
 
     def _source(self, op: int, path: str) -> str | int | None:
-        """Where a module's code reads from: a module below it, or an op that is not in it."""
+        """The source that a module's code reads from: a module below it, or an op that is not in
+        it.
+        """
         if self.graph.stands_for[op] == INPUT:
             return self.inputs
         if self.graph.stands_for[op] == CONSTANT:
@@ -249,7 +251,7 @@ class _Tree:
                 self.join(op, near)
 
     def _join_parameters(self) -> None:
-        """What is stored is where it is read, unless it is handed down as an argument."""
+        """Joins each stored tensor with its readers, unless it is handed down as an argument."""
         runs_at = self.reduced.op_of[self.reduced.map]
         for op in range(self.graph.n_ops):
             if self.graph.stands_for[op] not in (PARAMETER, BUFFER) or self.of[op] is None:
@@ -266,7 +268,7 @@ class _Tree:
                 self.join(op, self.inputs)
 
     def _join_what_is_outside(self) -> None:
-        """What is outside of the model is with the last op that it reads, or else with a reader."""
+        """Joins each op outside of the model with the last op that it reads, or with a reader."""
         for op in self.order:
             if self.of[op] is None and self.reduced.runs[op]:
                 near = [a for a in self.reads.get(op, []) if not self.graph.placeholder[a]]

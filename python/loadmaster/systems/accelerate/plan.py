@@ -116,12 +116,12 @@ class _Placing:
 
     @cached_property
     def bytes(self) -> NDArray[np.float64]:
-        """What each unit holds at the peak of a run on one device, weights among it, [n]."""
+        """Bytes of each unit at the peak of a run on one device, weights among them, [n]."""
         return self.units.sums(charged(self.problem, "dynamic").astype(np.float64))
 
     @cached_property
     def may(self) -> NDArray[np.bool_]:
-        """Whether each unit may be on each device, [n, n_devices]."""
+        """Mask of the devices that each unit may be on, [n, n_devices]."""
         types = self.problem.allowed_types.astype(np.float64)
         forbidden = self.units.sums(1.0 - types) > 0
         return ~forbidden[:, self.problem.cluster.device_types]
@@ -261,7 +261,7 @@ class _Placing:
 
     @cached_property
     def streamable(self) -> NDArray[np.bool_]:
-        """Whether a hook loads every parameter of each unit where it is read, [n].
+        """Mask of the units of which a hook loads every parameter where it is read, [n].
 
         It does where a module that stays whole holds it, or one below that, and nothing outside of
         the module that holds it reads it.
@@ -367,7 +367,7 @@ class _Placing:
         )
 
     def _homes(self, units: Sequence[int], room: Sequence[int]) -> dict[int, int]:
-        """Where streamed units are stored: in the CPU's memory until that is full, then on disk."""
+        """Homes of streamed units: the CPU's memory until that is full, then the disk."""
         found, left = {}, list(room)
         for unit in units:
             size = int(self.size[self.parameters[unit]].sum())

@@ -90,7 +90,7 @@ def _key(family: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class _Map:
-    """What a device map says of a plan's modules, and what it cannot say.
+    """A device map of a plan's modules, and the reasons that stand in its way.
 
     Attributes
     ----------
@@ -164,7 +164,9 @@ class _Map:
             yield "all weights are streamed, so that the map names no GPU to run on"
 
     def _away(self, reads: list[tuple[int, int]]) -> Iterator[Reason]:
-        """What the model itself holds is on the main device, the first that the map has."""
+        """Tensors that the model itself holds away from the main device, the first that the map
+        has.
+        """
         modules = self.modules
         if len(modules.top.devices) < 2:
             return

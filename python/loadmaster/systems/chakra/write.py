@@ -196,7 +196,7 @@ class _Step:
         return dict(zip(tensors[held].tolist(), shows[held].tolist(), strict=True))
 
     def _data(self) -> None:
-        """What every op reads, made on its device or sent there."""
+        """Inputs of every op, made on its device or sent there."""
         graph, reduced = self.graph, self.reduced
         tensors = (graph.src if graph.tensor is None else graph.tensor).tolist()
         owners, readers = reduced.shows[graph.src].tolist(), graph.dst.tolist()

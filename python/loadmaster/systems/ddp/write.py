@@ -148,7 +148,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
 
 
 def _said(plan: Plan) -> Mapping[str, Any]:
-    """What the plan says of buckets, optimizer and batch norms."""
+    """The plan's buckets, optimizer and batch norms."""
     usual = {"bucket_cap_mb": USUAL, "optimizer": "replicated", "batch_norm": "local"}
     if any(label.startswith("all_reduce/statistics") for label in plan.program.graph.collectives):
         usual["batch_norm"] = "synchronised"
@@ -157,7 +157,7 @@ def _said(plan: Plan) -> Mapping[str, Any]:
 
 
 def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
-    """What else the head of the file says."""
+    """Further lines of the head of the file."""
     lines = []
     if NAME not in plan.program.graph.meta and n > 1:
         lines.append(

@@ -1,4 +1,5 @@
-"""What parallel styles of modules make of a forward pass: labels of ops, from those of parameters.
+"""Labels of a forward pass under parallel styles of modules: those of ops follow from those of
+parameters.
 
 ``torch.distributed.tensor.parallel`` cuts ``nn.Linear`` by its columns or rows and ``nn.Embedding``
 by its entries, has what lies between cut by tokens (*sequence parallel*), and turns one spec into
@@ -46,7 +47,7 @@ _ROUNDS = 40
 
 @dataclass(frozen=True)
 class Style:
-    """What a module is told.
+    """The style of a module.
 
     Attributes
     ----------
@@ -108,7 +109,7 @@ def alike(module: str) -> str:
 
 @dataclass
 class _Walk:
-    """What is known of the forward pass once it was walked over."""
+    """Facts on the forward pass once it was walked over."""
 
     specs: Mapping[int, int]
     sequence: bool
@@ -123,7 +124,7 @@ class _Walk:
     chosen: dict[int, int] | None = None
 
     def spec(self, parameter: int) -> int:
-        """How a parameter lies."""
+        """The spec of a parameter."""
         specs = self.specs if self.chosen is None else self.chosen
         return specs.get(parameter, REPLICATE)
 
@@ -224,13 +225,13 @@ class Forward:
         return self._gives(node, label)[0]
 
     def is_of(self, parameter: int, modules: Mapping[str, str]) -> bool:
-        """Whether a parameter is of one of some modules, or of one that is right inside of it."""
+        """True if a parameter is of one of some modules, or of one that is right inside of it."""
         module = self.module[parameter]
         parent = module.rpartition(".")[0]
         return module in modules or parent in modules
 
     def is_beside(self, parameter: int, modules: Mapping[str, str]) -> bool:
-        """Whether a parameter is of a module beside one of some modules."""
+        """True if a parameter is of a module beside one of some modules."""
         parent = self.module[parameter].rpartition(".")[0]
         return any(one.rpartition(".")[0] == parent for one in modules)
 
@@ -243,13 +244,13 @@ class Forward:
         return found
 
     def _roots(self, node: int) -> list[tuple[int, int]]:
-        """What a node reads: nodes, and which of their outputs."""
+        """Sources of a node's inputs: nodes, and which of their outputs."""
         a, rows = self.structure.arguments, self._rows[node]
         return list(zip(a.root[rows].tolist(), a.output[rows].tolist(), strict=True))
 
     def _of_weights(self) -> tuple[list[bool], dict[int, list[bool]]]:
-        """Whether each node is a weight: a parameter, or made of weights alone; and of nodes that
-        read any, which arguments are.
+        """Mask of the nodes that are weights: parameters, or made of weights alone; and of nodes
+        that read any, which arguments are.
         """
         is_weight, found = list(self._is_parameter), {}
         for node in self.nodes:
@@ -404,7 +405,7 @@ class Forward:
         return self._by_weights[key]
 
     def _is_layer(self, node: int) -> bool:
-        """Whether a module is a leaf of a kind that has styles, and this its only op but casts."""
+        """True if a module is a leaf of a kind that has styles, and this its only op but casts."""
         module = self.module[node]
         if (
             not module
@@ -452,7 +453,7 @@ class Forward:
         return self._as_given[key]
 
     def _is_plain(self, node: int, label: int) -> bool:
-        """Whether a part of the op needs no other part; or classes of a loss are shared."""
+        """True if a part of the op needs no other part; or classes of a loss are shared."""
         if label == 0:
             return True
         ways, way = self.structure.ways, self._way[node]
@@ -468,7 +469,7 @@ class Forward:
     def _telling(
         self, walk: _Walk, at: tuple[int, int], spec: int, want: int
     ) -> dict[str, str] | None:
-        """What the maker of a tensor is told, so that it lies as wanted; None: nothing can be."""
+        """The style of a tensor's producer that gives it the wanted spec; None: there is none."""
         node, output = at
         module = self.module[node]
         is_end = self._last.get(module) == node and output == 0 and node in walk.column
@@ -557,7 +558,7 @@ class Forward:
         return self._axis(node, walk.made[node, 0])
 
     def _meets_products(self, walk: _Walk, node: int) -> bool:
-        """Whether a tensor that was gathered is read by products alone: as a DTensor, its gradients
+        """True if a tensor that was gathered is read by products alone: as a DTensor, its gradients
         are then summed before they are scattered, once.
         """
         products = set(walk.products.values())
@@ -581,7 +582,7 @@ class Forward:
         return found
 
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
-        """Whether ops of a module read whole parameters and are cut."""
+        """True if ops of a module read whole parameters and are cut."""
         return any(walk.column[node] > 0 for node in self._with_parameters.get(module, ()))
 
     @cached_property
@@ -610,11 +611,11 @@ class Forward:
         return Style(kind, given, gives, self._parts(walk, module, node, kind))
 
     def _is_cut(self, walk: _Walk, at: tuple[int, int]) -> bool:
-        """Whether a tensor is cut, and not by tokens."""
+        """True if a tensor is cut, and not by tokens."""
         return walk.have.get(at, REPLICATE) >= 0 and at not in walk.tokens
 
     def _parts(self, walk: _Walk, module: str, node: int, kind: str) -> int:
-        """How many products a product is, from the factor by which its weight is cut."""
+        """The number of products that a product is, from the factor by which its weight is cut."""
         found = 1
         is_look_up = "embedding" in self.kind[node]
         wanted = int((kind == ROWS) != is_look_up)

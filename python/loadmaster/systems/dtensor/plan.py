@@ -115,7 +115,7 @@ def place(
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a user may have said of the sizes of a mesh; None: all are tried."""
+    """Sizes of a mesh that a user may have asked for; None: all are tried."""
 
     replicate: int | None = None
     shard: int | None = None
@@ -168,7 +168,7 @@ def _styled(
 
 @dataclass(frozen=True)
 class Way:
-    """What is open once a mesh is chosen.
+    """Choices that are open once a mesh is chosen.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
 
 
 def _group(module: str) -> str:
-    """What is cut together: modules beside each other, in all layers; alone at the top."""
+    """Modules that are cut together: those beside each other, in all layers; alone at the top."""
     parent = module.rpartition(".")[0]
     return alike(parent) if "*" in alike(parent) else alike(module)
 
@@ -305,7 +305,7 @@ def expressible(forward: Forward, specs: dict[int, int]) -> tuple[dict[int, int]
 
 
 def by_tokens(forward: Forward, specs: dict[int, int]) -> bool:
-    """Whether styles can say that what lies between the products is cut by tokens."""
+    """True if styles can say that tensors between the products are cut by tokens."""
     if not specs:
         return False
     styled = forward.styled(specs, sequence=True)
@@ -313,7 +313,7 @@ def by_tokens(forward: Forward, specs: dict[int, int]) -> bool:
 
 
 def pinned(forward: Forward, specs: dict[int, int], sequence: bool) -> Mask:
-    """Which labels each node may have: of the forward pass one; of others those that take weights
+    """Labels that each node may have: of the forward pass one; of others those that take weights
     where they lie, and that make gradients as they are wanted, or as parts of sums.
     """
     structure = forward.structure

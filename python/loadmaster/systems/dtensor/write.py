@@ -132,8 +132,8 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
 
 
 def axes_by_role(layout: Layout) -> list[str]:
-    """What each axis of a layout is called here: that of the batch, if most ops are cut by it; two
-    of these, if parameters are whole on the outer and in parts on the inner one.
+    """The name of each axis of a layout: that of the batch, if most ops are cut by it; two of
+    these, if parameters are whole on the outer and in parts on the inner one.
     """
     found = [
         DATA if 2 * is_batch[some].sum() >= some.sum() else MODEL
@@ -147,7 +147,9 @@ def axes_by_role(layout: Layout) -> list[str]:
 
 
 def _cut(layout: Layout) -> NDArray[np.bool_]:
-    """Which ops are cut on each axis, bool [n_axes, n_ops]; what only adds gradients up is not."""
+    """Mask of the ops that are cut on each axis, bool [n_axes, n_ops]; ops that only add gradients
+    up are not.
+    """
     graph = layout.graph
     runs = ~(graph.view | graph.placeholder | graph.updates | only_gradients(graph, graph.roles))
     found: NDArray[np.bool_] = (layout.labels > 0) & runs
@@ -155,14 +157,14 @@ def _cut(layout: Layout) -> NDArray[np.bool_]:
 
 
 def _passes_sums_on(layout: Layout, axis: int, op: int) -> bool:
-    """Whether an op makes sums of partial sums on an axis: what has no batch left does."""
+    """True if an op makes sums of partial sums on an axis: ops without a batch do."""
     first = layout.dimensions.first
     reads = layout.wanted[axis, first[op] : first[op + 1]] == PARTIAL
     return bool(reads.any()) and layout.made[axis, layout.first_output[op]] == PARTIAL
 
 
 class _Said:
-    """What is written of a plan, read off its labels."""
+    """The contents of the file, read off a plan's labels."""
 
     def __init__(self, plan: Plan, root: str) -> None:
         layout, staged = plan.layout, plan.recipe is not None and plan.recipe.micro is not None
@@ -188,7 +190,7 @@ class _Said:
             raise refusal(plan, "dtensor", reasons)
 
     def _spec(self, axis: int, node: int) -> int:
-        """How a parameter lies on an axis."""
+        """The spec of a parameter on an axis."""
         label = int(self.labels[axis, self.structure.op[node]])
         return label - 1 if label > 0 else FLAT if label == FLAT else REPLICATE
 
@@ -225,7 +227,9 @@ class _Said:
         return found
 
     def _data_reasons(self, axis: int) -> Iterator[Reason]:
-        """What is otherwise than by the batch, with state as parameters lie."""
+        """Reasons against an axis of the batch: ops that are cut otherwise, and state that does not
+        lie as parameters do.
+        """
         layout, names = self.layout, self.graph.names
         cut = np.flatnonzero(_cut(layout)[axis] & ~layout.is_batch[axis]).tolist()
         others = [op for op in cut if not _passes_sums_on(layout, axis, op)]
@@ -289,11 +293,11 @@ class _Said:
 
     @property
     def are_whole(self) -> bool:
-        """Whether the batch is shared, and no axis that shares it has parameters in parts."""
+        """True if the batch is shared, and no axis that shares it has parameters in parts."""
         return bool(self.of_batch) and not any(map(self._is_flat, self.of_batch))
 
     def _is_flat(self, axis: int) -> bool:
-        """Whether parameters lie in parts on an axis."""
+        """True if parameters lie in parts on an axis."""
         nodes = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
         return any(self._spec(axis, n) == FLAT for n in nodes)
 
@@ -333,7 +337,7 @@ class _Said:
         return "\n".join([*lines, '"""', ""])
 
     def _rows(self, said: Callable[[Style], str]) -> list[tuple[str, str]]:
-        """What is said of styles, a line per module or per modules that are alike; no empty one."""
+        """Lines of styles, one per module or per modules that are alike; no empty one."""
         rows = {m: row for m, style in self.styled.styles.items() if (row := said(style))}
         by_pattern: dict[str, set[str]] = {}
         for module, row in rows.items():
@@ -394,7 +398,7 @@ class _Said:
         return list(found)
 
     def shards(self) -> dict[str, Any]:
-        """Which part of each parameter each place of the mesh has."""
+        """The part of each parameter that each place of the mesh has."""
         parameters = {}
         for node in np.flatnonzero(self.structure.stands_for == PARAMETER).tolist():
             op = int(self.structure.op[node])
@@ -426,7 +430,7 @@ class _Said:
 
 
 def _style(style: Style) -> str:
-    """What a module is told, in Python."""
+    """The style of a module, in Python."""
     given, gives = _placement(style.given), _placement(style.gives)
     if style.kind == OUTPUT:
         return ""
@@ -439,7 +443,7 @@ def _style(style: Style) -> str:
 
 
 def _output(style: Style) -> str:
-    """What becomes of what a module gives, in Python; "": nothing."""
+    """The treatment of a module's output, in Python; "": none."""
     if style.kind not in (SEQUENCE, OUTPUT) or style.given == style.gives:
         return ""
     given, gives = _placement(style.given), _placement(style.gives)

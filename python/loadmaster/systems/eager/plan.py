@@ -70,7 +70,7 @@ def _priced(problem: Problem, cluster: Cluster) -> Problem:
 
 
 def _semantics(system: str, launches: str) -> Semantics:
-    """What both have in common, and what each has of its own."""
+    """Semantics that both have in common, with those that each has of its own."""
     return Semantics(
         system=system,
         models="any model",

@@ -145,7 +145,7 @@ def fx_split(plan: Plan, module: Any, *, names: Mapping[str, str] | None = None)
 
 
 def send(value: Any, device: str) -> Any:
-    """What a segment is given, on its device: tensors are moved, anything else is passed on."""
+    """Inputs of a segment, on its device: tensors are moved, anything else is passed on."""
     return value.to(device) if hasattr(value, "to") else value
 
 

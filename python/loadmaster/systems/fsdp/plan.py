@@ -154,7 +154,7 @@ def planned(
 def _ways(
     devices: Sequence[int], levels: Sequence[Sequence[str]], size: int | None, reshard: bool | None
 ) -> Iterator[_Way]:
-    """What is tried on some devices: one axis and two, kept or gathered again; then the same with
+    """Layouts to try on some devices: one axis and two, kept or gathered again; then the same with
     more recomputed.
     """
     n = len(devices)
@@ -181,7 +181,7 @@ def _layout(
     labels: NDArray[np.int32],
     units: Sequence[str],
 ) -> Layout:
-    """What lies where, on a mesh of one axis or of two: parameters in parts on the last."""
+    """The layout on a mesh of one axis or of two: parameters in parts on the last."""
     graph, names = problem.model, (REPLICAS, PARTS)[-len(way.sizes) :]
     mesh = Mesh.of(
         dict(zip(names, way.sizes, strict=True)),

@@ -161,7 +161,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
 
 
 def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
-    """Which part of each parameter is on which process.
+    """The part of each parameter that each process has.
 
     Returns
     -------
@@ -256,7 +256,7 @@ def _table(rows: Mapping[str, bool] | Sequence[str]) -> str:
 
 
 def _more(plan: Plan) -> Iterator[str]:
-    """What FSDP2 does otherwise than the recipe says."""
+    """Lines on what FSDP2 does otherwise than the recipe."""
     assert plan.recipe is not None
     if not plan.recipe.units:
         yield (

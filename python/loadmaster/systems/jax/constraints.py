@@ -1,4 +1,4 @@
-"""Where XLA's partitioner would not follow a plan by itself, and a constraint has to say it.
+"""Constraints on arrays where XLA's partitioner would not follow a plan by itself.
 
 Ops follow the arrays that they read: the label is taken that wants these as they lie. Sums over
 devices are done where they are made. Where labels want arrays of different axes, or a plan has
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 
 def columns_of(structure: Structure, labels: NDArray[np.int32]) -> Ints:
-    """Which of its labels each node has, int64 [n_axes, n_nodes], from labels per axis and op."""
+    """The label of each node, int64 [n_axes, n_nodes], from labels per axis and op."""
     ways = structure.ways
     known = np.arange(ways.label.shape[1]) < ways.n_labels[structure.way][:, None]
     same = ways.label[structure.way] == labels[:, structure.op, None]
@@ -89,7 +89,7 @@ class _Walk:
         return specs == self._outputs(node, best) and not (is_torn and is_cut)
 
     def _made(self, root: int, output: int) -> int:
-        """How an array lies where it is read: parts of sums are summed by then."""
+        """The spec of an array where it is read: parts of sums are summed by then."""
         structure = self.structure
         row = structure.ways.first_output[structure.way[root]] + output
         spec = int(structure.ways.outputs[row, self.column[root]])

@@ -1,4 +1,4 @@
-"""What JAX's ``PartitionSpec`` says: which axes of a mesh cut each axis of an array, evenly.
+"""Meaning of JAX's ``PartitionSpec``: the axes of a mesh that cut each axis of an array, evenly.
 
 An array's axis is cut into runs of equal length. So where an axis is a product of factors, such as
 3 x heads x width of one fused weight, only the first factor can be cut.
@@ -43,7 +43,7 @@ def flat_axis(sizes: Sequence[int], k: int, taken: Mapping[int, int]) -> int | N
 
 
 def is_said(form: Form, label: int, k: int) -> bool:
-    """Whether all arrays of an op lie on an axis of ``k`` devices as a spec can say.
+    """True if a spec can say how all arrays of an op lie on an axis of ``k`` devices.
 
     What an update keeps flat is another matter (:func:`may_be_flat`).
     """
@@ -59,8 +59,8 @@ def is_said(form: Form, label: int, k: int) -> bool:
 
 
 def sayable(structure: Structure, k: int, devices: int) -> Mask:
-    """Which labels specs can say on an axis of ``k`` devices, of a mesh of so many: bool [n_nodes,
-    most labels].
+    """Mask of the labels that specs can say on an axis of ``k`` devices, of a mesh of so many: bool
+    [n_nodes, most labels].
     """
     ways, dimensions = structure.ways, structure.dimensions
     rows = np.zeros(ways.label.shape, dtype=bool)
@@ -74,7 +74,7 @@ def sayable(structure: Structure, k: int, devices: int) -> Mask:
 
 
 def may_be_flat(structure: Structure, devices: int) -> NDArray[np.bool_]:
-    """Whether each node is of an update whose parameters can be shared out on any axis of a mesh,
+    """Mask of the nodes of updates whose parameters can be shared out on any axis of a mesh,
     whatever cuts them on the others: bool [n_nodes].
     """
     updates, graph = structure.updates, structure.graph

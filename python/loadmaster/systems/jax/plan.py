@@ -161,7 +161,7 @@ def _masks(
 
 
 def _shares(space: Space, columns: NDArray[np.int64]) -> bool:
-    """Whether every axis cuts an input or a parameter: else its devices all do the same."""
+    """True if every axis cuts an input or a parameter: else its devices all do the same."""
     told = np.isin(space.structure.stands_for, (INPUT, PARAMETER))
     label = space.structure.ways.label[space.structure.way, columns]
     return bool((label[:, told] != 0).any(axis=1).all())

@@ -143,7 +143,7 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
 
 
 class _Said:
-    """What is written of a plan, read off its labels."""
+    """The contents of the file, read off a plan's labels."""
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
         self.plan, self.mesh, self.graph = plan, layout.mesh, plan.graph
@@ -179,7 +179,7 @@ class _Said:
             yield "arrays of these are in parts that no spec says", names
 
     def _flat_is_torn(self, node: int) -> bool:
-        """Whether a parameter or a slot of it has no axis to be shared out on."""
+        """True if a parameter or a slot of it has no axis to be shared out on."""
         return self.structure.stands_for[node] >= 0 and self._spec(node) is None
 
     # -- specs ------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class _Said:
         }
 
     def _unsaid(self) -> Iterator[str]:
-        """What the file leaves to XLA."""
+        """Choices that the file leaves to XLA."""
         yield "XLA joins ops and chooses collectives; the plan has the ops of the graph."
 
     @property
@@ -344,7 +344,7 @@ class _Said:
 
     @property
     def _is_donated(self) -> bool:
-        """Whether the step updates its state in place."""
+        """True if the step updates its state in place."""
         in_place = (self.graph.alias_of >= 0) & ~self.graph.view
         return bool(in_place.any())
 

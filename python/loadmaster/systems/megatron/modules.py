@@ -1,5 +1,5 @@
-"""What Megatron-LM can recompute of a layer: the modules of ``--recompute-modules``, seen from what
-the ops of a graph do.
+"""Modules of a layer that Megatron-LM can recompute, in the words of ``--recompute-modules``, found
+by what the ops of a graph do.
 
 ``core_attn`` is what lies between queries and keys and what attention gives: the products of these,
 and the softmax between them. Attention that is one op makes nothing else that is kept.
@@ -35,8 +35,9 @@ _PRODUCTS = ("mm", "matmul", "dot", "einsum")
 
 
 def lines_of_modules(structure: Structure, found: LayerList) -> dict[str, str]:
-    """What can be recomputed alone, in the words of ``--recompute-modules``, each with the line of
-    a recipe that says it; what the layers lack, or have in different forms, is left out.
+    """Modules that can be recomputed alone, in the words of ``--recompute-modules``, each with the
+    line of a recipe that says it. Modules that layers lack, or have in different forms, are left
+    out.
 
     O(V + E), and sorting.
     """
@@ -78,7 +79,7 @@ class _Layers:
 
     @property
     def core_attention(self) -> Ops:
-        """What lies between the product of queries and keys, with it, and that with values."""
+        """Ops from the product of queries and keys, with it, to that with values."""
         others = self._named(*_PRODUCTS) & ~self.weighted
         softmax = self._named("softmax")
         values = others & self._after(softmax)
@@ -111,13 +112,13 @@ class _Layers:
 
     @property
     def activations_of_experts(self) -> Ops:
-        """What lies between the products of experts."""
+        """Ops between the products of experts."""
         between = self._after(self.of_experts) & self._before(self.of_experts)
         return between & ~self.of_experts
 
     @property
     def has_experts(self) -> Ops:
-        """Whether the layer of an op has routed experts."""
+        """True if the layer of an op has routed experts."""
         of = np.unique(self.layer[self.of_experts])
         return np.isin(self.layer, of)
 
@@ -146,11 +147,11 @@ class _Layers:
         return list(zip(graph.src[at].tolist(), graph.dst[at].tolist(), strict=True))
 
     def _after(self, ops: Ops) -> Ops:
-        """What comes after some ops in their layer, in the forward pass."""
+        """Ops that come after some ops in their layer, in the forward pass."""
         return self._spread(ops, self._edges)
 
     def _before(self, ops: Ops) -> Ops:
-        """What comes before some ops in their layer."""
+        """Ops that come before some ops in their layer."""
         return self._spread(ops, [(dst, src) for src, dst in reversed(self._edges)])
 
     @staticmethod

@@ -192,7 +192,7 @@ def _of_experts(grids: Grids, asked: Asked) -> str:
 
 
 def _levels(grids: Grids, recompute: bool | str | None) -> tuple[Again, ...]:
-    """What may be recomputed, the least first."""
+    """Levels of recomputation, the least first."""
     if recompute is False:
         return (NOTHING,)
     if recompute is True or recompute == FULL:

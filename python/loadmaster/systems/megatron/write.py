@@ -137,7 +137,7 @@ def _batches(plan: Plan, grid: Grid) -> Iterator[str]:
 
 
 def _optimizer(plan: Plan, grid: Grid) -> Iterator[str]:
-    """How replicas sum gradients, and update."""
+    """Flags of the sum of gradients over replicas, and of the update."""
     if grid.dp == 1:
         return
     yield "--overlap-grad-reduce"
@@ -172,7 +172,7 @@ def _recomputed(grid: Grid, reasons: list[Reason]) -> list[str]:
 
 
 def _more(plan: Plan, grid: Grid) -> Iterator[str]:
-    """What Megatron-LM does otherwise than the plan says."""
+    """Lines on what Megatron-LM does otherwise than the plan."""
     if grid.dp > 1:
         yield (
             "The plan sums gradients in the precision of the graph; --grad-reduce-in-bf16, or not, "

@@ -203,7 +203,7 @@ class PlacedModel:
 
 
 def _is_whole(info: Any) -> bool:
-    """Whether a value's type has all that ONNX asks for."""
+    """True if a value's type has all that ONNX asks for."""
     kind = info.type.WhichOneof("value")
     return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
 

@@ -142,7 +142,7 @@ class ModuleSpace(Space):
 
     @property
     def trains(self) -> bool:
-        """Whether there is a backward pass."""
+        """True if there is a backward pass."""
         return "b" in self.problem.model.phases
 
     @cached_property
@@ -169,7 +169,7 @@ class ModuleSpace(Space):
         return ()
 
     def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
-        """Whether PyTorch takes the numbers, and can send what stages read."""
+        """True if PyTorch takes the numbers, and can send the tensors that stages read."""
         if schedule == "1f1b" and m < p:
             return False
         if schedule in ("interleaved-1f1b", "zero-bubble") and m % max(1, m // p):

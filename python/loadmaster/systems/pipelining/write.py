@@ -249,7 +249,7 @@ class _Staged:
         return (np.flatnonzero(np.diff(self.of_place)) + 1).tolist()
 
     def in_the_way(self) -> Iterator[Reason]:
-        """What PyTorch cannot run."""
+        """Reasons why PyTorch cannot run the plan."""
         names = self.plan.graph.names
         if self.schedule not in SCHEDULES:
             yield f"its schedule is one of its own, and PyTorch has {', '.join(SCHEDULES)}"

@@ -24,7 +24,8 @@ _SAME = 1e-9
 
 
 def saga(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """What the plan is for, as a ``ProblemInstance`` of SAGA 2: tasks, dependencies, nodes, links.
+    """The plan's graph and cluster, as a ``ProblemInstance`` of SAGA 2: tasks, dependencies, nodes,
+    links.
 
     A file that was read from SAGA is written with the numbers that it had. SAGA has one speed per
     node: a task takes cost / speed. It has no memory, no latency and no contention. Equal latencies
@@ -262,7 +263,7 @@ def _add_ends(tasks: list[tuple[str, float]], pairs: list[tuple[str, str, float]
 
 
 def _mapping(plan: Plan, graph: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What runs on each node, by start. SAGA's own first and last tasks run on the first one."""
+    """Tasks of each node, by start. SAGA's own first and last tasks run on the first one."""
     seen, ops, names = plan.schedule, plan.problem.reduced.op_of, _names(plan)
     devices = [device.name for device in plan.cluster.devices]
     found: dict[str, list[dict[str, Any]]] = {device: [] for device in devices}

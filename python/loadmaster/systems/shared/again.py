@@ -1,4 +1,4 @@
-"""How much of the layers is recomputed: levels, from nothing to all of each layer.
+"""Levels of recomputation of the layers, from nothing to all of each layer.
 
 A level is lines of a recipe (:mod:`loadmaster.model.made_anew`), with what it costs and spares.
 What a system can recompute of a layer is its own: :mod:`.megatron_modules` has Megatron-LM's.

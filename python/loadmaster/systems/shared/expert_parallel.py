@@ -28,16 +28,16 @@ def shared(structure: Structure, state: Sequence[str] = ("whole",)) -> Mask:
 
 
 def products_of_experts(structure: Structure) -> NDArray[np.bool_]:
-    """Which nodes are products with the weights of routed experts, or make a gradient of these:
-    bool [n_nodes].
+    """Mask of the products with the weights of routed experts, and of those that make a gradient of
+    these: bool [n_nodes].
     """
     found: NDArray[np.bool_] = products(structure) & by_experts(structure).any(axis=1)
     return found
 
 
 def products_of_routers(structure: Structure) -> NDArray[np.bool_]:
-    """Which nodes are products with weights that score experts, or make a gradient of these: bool
-    [n_nodes].
+    """Mask of the products with weights that score experts, and of those that make a gradient of
+    these: bool [n_nodes].
     """
     scores = roles_only(structure, ("expert",), ()) & ~roles_only(structure, (), ())
     found: NDArray[np.bool_] = products(structure) & ~products_of_experts(structure)
@@ -67,7 +67,7 @@ def experts_apart(structure: Structure, state: Sequence[str] = ("whole",)) -> Ma
 
 
 def weights_of(structure: Structure, product: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which nodes are weights that some products read, or ops that update such: bool [n_nodes]."""
+    """Mask of the weights that some products read, and of ops that update such: bool [n_nodes]."""
     arguments, updates = structure.arguments, structure.updates
     weight = np.zeros(structure.n, dtype=bool)
     weight[arguments.root[product[arguments.reader]]] = True
@@ -89,6 +89,6 @@ def whole_experts(structure: Structure, state: Collection[str] = ()) -> Mask:
 
 
 def by_experts(structure: Structure) -> Mask:
-    """Which labels have devices share experts: bool [n_nodes, most labels]."""
+    """Mask of the labels by which devices share experts: bool [n_nodes, most labels]."""
     by: Mask = structure.ways.shares_experts[structure.way]
     return by

@@ -39,7 +39,7 @@ def figures(plan: Plan, more: Iterable[str] = ()) -> list[str]:
 
 
 def sentences(plan: Plan, more: Iterable[str] = ()) -> list[str]:
-    """What :func:`figures` has, a sentence or two each."""
+    """The figures of :func:`figures`, a sentence or two each."""
     gain = f"{plan.single / plan.makespan:.2f} x as fast as" if plan.single else "not possible on"
     peaks: dict[int, list[str]] = {}
     for device, peak in zip(plan.cluster.devices, plan.memory.peak.tolist(), strict=True):

@@ -51,7 +51,7 @@ def best_judged(
 
 
 def _beside(space: Space, best: Candidate, what: str, budget: Budget) -> tuple[str, ...]:
-    """What labels would gain that need not be said, on any mesh."""
+    """The gain of labels that need not be said, on any mesh."""
     rows = best_of(ranked(space, budget), 1)
     if not rows:
         return ()

@@ -63,7 +63,7 @@ def inside(found: LayerList) -> list[int]:
 
 
 def is_encoder(found: LayerList) -> bool:
-    """Whether tokens attend to those behind them in every layer, as far as the graph says."""
+    """True if tokens attend to later ones in every layer, as far as the graph says."""
     return is_two_way(found.cuts.graph, inside(found))
 
 

@@ -1,4 +1,4 @@
-"""How a plan divides the layers of a model, for systems that split a model by layers only."""
+"""Division of the layers of a model by a plan, for systems that split a model by layers only."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def options_of(plan: Plan, root: str | None, layers: str | None) -> tuple[str, s
 def layer_split(
     plan: Plan, root: str, layers: str | None, reasons: list[Reason]
 ) -> LayerSplit | None:
-    """How a plan of whole ops divides its model's layers; None: the reasons say why it does not.
+    """The division of layers by a plan of whole ops; None: the reasons say why there is none.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def layer_split(
 
 
 def stage_split(plan: Plan, found: LayerList, reasons: list[Reason]) -> LayerSplit | None:
-    """How the stages of a plan's recipe divide its model's layers; None: as above."""
+    """The division of layers by the stages of a plan's recipe; None: as above."""
     assert plan.recipe is not None
     where = plan.recipe.stage_of(plan.graph)
     called = [f"stage {stage}" for stage in range(int(where.max(initial=0)) + 1)]
@@ -92,7 +92,7 @@ def split_by(
     called: Sequence[str],
     reasons: list[Reason],
 ) -> LayerSplit | None:
-    """How layers are divided where every op is somewhere; None: as above."""
+    """The division of layers where every op is somewhere; None: as above."""
     graph = plan.graph
     devices: dict[int, dict[int, int]] = {number: {} for number in found.numbers}
     for op in np.flatnonzero(graph.reduced.runs).tolist():

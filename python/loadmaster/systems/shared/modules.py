@@ -48,7 +48,7 @@ class Module:
 
     @property
     def is_list(self) -> bool:
-        """Whether the module may be a mere list of modules, which has no ``forward``."""
+        """True if the module may be a mere list of modules, which has no ``forward``."""
         numbered = (child.rpartition(".")[2].isdecimal() for child in self.children)
         return bool(self.children) and not self.ops and not self.stored and all(numbered)
 
@@ -133,7 +133,7 @@ class Modules:
         return name.removeprefix(f"{self.root}.") if self.root else name
 
     def is_of_optimizer(self, op: int) -> bool:
-        """Whether an op is the optimizer's, or a slot of it."""
+        """True if an op is the optimizer's, or a slot of it."""
         return self.plan.graph.modules[op].startswith(_OPTIMIZER)
 
     def full(self, path: str) -> str:
@@ -141,11 +141,13 @@ class Modules:
         return ".".join(filter(None, (self.root, path)))
 
     def is_forward(self, op: int) -> bool:
-        """Whether an op is of the forward pass."""
+        """True if an op is of the forward pass."""
         return self.plan.graph.phases[op] in ("", "f")
 
     def passed(self, src: int, dst: int) -> bool:
-        """Whether a module reads what a module above it holds, and so was given it as argument."""
+        """True if a module reads a tensor that a module above it holds, and so was given it as
+        argument.
+        """
         holder, reader = self.of[src], self.of[dst]
         return holder != reader and f"{reader}.".startswith(f"{holder}." if holder else "")
 

@@ -1,4 +1,4 @@
-"""What the writers for other systems share: names of devices, and refusals.
+"""Parts that writers of systems share: names of devices, and refusals.
 
 The name of a device in another system follows from its family and its number
 (:mod:`loadmaster.model.families`). ``names`` overrides the name of a device.

@@ -22,5 +22,5 @@ def dtype_of(plan: Plan) -> str:
 
 
 def elements_in(plan: Plan, size: int) -> int:
-    """How many elements of the parameters' dtype so many bytes are."""
+    """The number of elements of the parameters' dtype in so many bytes."""
     return size // _BYTES.get(dtype_of(plan), 4)

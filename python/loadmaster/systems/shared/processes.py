@@ -77,7 +77,7 @@ def devices_of(plan: Plan) -> list[int]:
 
 
 def no_replicas(plan: Plan) -> Iterator[Reason]:
-    """What is in the way of a process per device that has equal work and a whole model."""
+    """Reasons against a process per device that has equal work and a whole model."""
     program, devices, names = plan.program, plan.running_devices, plan.cluster.devices
     if program.is_plain:
         used = sorted(set(devices[plan.problem.reduced.op_of].tolist()))

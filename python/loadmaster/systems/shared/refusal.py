@@ -1,4 +1,4 @@
-"""What is in the way of a plan to a target, in one message, and what plans for the target."""
+"""Reasons against writing a plan for a system, in one message, with the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What targets share that run a process per device, each on an equal share of the batch."""
+"""Parts that systems share which run a process per device, each on an equal share of the batch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_all_there(
 
 
 def is_hopeless(problem: Problem, best: Candidate, devices: Sequence[int]) -> bool:
-    """Whether the work of one replica alone takes longer than the best step."""
+    """True if the work of one replica alone takes longer than the best step."""
     types = np.array(problem.cluster.device_types)[list(devices)]
     work = problem.time[:, types].sum(axis=0).max() / len(devices)
     return bool(work >= best.verdict.step_time)

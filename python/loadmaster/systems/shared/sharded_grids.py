@@ -42,7 +42,9 @@ class ShardedGrids(Grids):
     word: str = "kept"
 
     def parts(self, dp: int) -> int:
-        """How many devices have a part each, of those that share the batch; 1: no such grid."""
+        """The number of devices that have a part each, of those that share the batch; 1: no such
+        grid.
+        """
         replicas = self.replicate or 1
         parts = self.shard or dp // replicas
         return parts if parts and dp % parts == dp % replicas == 0 else 1
@@ -71,7 +73,7 @@ class ShardedGrids(Grids):
         return weights_cut(space, Mesh.of(axes, names), self.found, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
-        """How ops are shared inside of a stage, with all state in parts."""
+        """The layout of ops inside of a stage, with all state in parts."""
         ranked = self.labels(grid.tp, grid.dp)
         if ranked is None or self.space is None:
             return None

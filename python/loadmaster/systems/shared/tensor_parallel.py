@@ -38,7 +38,7 @@ Experts: TypeAlias = Literal["cut", "apart"]
 
 
 def divides(dimensions: Dimensions, k: int) -> bool:
-    """Whether heads, or the groups that share keys, go into ``k`` equal parts wherever ops have
+    """True if heads, or the groups that share keys, go into ``k`` equal parts wherever ops have
     them; and there are some.
     """
     sizes = [{cut.size for cut in form.cuts if cut.role == "head"} for form in dimensions.forms]

@@ -23,7 +23,7 @@ REPLICAS, PARTS = "replicate", "shard"
 
 
 def tensor_parts(mesh: Mesh) -> int:
-    """How many parts the inner axis of a mesh cuts tensors into.
+    """The number of parts that the inner axis of a mesh cuts tensors into.
 
     >>> tensor_parts(Mesh.of({"dp": 2, "tp": 4})), tensor_parts(Mesh.of({"dp": 2}))
     (4, 1)

@@ -11,7 +11,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto import auto
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.lists import heft
-from loadmaster.strategies.simple import expert, single
+from loadmaster.strategies.simple import layers, single
 from loadmaster.systems.registry import refused
 
 
@@ -33,7 +33,7 @@ def whole_op_plans(
     problem: Problem, time_limit: float | None, progress: Progress | None
 ) -> Iterator[Candidate]:
     """One device, ranges of layers, HEFT, and the search; those that fit."""
-    for method in (single.place, expert.place, heft.place):
+    for method in (single.place, layers.place, heft.place):
         with suppress(InfeasibleError):
             yield method(problem)
     with suppress(InfeasibleError):

@@ -1,4 +1,4 @@
-"""What torchtitan makes anew of layers: all of each, or by its selective checkpointing.
+"""Recomputation of layers by torchtitan: all of each, or by its selective checkpointing.
 
 ``SelectiveAC`` of torchtitan 0.3 keeps what products, attention and choices of experts give, but
 for every second product with a weight that has no bias; all else of a layer is made anew. It counts
@@ -68,7 +68,7 @@ def selected(graph: OpGraph, found: LayerList) -> str | None:
 
 
 def level_of(graph: OpGraph, found: LayerList, lines: Iterable[str]) -> Level | None:
-    """How much lines of a recipe make anew; None: neither of what torchtitan does.
+    """The level of recomputation that lines of a recipe say; None: none that torchtitan has.
 
     >>> import loadmaster as lm
     >>> graph = lm.read("example:gpt3-330m")

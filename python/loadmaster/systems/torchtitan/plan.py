@@ -162,8 +162,8 @@ def _in_grids(
 
 
 def _gains_nothing(grids: Grids, searched: Sequence[Candidate | None], schedule: str) -> bool:
-    """Whether others like these were found already that need no such grids: what is gathered again
-    holds less, where all fits with nothing recomputed; and a V shortens a pipeline.
+    """True if others like these were found already that need no such grids: to gather again holds
+    less, where all fits with nothing recomputed; and a V shortens a pipeline.
     """
     if isinstance(grids, ShardedGrids) and grids.word == "again" and searched:
         last = searched[-1]
@@ -209,7 +209,7 @@ def _grids(
 def _levels(
     problem: Problem, found: LayerList, recompute: bool | str | None
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """What may be recomputed, the least first: in words, and by lines of a recipe."""
+    """Levels of recomputation, the least first: in words, and by lines of a recipe."""
     if not isinstance(recompute, bool | None):
         checks.one_of("recompute", recompute, (SELECTIVE,))
     line = selected(problem.model, found) if recompute in (None, SELECTIVE) else None

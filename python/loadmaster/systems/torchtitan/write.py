@@ -162,7 +162,7 @@ def _in_the_way(
 
 
 def _parallelism(plan: Plan, sizes: dict[str, int], found: LayerList) -> dict[str, Any]:
-    """What differs from one device that does all, under the names of ParallelismConfig."""
+    """Settings that differ from one device that does all, under the names of ParallelismConfig."""
     recipe, graph = plan.recipe, plan.graph
     said: dict[str, Any] = {
         "data_parallel_replicate_degree": sizes["dp_replicate"],

@@ -126,7 +126,7 @@ def _candidates(
     pp: int | None,
     experts: list[Experts],
 ) -> Iterator[Candidate]:
-    """What is judged: of each size of a stage, each number of stages."""
+    """Candidates to judge: of each size of a stage, each number of stages."""
     sizes = [1 << i for i in range(len(gpus).bit_length())]
     for k in sizes if tp is None else [tp]:
         if k > len(gpus):

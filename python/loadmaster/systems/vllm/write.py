@@ -117,7 +117,7 @@ def _in_the_way(plan: Plan, grid: Grid) -> Iterator[Reason]:
 
 
 def _more() -> Iterator[str]:
-    """What vLLM does otherwise than the plan says."""
+    """Lines on what vLLM does otherwise than the plan."""
     yield (
         "The step is one pass over the prompts of the graph. The cache of keys and values is not "
         "in it."

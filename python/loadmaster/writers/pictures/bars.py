@@ -91,7 +91,7 @@ class Pixels:
 
     @cached_property
     def edges(self) -> Floats:
-        """Where columns begin, and where the last one ends, in seconds."""
+        """Begin of each column, and end of the last one, in seconds."""
         return np.linspace(0.0, self.span, self.columns + 1)
 
     def filled(self, start: Floats, finish: Floats) -> Floats:
@@ -116,7 +116,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is drawn of a row: begin and end in seconds, index into the palette, shade."""
+    """Bars of a row: begin and end in seconds, index into the palette, shade."""
 
     begin: Floats
     end: Floats

@@ -1,4 +1,4 @@
-"""What devices do to micro-batches, in blocks: many ops as one box of a pipeline's picture.
+"""Work of devices on micro-batches, in blocks: many ops as one box of a pipeline's picture.
 
 A block is a run of ops of one device, one micro-batch and one pass. It is parted where the device
 waits. Simulated and measured steps have blocks alike.
@@ -105,7 +105,9 @@ class Blocks:
 
 
 def _aside(plan: Plan, part: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which reduced ops keep no micro-batch alive: those on the side of their stage's passes."""
+    """Mask of the reduced ops that keep no micro-batch alive: those on the side of their stage's
+    passes.
+    """
     stage, program, reduced = stage_of(plan), plan.program, plan.problem.reduced
     if stage is None:
         return np.zeros(len(part), dtype=bool)
@@ -114,7 +116,7 @@ def _aside(plan: Plan, part: NDArray[np.int8]) -> NDArray[np.bool_]:
 
 
 def _chunks(plan: Plan, device: Ints) -> Ints:
-    """Which of its device's stages each reduced op is of. What is done once is of the first."""
+    """The stage that each reduced op is of, on its device. Work done once is of the first."""
     stage = stage_of(plan)
     if stage is None:
         return np.zeros(len(device), dtype=np.int64)

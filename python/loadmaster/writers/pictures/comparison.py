@@ -76,7 +76,7 @@ def draw(comparison: Comparison, path: str | os.PathLike[str], *, width: int = 1
 
 
 def _facts(plan: Plan, hidden: int, failures: dict[str, str]) -> str:
-    """What bars and lines are, and what is not drawn."""
+    """A legend in words: the meaning of bars and lines, and rows that are not drawn."""
     what = "period" if plan.objective.goal == "throughput" else "step time"
     said = [f"bar: {what}", "line across it: lower bound of plans of its kind"]
     if hidden:

@@ -1,4 +1,4 @@
-"""What the channels of a simulated step carry: the transfers, then the collectives, as columns.
+"""Messages on the channels of a simulated step: the transfers, then the collectives, as columns.
 
 A message is either. Message ``i`` is transfer ``i`` below :attr:`Messages.n_transfers`, and the
 collectives follow, for every picture of the step.

@@ -80,7 +80,7 @@ def draw(
 
 
 def is_pipeline(plan: Plan) -> bool:
-    """Whether a plan has more than one micro-batch."""
+    """True if a plan has more than one micro-batch."""
     return bool((plan.program.micro > 0).any())
 
 

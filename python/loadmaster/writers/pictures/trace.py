@@ -223,7 +223,7 @@ def _categories(plan: Plan, model: NDArray[np.int32]) -> list[str]:
 
 
 def _waits(plan: Plan, order: Ints, messages: Messages) -> list[str]:
-    """What kept each op from starting earlier, as a person would say it."""
+    """The cause that kept each op from starting earlier, as a person would say it."""
     waited = plan.schedule.waited
     names, op_of = plan.program.graph.names, plan.problem.reduced.op_of.tolist()
     message_of = messages.of_op[plan.problem.reduced.op_of].tolist()
@@ -256,7 +256,7 @@ def _message_events(plan: Plan, held: _Slices, what: Ints, messages: Messages) -
 
 
 def _copy_events(plan: Plan, messages: Messages) -> list[Event]:
-    """What devices copy out before it is sent, on the device that sends it."""
+    """Copies that devices make before they send, on the device that sends."""
     sent = plan.schedule.transfers
     which = np.flatnonzero(sent.copying > 0)
     order = which[np.lexsort((sent.copied[which], sent.src[which]))]
@@ -269,7 +269,7 @@ def _copy_events(plan: Plan, messages: Messages) -> list[Event]:
 
 
 def _share_events(plan: Plan, messages: Messages) -> list[Event]:
-    """What devices do of collectives before their member has arrived."""
+    """Parts that devices do of collectives before their member has arrived."""
     shares, graph = plan.schedule.timeline.shares, plan.program.graph
     device = plan.schedule.devices[shares.op].astype(np.int64)
     order = np.lexsort((shares.start, device))

@@ -1,4 +1,4 @@
-"""What was measured of a plan beside what was predicted: a picture of both, and tables."""
+"""Measured beside predicted: a picture of both steps, and tables."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def ratio_rows(measured: Measured) -> tuple[Cells, list[Cells]]:
 
 
 def cause_rows(found: Account) -> tuple[list[Cells], list[Cells]]:
-    """What the difference is made of: its parts, and its largest rows."""
+    """Causes of the difference: its parts, and its largest rows."""
     parts: list[Cells] = [(signed(seconds), words) for words, seconds in found.told()]
     rows: list[Cells] = [
         (

@@ -1,4 +1,4 @@
-"""What the chain of causes is made of: its links by kind of work and module, longest first."""
+"""The chain of causes, summed up: its links by kind of work and module, longest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report draws from: ops, messages and modules as packed columns, figures as data."""
+"""Data that a report draws from: ops, messages and modules as packed columns, figures as data."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _ops(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[s
 
 
 def _wait(plan: Plan, messages: Messages, reduced_op: int) -> tuple[str, int]:
-    """What an op's start waited for, as a word of :data:`WAITS`, and its index.
+    """The cause that an op's start waited for, as a word of :data:`WAITS`, and its index.
 
     A member of a collective stands for the collective.
     """

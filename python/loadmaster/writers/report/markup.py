@@ -1,4 +1,4 @@
-"""What a report is written in: HTML, and Plotly's figures as plain data."""
+"""Markup of a report: HTML, and Plotly's figures as plain data."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def bars(rows: Sequence[Bar], whole: float | None = None) -> str:
 
 
 def legend(colours: Mapping[str, str]) -> str:
-    """What colours mean."""
+    """Meanings of colours."""
     spans = (
         f'<span><i style="background:{colour}"></i>{text(name)}</span>'
         for name, colour in colours.items()

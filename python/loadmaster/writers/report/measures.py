@@ -80,7 +80,7 @@ def _share(name: str, busy: float, span: float, colour: str) -> Bar:
 
 
 def provenance(plan: Plan) -> list[Bar]:
-    """Where times come from, by share of the time."""
+    """Sources of times, by share of the time."""
     counts = np.bincount(plan.problem.costs.provenance, minlength=len(PROVENANCES)).tolist()
     return [
         Bar(word, share, f"{share:.1%}, {counted(counts[PROVENANCES.index(word)], 'op')}", OURS)

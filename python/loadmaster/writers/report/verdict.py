@@ -60,7 +60,7 @@ def _banner(plan: Plan) -> str:
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
-    """What a person wants to know first, as names and values."""
+    """Facts that a person wants to know first, as names and values."""
     rows = [
         *([] if plan.verdict.steady is None else stream_facts(plan)),
         ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
@@ -89,7 +89,7 @@ def _others(plan: Plan) -> list[tuple[str, str]]:
 
 
 def how(plan: Plan) -> list[tuple[str, str]]:
-    """How the plan was made, as names and values."""
+    """Facts on the making of the plan, as names and values."""
     options = ", ".join(f"{k}={v}" for k, v in plan.options.items())
     rows = [
         ("method", f"{plan.method}{f' ({options})' if options else ''}, seed {plan.seed}"),
@@ -115,7 +115,9 @@ def _one_device(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    """Whether it fits; of a run that did not measure its memory, whether it was predicted to."""
+    """Words on whether it fits; of a run that did not measure its memory, whether it was predicted
+    to.
+    """
     judged = plan.predicted if plan.memory.is_predicted else plan
     found = shortage(judged.schedule, plan.cluster, plan.program) or "fits"
     return f"{found}, as predicted" if plan.memory.is_predicted else found
