@@ -150,7 +150,7 @@ def test_a_plan_for_another_graph_or_cluster_is_refused(tmp_path, lenet):
         (b"3", "is not a plan"),
         (b'{"format": "opgraph", "version": 1}', "is not a plan"),
         (b'{"format": "loadmaster-plan"}', "plan version None"),
-        (b'{"format": "loadmaster-plan", "version": 3}', "version 3.*reads version 1 and 2"),
+        (b'{"format": "loadmaster-plan", "version": 4}', "version 4.*reads version 1, 2 and 3"),
         (b'{"format": "loadmaster-plan", "version": 1}', "is a damaged plan.*graph"),
         (b"\x1f\x8b\x08\x00", "damaged or truncated gzip"),
         (
@@ -437,49 +437,85 @@ def test_no_bound_of_whole_ops_is_held_against_parts():
     assert told[-1].lower_bound <= told[-1]
 
 
-# -- version 1 -------------------------------------------------------------------------------
+# -- versions 1 and 2 ------------------------------------------------------------------------
 
 FOLDER = Path(__file__).parent / "data"
 
 
+def document_of(name: str) -> dict:
+    return json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
+
+
 @pytest.mark.parametrize("name", ["heft", "data_parallel", "os_dpos"])
 def test_documents_of_version_1_are_read(name, tmp_path):
-    path = FOLDER / f"version_1_{name}.json.gz"
-    old = json.loads(gzip.decompress(path.read_bytes()))
+    old = document_of(f"version_1_{name}")
     assert old["version"] == 1
-    plan = lm.Plan.load(path)
+    plan = lm.Plan.load(FOLDER / f"version_1_{name}.json.gz")
     assert plan.makespan == old["makespan"]
     assert plan.running_devices.tolist() == plan.devices.tolist() == old["devices"]
-    assert plan.original_sha256 == old.get("original_sha256")
     assert [[s.op, s.dimension, s.n] for s in plan.splits] == old.get("splits", [])
     assert plan.explain(len(old["devices"]) - 1).device in str(plan.cluster.devices)
     assert not lm.check(plan).to_document()["verdicts"][0]["found"].startswith("short")
     plan.save(tmp_path / "p.json")
     new = json.loads((tmp_path / "p.json").read_text())
-    assert new["version"] == 2
+    assert new["version"] == 3
     again = lm.Plan.load(tmp_path / "p.json")
     check_same(plan, again)
-    assert (again.splits, again.original_sha256) == (plan.splits, plan.original_sha256)
+    assert (again.splits, again.constraints) == (plan.splits, plan.constraints)
 
 
-def test_a_plan_of_version_1_is_for_the_graph_that_was_transformed():
-    graph = lm.read("example:lenet")
-    plan = lm.Plan.load(FOLDER / "version_1_data_parallel.json.gz", graph)
-    assert plan.original_sha256 == graph.digest_without_args
+@pytest.mark.parametrize("name", ["version_1_data_parallel", "version_2_of_version_1"])
+def test_a_plan_of_version_1_is_for_the_graph_that_was_transformed(name):
+    graph, path = lm.read("example:lenet"), FOLDER / f"{name}.json.gz"
+    plan = lm.Plan.load(path, graph)
+    digest = graph.with_columns({"args": None}).digest
+    assert document_of(name)["original_sha256"] == digest
     served = lm.transforms.replicate(graph, 2, aggregation="parameter-server")
     assert plan.graph.digest == served.graph.digest
+    assert lm.Plan.load(path, plan.graph).makespan == plan.makespan
     assert "pin convolution_1=gpu1" in plan.explain("convolution_1@r0").constraint.replace("@*", "")
     assert lm.check(plan).ok
-    with pytest.raises(
-        InputError, match=rf"another graph: .*made from .*{graph.digest_without_args}, not"
-    ):
-        lm.Plan.load(FOLDER / "version_1_data_parallel.json.gz", GRAPH)
+    with pytest.raises(InputError, match=rf"another graph: .*made from .*{digest}, not"):
+        lm.Plan.load(path, GRAPH)
+
+
+@pytest.mark.parametrize("name", ["ddp", "pipeline", "sharded", "of_version_1"])
+def test_documents_of_version_2_are_read(name, tmp_path):
+    old = document_of(f"version_2_{name}")
+    assert old["version"] == 2
+    plan = lm.Plan.load(FOLDER / f"version_2_{name}.json.gz")
+    assert plan.makespan == old["makespan"]
+    assert plan.verdict.peak.tolist() == old["peak"]
+    assert plan.running_devices.tolist() == old["devices"]
+    assert plan.parallelism is None
+    assert plan.target == old.get("target")
+    assert plan.offers or not old["offers"]
+    plan.save(tmp_path / "p.json")
+    new = json.loads((tmp_path / "p.json").read_text())
+    same = {"method", "options", "space", "bounds", "offers", "left_out", "recipe", "program"}
+    assert {key: new.get(key) for key in same} == {key: old.get(key) for key in same}
+    check_same(plan, lm.Plan.load(tmp_path / "p.json"))
+
+
+def test_the_first_documents_of_version_2_said_less(tmp_path):
+    old = document_of("version_2_ddp")
+    for key in ("objective", "space", "bounds", "offers", "left_out"):
+        del old[key]
+    del old["program"]["batches"], old["program"]["columns"]["rank"]
+    plan = lm.Plan.load(write(tmp_path / "p.json", old))
+    assert plan.makespan == old["makespan"]
+    assert plan.program.rank.tolist() == [-1] * plan.program.graph.n_ops
+
+
+def test_the_digest_of_the_graph_of_version_1_is_a_text(tmp_path):
+    damaged = document_of("version_2_of_version_1") | {"original_sha256": 3}
+    with pytest.raises(InputError, match="original_sha256 is no text"):
+        lm.Plan.load(write(tmp_path / "p.json", damaged))
 
 
 def test_a_plan_for_the_users_graph_has_no_splits():
     plan = lm.place(GRAPH, CLUSTER, "celeritas")
     assert plan.splits == ()
-    assert plan.original_sha256 is None
     assert not {"splits", "original_sha256", "program"} & set(plan.to_document())
 
 
@@ -515,7 +551,10 @@ def _of_column(name, value):
             serves=[0] * len(document["program"]["columns"]["serves"])
         ),
         lambda document: document.pop("program"),
-        lambda document: document.update(original_sha256=3),
+        lambda document: document.update(parallelism=3),
+        lambda document: document.update(parallelism={"tp": 0}),
+        lambda document: document.update(parallelism={"gpus": 2}),
+        lambda document: document.pop("objective"),
     ],
 )
 def test_damaged_programs_are_input_errors(tmp_path, change):

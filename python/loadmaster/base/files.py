@@ -227,9 +227,10 @@ def check_format(
     if not isinstance(document, Mapping) or document.get("format") != name:
         raise InputError(f"{source} is not {what}: {_format_in_words(document, name)}")
     if document.get("version") not in (*older, version):
+        before = ", ".join(map(str, older))
         raise InputError(
             f"{source} has {name} version {document.get('version')!r}; "
-            f"this Loadmaster reads version {' and '.join(map(str, (*older, version)))}"
+            f"this Loadmaster reads version {f'{before} and ' if older else ''}{version}"
         )
 
 

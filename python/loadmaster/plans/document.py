@@ -1,9 +1,9 @@
-"""A plan as a JSON document: version 2 is written, versions 1 and 2 are read.
+"""A plan as a JSON document: version 3 is written, and older versions are read (:mod:`.older`).
 
 A document holds the graph, the cluster and the costs that the plan was made for, so that the plan
 can be explained and simulated on any machine. Hashes tell whether a plan is for another graph or
-cluster. Where the user's graph was transformed, version 2 holds both graphs, the program's columns,
-and the recipe if there is one. Version 1 held the transformed graph alone.
+cluster. Where the user's graph was transformed, the document holds both graphs, the program's
+columns, and the recipe if there is one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from loadmaster.judge.simulation import reduced_assignment
 from loadmaster.judge.streaming import MOST_IN_FLIGHT, judge
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.program import COLUMNS, ROLES, Program, Split
 from loadmaster.model.recipe import Recipe
+from loadmaster.plans import older
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.version_1 import constraints_of_version_1
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Best
 
 FORMAT = "loadmaster-plan"
-VERSION = 2
+VERSION = 3
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """A plan as the document of version 2."""
+    """A plan as the document of version 3."""
     program, problem, verdict = plan.program, plan.problem, plan.verdict
-    made_from = {"original_sha256": plan.original_sha256, "splits": _rows(plan.splits)}
     asked = plan.constraints.to_document()
     return {
         "format": FORMAT,
@@ -70,7 +70,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "planning_seconds": plan.planning_seconds,
         "estimate": plan.estimate,
         "graph_sha256": plan.graph.digest,
-        **(made_from if plan.original_sha256 is not None else {}),
+        **({"splits": _rows(plan.splits)} if program.is_plain and plan.splits else {}),
         **({} if plan.constraints.is_empty else {"constraints": asked}),
         "cluster_sha256": plan.cluster.digest,
         "policy": plan.policy,
@@ -81,6 +81,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "graph": plan.graph.to_document(),
         **({} if program.is_plain else {"program": _program_document(problem)}),
         **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
+        **({} if plan.parallelism is None else {"parallelism": plan.parallelism.to_document()}),
     }
 
 
@@ -122,8 +123,10 @@ def plan_of_document(
     InputError
         Not a plan, another version, damaged, or a plan for another graph or cluster.
     """
-    check_format(document, FORMAT, VERSION, "a plan", source, older=(1,))
+    check_format(document, FORMAT, VERSION, "a plan", source, older=older.VERSIONS)
     with malformed(f"{source} is a damaged plan"):
+        if document["version"] in older.VERSIONS:
+            document, graph = older.upgraded(document, source, graph)
         return _Reader(document, source).plan(graph, cluster)
 
 
@@ -146,12 +149,8 @@ class _Reader:
         document, expect = self.document, self.expect
         own_graph = OpGraph.from_document(document["graph"], self.source)
         own_cluster = Cluster.from_toml(document["cluster"], self.source, bare=True)
-        original = document.get("original_sha256")
-        expect(original is None or isinstance(original, str), "original_sha256 is no text")
         self._check_same("cluster", own_cluster, cluster, document["cluster_sha256"])
-        is_meant = graph is not None and (
-            own_graph.is_same(graph) or original in (graph.digest, graph.digest_without_args)
-        )
+        is_meant = graph is not None and own_graph.is_same(graph)
         self._check_same(
             "graph", own_graph, own_graph if is_meant else graph, document["graph_sha256"]
         )
@@ -186,9 +185,9 @@ class _Reader:
             **self._spaces(),
             notes=self._notes(document["notes"]),
             planning_seconds=checks.not_negative("planning_seconds", document["planning_seconds"]),
-            constraints=self._constraints(own_graph),
-            original_sha256=original,
+            constraints=self._constraints(),
             target=target,
+            parallelism=self._parallelism(),
         )
 
     def _check_same(
@@ -198,12 +197,7 @@ class _Reader:
         if own.digest != digest:
             raise InputError(f"{self.source} is damaged: its {what} does not match its hash")
         if wanted is not None and wanted.digest != digest:
-            original = self.document.get("original_sha256")
-            made = f", made from the one with hash {original}" if original else ""
-            made = made if what == "graph" else ""
-            raise InputError(
-                f"{self.source} is a plan for another {what}: {own!r}{made}, not {wanted!r}"
-            )
+            raise InputError(f"{self.source} is a plan for another {what}: {own!r}, not {wanted!r}")
 
     def _problem(self, graph: OpGraph, cluster: Cluster) -> Problem:
         document = self.document
@@ -218,8 +212,7 @@ class _Reader:
             program = replace(program, splits=self._splits(document["splits"]))
         if recipe is not None:
             program = replace(program, recipe=recipe)
-        # Documents from before there was another objective are of plans for a step.
-        goal = document.get("objective", "step")
+        goal = document["objective"]
         self.expect(goal in OBJECTIVES, f"objective is {goal!r}: wants one of {[*OBJECTIVES]}")
         made = Problem.make(
             program,
@@ -300,8 +293,6 @@ class _Reader:
             "role": (0, len(ROLES) - 1),
             "rank": (-1, most),
         }
-        # Documents from before there were meshes have no ranks.
-        columns = {"rank": [-1] * n, **columns}
         whole: dict[str, Any] = {
             name: self._column(name, columns[name], n, between).astype(
                 np.uint8 if name == "role" else np.int32
@@ -314,7 +305,7 @@ class _Reader:
             **whole,
             share=share,
             splits=self._splits(described["splits"]),
-            batches=checks.integer("batches", described.get("batches", 1)),
+            batches=checks.integer("batches", described["batches"]),
             notes=self._notes(described["notes"]),
         )
         served = np.bincount(program.origin[~program.own], minlength=source.n_ops)
@@ -346,12 +337,10 @@ class _Reader:
         return float(found)
 
     def _spaces(self) -> dict[str, Any]:
-        """What is said of spaces of plans; documents of before say nothing."""
-        if "space" not in self.document:
-            return {}
+        """What is said of spaces of plans."""
         space, bounds = self.document["space"], self.document["bounds"]
         offers = tuple(Best(*row) for row in self.document["offers"])
-        left_out = tuple((kind, why) for kind, why in self.document.get("left_out", ()))
+        left_out = tuple((kind, why) for kind, why in self.document["left_out"])
         self.expect(space in SPACES, f"space is {space!r}: wants one of {SPACES}")
         self.expect(
             isinstance(bounds, Mapping)
@@ -377,7 +366,11 @@ class _Reader:
         )
         return {"space": space, "bounds": dict(bounds), "offers": offers, "left_out": left_out}
 
-    def _constraints(self, graph: OpGraph) -> Constraints:
-        found = Constraints.from_document(self.document.get("constraints", {}), self.source)
-        is_version_1 = self.document["version"] == 1 and "original_sha256" in self.document
-        return constraints_of_version_1(found, graph) if is_version_1 else found
+    def _constraints(self) -> Constraints:
+        return Constraints.from_document(self.document.get("constraints", {}), self.source)
+
+    def _parallelism(self) -> Parallelism | None:
+        if "parallelism" not in self.document:
+            return None
+        with naming(f"{self.source} is damaged"):
+            return Parallelism.from_document(self.document["parallelism"])

@@ -30,6 +30,7 @@ from loadmaster.judge.streaming import judge
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.program import Program, Split
 from loadmaster.model.recipe import Recipe
 from loadmaster.rules.binding import Binding, bind
@@ -97,11 +98,11 @@ class Plan(Printed):
         Wall time it took to make.
     constraints : Constraints
         What it was made to obey. Capacities are the cluster's all the same.
-    original_sha256 : str or None
-        Of a plan read from a document of version 1 that was for a transformed graph: the digest of
-        the user's graph, which that document did not hold. :attr:`graph` is the transformed one.
     target : str or None
         The system that it was made for, by a name in :data:`loadmaster.systems.TARGETS`.
+    parallelism : Parallelism or None
+        How many devices share what of a step. None: no degrees say that, as where whole ops are
+        placed freely.
     observed : Simulation or None
         What was measured of it; None: it was simulated.
     """
@@ -120,8 +121,8 @@ class Plan(Printed):
     notes: tuple[str, ...] = ()
     planning_seconds: float = 0.0
     constraints: Constraints = field(default_factory=Constraints)
-    original_sha256: str | None = None
     target: str | None = None
+    parallelism: Parallelism | None = None
     observed: Simulation | None = field(default=None, repr=False)
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
+from loadmaster.model.parallelism import Parallelism
 
 #: What a plan says whose search was ended by Ctrl-C.
 INTERRUPTED = "interrupted: the best so far"
@@ -96,6 +97,8 @@ class Candidate:
         What each space had to offer, the best of each first, where several were searched.
     left_out : tuple of (str, str)
         Kinds of plans of which none is among the offers, each with why.
+    parallelism : Parallelism or None
+        How many devices share what of a step; None: no degrees say that.
     """
 
     problem: Problem
@@ -106,6 +109,7 @@ class Candidate:
     space: str = WHOLE_OPS
     offers: tuple[Best, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    parallelism: Parallelism | None = None
 
     @property
     def fits(self) -> bool:

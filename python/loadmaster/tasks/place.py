@@ -472,6 +472,7 @@ def _plan(
         notes=candidate.notes,
         planning_seconds=seconds,
         constraints=binding.constraints,
+        parallelism=candidate.parallelism,
     )
 
 

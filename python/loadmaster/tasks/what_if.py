@@ -319,6 +319,7 @@ def _best(own: Plan, whole: Problem, plans: Sequence[tuple[str, Plan]]) -> Plan:
             assignment=replace(assignment, estimate=own.estimate),
             verdict=verdict,
             notes=(note,),
+            parallelism=plan.parallelism,
         )
         best = problem.objective.better(best, rival)
     return best
