@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ import loadmaster as lm
 from loadmaster.cli import main
 from loadmaster.plans.considered import considered, kind_of, not_considered
 from loadmaster.plans.plan import Plan
-from loadmaster.strategies.candidate import KINDS
+from loadmaster.strategies.kinds import KINDS
 
 GRAPHS = ["lenet", "alexnet"]
 
@@ -91,6 +92,54 @@ def test_the_summary_opens_with_a_line_per_kind(plan):
         assert ("this plan" in line) == row.is_plan
     assert lines[len(rows)].startswith("Not considered: ")
     assert "`loadmaster advise`" in lines[len(rows)]
+
+
+def test_a_plan_of_replicas_has_one_kind_and_name_whatever_made_it():
+    """Copies of the graph, labels of the batch, and systems that share nothing else."""
+    graph, cluster = lm.read("example:vgg19"), "4xV100-NVLink"
+    by_batch = lm.Recipe({"x": 4}, {"x": {"**": "batch"}})
+    flat = replace(by_batch, shard_state={"**": "optimizer"})
+    parts = replace(by_batch, shard_state={"**": "parameters"})
+    made = {
+        "gradients all-reduced": [
+            lm.place(graph, cluster, "data-parallel"),
+            lm.place(graph, cluster, "recipe", recipe=by_batch),
+            lm.place(graph, cluster, target="ddp", replicas=4, optimizer="replicated"),
+        ],
+        "optimizer sharded flat": [
+            lm.place(graph, cluster, "data-parallel", aggregation="reduce-scatter"),
+            lm.place(graph, cluster, "recipe", recipe=flat),
+        ],
+        "parameters sharded": [
+            lm.place(graph, cluster, "recipe", recipe=parts),
+            lm.place(graph, cluster, target="fsdp", replicas=4, shard_size=4),
+        ],
+    }
+    for summing, plans in made.items():
+        for plan in plans:
+            (own,) = [row for row in considered(plan) if row.is_plan]
+            assert (own.kind, own.what) == ("replicas", f"4 replicas, {summing}")
+
+
+def test_work_that_every_device_does_whole_is_not_shared_by_the_batch():
+    graph = lm.read("example:vgg19")
+    table = {"**": "batch", "** aten.addmm.default": "whole"}
+    plan = lm.place(graph, "4xV100-NVLink", "recipe", recipe=lm.Recipe({"x": 4}, {"x": table}))
+    assert kind_of(plan) == "shards"
+    columns = {"** aten.addmm.default": "column"}
+    plan = lm.place(graph, "4xV100-NVLink", "recipe", recipe=lm.Recipe({"x": 4}, {"x": columns}))
+    assert kind_of(plan) == "shards"
+
+
+def test_auto_lists_replicas_once():
+    """Where the best labels share the batch alone, its row is that of replicas."""
+    plan = lm.place("example:inception-v3", "4xV100-PCIe")
+    rows = considered(plan)
+    (own,) = [row for row in rows if row.is_plan]
+    assert own.kind == kind_of(plan) == "replicas"
+    assert plan.recipe is not None
+    assert "shards" not in [row.kind for row in rows]
+    assert dict(plan.left_out)["shards"] == "none found that is faster"
 
 
 def test_one_method_says_its_own_kind_and_what_others_have():

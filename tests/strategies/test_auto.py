@@ -30,6 +30,7 @@ from loadmaster.strategies.auto.seeds import SEEDS, Seed, worth_trying
 from loadmaster.strategies.auto.tuning import TUNING
 from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.deciders import deciders
+from loadmaster.strategies.kinds import KINDS
 from loadmaster.strategies.lists import heft, noised
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.simple.assigned import on_allowed
@@ -537,9 +538,8 @@ def test_the_recipe_of_shards_is_written_down_where_they_are_the_best(
     monkeypatch.setattr(shards, "with_recipe", lambda *of: written.append(of) or write(*of))
     plan = lm.place(example("lenet"), lm.Cluster.preset(cluster))
     best = min(plan.offers, key=lambda one: one.seconds)
-    assert (
-        best.what.startswith("sharded") == is_sharded == (plan.recipe is not None) == bool(written)
-    )
+    assert (best.arguments == KINDS["shards"]) == is_sharded
+    assert is_sharded == (plan.recipe is not None) == bool(written)
 
 
 def test_where_nothing_fits_as_shards_whole_ops_are_placed(monkeypatch):

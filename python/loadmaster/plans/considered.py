@@ -10,7 +10,9 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import mesh_in_words
-from loadmaster.strategies.candidate import KINDS, Best, fullest
+from loadmaster.strategies import kinds
+from loadmaster.strategies.candidate import Best, fullest
+from loadmaster.strategies.kinds import KINDS
 from loadmaster.strategies.registry import DEFAULT
 
 #: What no method considers; systems have limits of their own.
@@ -117,27 +119,16 @@ def _row(plan: Plan, one: Best, *, is_plan: bool = False) -> Considered:
 
 
 def kind_of(plan: Plan) -> str:
-    """The kind of plans that a plan is of, one of :data:`loadmaster.strategies.candidate.KINDS`
-    unless it splits single ops, or takes batches in turn.
-    """
-    if plan.recipe is not None:
-        return "shards" if plan.recipe.micro is None else "pipelines"
-    program = plan.program
-    if program.batches > 1:
-        return "whole models in turn"
-    if int(program.replica.max(initial=-1)) > 0:
-        return "replicas"
-    if not program.is_plain:
-        return "split ops"
-    return "one device" if len(set(plan.running_devices.tolist())) == 1 else "whole ops"
+    """The kind of plans that a plan is of; see :func:`loadmaster.strategies.kinds.kind_of`."""
+    return kinds.kind_of(plan.program, len(set(plan.running_devices.tolist())))
 
 
 def in_words(plan: Plan) -> str:
     """A plan in a few words, by what it looks like."""
+    if kind_of(plan) == "replicas":
+        return kinds.replicas_in_words(plan.program)
     if plan.recipe is None:
-        replicas = int(plan.program.replica.max(initial=-1)) + 1
-        on = counted(len(set(plan.running_devices.tolist())), "device")
-        return counted(replicas, "replica") if replicas > 1 else f"on {on}"
+        return f"on {counted(len(set(plan.running_devices.tolist())), 'device')}"
     words = mesh_in_words(plan.recipe.mesh)
     micro = plan.recipe.micro
     if micro is None:

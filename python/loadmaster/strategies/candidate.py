@@ -11,23 +11,13 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.parallelism import Parallelism
+from loadmaster.strategies.kinds import KINDS, kind_of
 
 #: What a plan says whose search was ended by Ctrl-C.
 INTERRUPTED = "interrupted: the best so far"
 
 #: What a plan says whose search was ended by its time limit.
 OUT_OF_TIME = "out of time: the best so far"
-
-
-#: Kinds of plans that are judged beside each other, and the arguments of ``loadmaster place`` that
-#: make one of a kind.
-KINDS = {
-    "one device": "--method single",
-    "whole ops": "--split none",
-    "replicas": "--method data-parallel",
-    "shards": "--method sharded",
-    "pipelines": "--method pipeline",
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ class Best:
     seconds : float
         Its step time, or its period where the objective is throughput.
     kind : str
-        One of :data:`KINDS`, or what else it is; empty in plans of older versions.
+        One of :data:`.kinds.KINDS`, or what else it is; empty in plans of older versions.
     peak, memory : int or None
         Bytes at the peak, and the capacity, of the device that is fullest. None: not known.
     arguments : str
@@ -115,6 +105,11 @@ class Candidate:
     def fits(self) -> bool:
         """True if no device ever holds more than it can."""
         return self.verdict.fits
+
+    @property
+    def kind(self) -> str:
+        """The kind of plans that it is of."""
+        return kind_of(self.problem.program, len(set(self.assignment.devices.tolist())))
 
     @property
     def overfull(self) -> float:

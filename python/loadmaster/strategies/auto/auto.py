@@ -160,9 +160,11 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     try:
         for found, offer in _of_split_ops(run):
             is_best = best is None or objective.better(best, found) is found
-            offers = [one for one in offers if one.what != offer.what]
-            # The best of a space comes before the others of it.
-            offers.insert(0 if is_best else len(offers), offer)
+            # Of plans of one kind and name the best counts. That of a space comes first.
+            same = [one for one in offers if (one.kind, one.what) == (offer.kind, offer.what)]
+            if is_best or not same or offer.seconds < same[0].seconds:
+                offers = [one for one in offers if one not in same]
+                offers.insert(0 if is_best else len(offers), offer)
             if is_best:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = found
@@ -229,8 +231,8 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
 
 
 def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
-    """Plans with replicas and shards, each with what it offers: one of the same words is a better
-    one. The search goes on from the best of either that is near the best of all.
+    """Plans with replicas and shards, each with what it offers. The search goes on from the best of
+    either that is near the best of all.
     """
     may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning

@@ -8,7 +8,8 @@ from loadmaster.base.units import counted, format_bytes
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.replicas import can_be_replicated
 from loadmaster.strategies.auto.run import Run
-from loadmaster.strategies.candidate import KINDS, Best, Candidate
+from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import KINDS
 from loadmaster.strategies.pipelines.space import lacks
 from loadmaster.strategies.sharding.space import can_be_sharded
 

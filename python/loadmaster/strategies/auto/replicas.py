@@ -18,7 +18,8 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.auto.run import Run
-from loadmaster.strategies.candidate import KINDS, Best, Candidate
+from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import KINDS, replicas_in_words
 from loadmaster.strategies.simple import data_parallel
 from loadmaster.transforms.shares import batch_size
 
@@ -76,12 +77,9 @@ def _judged(
             continue
         if best is None or not objective.reaches(best.verdict, found.verdict.step_time / near):
             found = in_time_for_collectives(found)
-        k = int(found.problem.program.replica.max()) + 1
-        is_summed = found.problem.has_collectives or options is SERVERS[0]
-        summing = f", {words}" if is_summed else ""
         fewer = {"replicas": n} if n < problem.cluster.n_devices else {}
         arguments = _arguments({**options, **fewer})
-        yield found, Best.of("replicas", f"{k} replicas{summing}", found, arguments)
+        yield found, Best.of("replicas", replicas_in_words(found.problem.program), found, arguments)
         best = found if best is None else objective.better(best, found)
 
 

@@ -1,5 +1,7 @@
 """Sharded plans among those of ``auto``: the best labels of the best meshes, judged.
 
+Labels that share the batch alone are a plan of replicas, and named so.
+
 Their recipe takes as long as a judgement or two to write down, so the best plan of all has one, if
 it is sharded, and no other.
 """
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import KINDS, replicas_in_words
 from loadmaster.strategies.sharding.judging import with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.sharded import in_all_spaces
@@ -29,7 +32,7 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
             continue
         if not found.fits:
             words = f"shards on {labels.words}"
-            run.lack("shards", words, problem.cluster.shortfall(found.verdict.peak))
+            run.lack(found.kind, words, problem.cluster.shortfall(found.verdict.peak))
         elif best is None or problem.objective.better(best[0], found) is found:
             best = found, labels, of
     samples = batch_size(problem.model) or 0
@@ -38,8 +41,9 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
         return
     found, labels, space = best
     again = ", layers recomputed" if space.recompute else ""
-    offer = Best.of("shards", f"sharded on {labels.words}{again}", found)
-    program = found.problem.program
+    program, kind = found.problem.program, found.kind
+    words = replicas_in_words(program) if kind == "replicas" else f"sharded on {labels.words}"
+    offer = Best.of(kind, f"{words}{again}", found, KINDS["shards"])
     run.writes = lambda one: (
         with_recipe(space, labels, one) if one.problem.program is program else one
     )
