@@ -12,8 +12,9 @@ import loadmaster as lm
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem
 from loadmaster.milp.instance import instance_of
+from loadmaster.plans.comparison import comparison_table
 from loadmaster.plans.footprint import footprints
-from loadmaster.plans.summary import comparison_table, document, moved
+from loadmaster.plans.summary import document, moved
 
 
 @pytest.fixture(scope="module")

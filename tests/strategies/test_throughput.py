@@ -17,7 +17,8 @@ from loadmaster.judge.loads import Loads
 from loadmaster.judge.objective import THROUGHPUT
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
-from loadmaster.plans.summary import comparison_table, document
+from loadmaster.plans.comparison import comparison_table
+from loadmaster.plans.summary import document
 from loadmaster.strategies.pipelines.balance import Balance
 from loadmaster.strategies.pipelines.larger_batches import larger_batch
 from loadmaster.strategies.pipelines.throughput import balanced, dealt_out, staged

@@ -75,8 +75,9 @@ def _presets() -> Iterable[str]:
 
 
 def _examples() -> Iterable[str]:
-    from loadmaster.readers import INSTANCE, instances
+    from loadmaster.readers import instances
     from loadmaster.readers.examples import EXAMPLES
+    from loadmaster.readers.reading import INSTANCE
 
     listed = [f"{INSTANCE}{name}" for name in instances.names()]
     return [*(f"example:{name}" for name in EXAMPLES), *listed]

@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     from loadmaster.base.text import in_lines
     from loadmaster.judge.simulation import run
-    from loadmaster.plans.summary import simulation_document, simulation_lines, title
+    from loadmaster.plans.summary import simulation_document, simulation_lines
+    from loadmaster.plans.words import title
 
     plan = inputs.plan(arguments.plan, inputs.wanted_graph(arguments))
     if arguments.cluster:

@@ -9,9 +9,11 @@ from typing import Any
 from loadmaster.base.text import Printed, aligned, in_lines, shortened
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.plans.comparison import one_device
 from loadmaster.plans.considered import considered
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import document, estimated, no_placement, one_device, title
+from loadmaster.plans.summary import document, estimated
+from loadmaster.plans.words import no_placement, title
 from loadmaster.transforms.shares import batch_size
 
 _SPLITTING = "replicas, split ops, pipelines"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loadmaster.base.text import Printed
+from loadmaster.base.text import Printed, aligned, in_lines
+from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.streams import stream_cells
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,6 @@ class Comparison(Printed):
     failures: dict[str, str]
 
     def __str__(self) -> str:
-        from loadmaster.plans.summary import comparison_table
-
         return comparison_table(self)
 
     def __repr__(self) -> str:
@@ -33,3 +34,50 @@ class Comparison(Printed):
     def best_first(self) -> list[tuple[str, Plan]]:
         """Methods and their plans, the best first by what they were made for."""
         return sorted(self.plans.items(), key=lambda row: row[1].objective.rank(row[1].verdict))
+
+
+def one_device(plans: Iterable[Plan]) -> float | None:
+    """Seconds of the graph on one device, which plans side by side are held against.
+
+    None: no device holds it. Targets have prices of their own: a plan of a method says it, if there
+    is one.
+    """
+    first = min(plans, key=lambda plan: plan.target is not None, default=None)
+    return None if first is None else first.single
+
+
+def _step_cells(plan: Plan, single: float | None) -> tuple[str, str]:
+    """The step time, and how many times as fast that is as the graph on one device."""
+    ratio = f"{single / plan.makespan:.2f} x" if single and plan.makespan else "none fits"
+    return format_seconds(plan.makespan), ratio
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Methods side by side, fastest first, then those that found nothing.
+
+    "moved" is what transfers and collectives send between devices: an all-reduce of n bytes on k
+    devices sends 2 (k - 1) n in all.
+    """
+    is_stream = any(plan.verdict.steady is not None for plan in comparison.plans.values())
+    seen = ("period", "latency", "in flight") if is_stream else ("step time", "over one device")
+    single = None if is_stream else one_device(comparison.plans.values())
+    rows = [("method", *seen, "gap", "to", "moved", "largest peak", "planned in")]
+    for method, plan in comparison.best_first:
+        fullest = max(
+            zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
+            key=lambda pair: pair[0] / max(pair[1], 1),
+        )
+        rows.append(
+            (
+                method,
+                *(stream_cells(plan) if is_stream else _step_cells(plan, single)),
+                f"{plan.gap:.1%}",
+                f"bound of {plan.space}",
+                format_bytes(plan.schedule.bytes_moved),
+                f"{fullest[0] / max(fullest[1], 1):.0%}{'' if plan.fits else ' OVER'}",
+                format_seconds(plan.planning_seconds),
+            )
+        )
+    lines = aligned(rows)
+    lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
+    return in_lines(lines)

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.loads import Loads
+from loadmaster.plans.considered import head
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.words import title
 from loadmaster.transforms.shares import batch_size
 
 #: Devices that have a line of their own, at most.
@@ -53,9 +55,6 @@ def shortest(plan: Plan) -> str:
 
 def stream_lines(plan: Plan) -> list[str]:
     """The summary of a plan made for throughput, without its notes."""
-    from loadmaster.plans.considered import head
-    from loadmaster.plans.summary import title
-
     (_, period), _, _, (_, limit) = stream_facts(plan)
     return [
         f"{title(plan)} by {plan.made_by}: {period}, planned in "

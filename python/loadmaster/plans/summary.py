@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from loadmaster.base.text import aligned, in_lines
+from loadmaster.base.text import in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.problem import parallelism
 from loadmaster.judge.simulation import Simulation
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
-from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.considered import considered, head, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
-from loadmaster.plans.streams import stream_cells, stream_document, stream_lines
+from loadmaster.plans.streams import stream_document, stream_lines
+from loadmaster.plans.words import no_placement, title
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -26,11 +24,6 @@ WORTH_SPLITTING = 1.05
 #: Devices per line, and lines, of the summary.
 _PER_LINE = 4
 _DEVICE_LINES = 4
-
-
-def title(plan: Plan) -> str:
-    """``model on cluster``."""
-    return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
 
 
 def verdict(plan: Plan) -> str | None:
@@ -100,13 +93,6 @@ def shares_of_time(plan: Plan) -> str:
 def is_estimated(plan: Plan) -> bool:
     """Whether less than half of the time was measured, or given by the user."""
     return sum(plan.provenance.get(word, 0.0) for word in ("measured", "given")) < 0.5
-
-
-def no_placement(plan: Plan) -> str:
-    """What the plan's bound speaks of, in the words "no placement of whole ops" or "no plan"."""
-    if plan.space == WHOLE_OPS:
-        return "no placement of whole ops"
-    return "no plan, with ops whole, replicated or split,"
 
 
 def _what_happened(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
@@ -265,50 +251,3 @@ def document(plan: Plan) -> dict[str, Any]:
         "notes": list(plan.notes),
         "verdict": verdict(plan),
     }
-
-
-def one_device(plans: Iterable[Plan]) -> float | None:
-    """Seconds of the graph on one device, which plans side by side are held against.
-
-    None: no device holds it. Targets have prices of their own: a plan of a method says it, if there
-    is one.
-    """
-    first = min(plans, key=lambda plan: plan.target is not None, default=None)
-    return None if first is None else first.single
-
-
-def _step_cells(plan: Plan, single: float | None) -> tuple[str, str]:
-    """The step time, and how many times as fast that is as the graph on one device."""
-    ratio = f"{single / plan.makespan:.2f} x" if single and plan.makespan else "none fits"
-    return format_seconds(plan.makespan), ratio
-
-
-def comparison_table(comparison: Comparison) -> str:
-    """Methods side by side, fastest first, then those that found nothing.
-
-    "moved" is what transfers and collectives send between devices: an all-reduce of n bytes on k
-    devices sends 2 (k - 1) n in all.
-    """
-    is_stream = any(plan.verdict.steady is not None for plan in comparison.plans.values())
-    seen = ("period", "latency", "in flight") if is_stream else ("step time", "over one device")
-    single = None if is_stream else one_device(comparison.plans.values())
-    rows = [("method", *seen, "gap", "to", "moved", "largest peak", "planned in")]
-    for method, plan in comparison.best_first:
-        fullest = max(
-            zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
-            key=lambda pair: pair[0] / max(pair[1], 1),
-        )
-        rows.append(
-            (
-                method,
-                *(stream_cells(plan) if is_stream else _step_cells(plan, single)),
-                f"{plan.gap:.1%}",
-                f"bound of {plan.space}",
-                format_bytes(plan.schedule.bytes_moved),
-                f"{fullest[0] / max(fullest[1], 1):.0%}{'' if plan.fits else ' OVER'}",
-                format_seconds(plan.planning_seconds),
-            )
-        )
-    lines = aligned(rows)
-    lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
-    return in_lines(lines)

@@ -8,7 +8,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers import INSTANCE, read
+from loadmaster.readers.reading import INSTANCE, read
 
 #: What a graph may be given as: itself, a path, ``example:NAME`` or ``instance:NAME``.
 GraphLike = OpGraph | str | os.PathLike[str]

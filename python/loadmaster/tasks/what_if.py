@@ -31,7 +31,8 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.streams import busy_shares, rate_in_words
-from loadmaster.plans.summary import document, title
+from loadmaster.plans.summary import document
+from loadmaster.plans.words import title
 from loadmaster.rules.binding import bind
 from loadmaster.strategies.warm import NOWHERE, carried_over
 from loadmaster.systems.registry import target_of

@@ -22,14 +22,9 @@ from __future__ import annotations
 import os
 from fnmatch import fnmatchcase
 
-from loadmaster.base.errors import InputError
-from loadmaster.base.text import meant
-from loadmaster.readers.instances.instance import LISTED_BY, Instance
+from loadmaster.readers.instances.instance import Instance
 
 __all__ = ["Instance", "load", "names"]
-
-#: The sets, in the order in which they are listed.
-SETS = ("planted", "scheduling", "measured", "models")
 
 
 def names(pattern: str = "*", folder: str | os.PathLike[str] | None = None) -> list[str]:
@@ -57,11 +52,11 @@ def names(pattern: str = "*", folder: str | os.PathLike[str] | None = None) -> l
     if folder is not None:
         from loadmaster.readers.instances import folder as own
 
-        return [name for name in own.names(folder) if fnmatchcase(name, pattern)]
-    from loadmaster.readers.instances import models, planted, scheduling
+        every = own.names(folder)
+    else:
+        from loadmaster.readers.instances import builtin
 
-    listed = (planted.names(), scheduling.names(), models.measured_names(), models.names())
-    every = [f"{kind}/{name}" for kind, some in zip(SETS, listed, strict=True) for name in some]
+        every = builtin.names()
     return [name for name in every if fnmatchcase(name, pattern)]
 
 
@@ -90,10 +85,6 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Instance:
         from loadmaster.readers.instances import folder as own
 
         return own.load(name, folder)
-    from loadmaster.readers.instances import models, planted, scheduling
+    from loadmaster.readers.instances import builtin
 
-    loaders = (planted.load, scheduling.load, models.load_measured, models.load)
-    kind, slash, rest = name.partition("/")
-    if not slash or kind not in SETS:
-        raise InputError(f"no instance is named {name!r}{meant(name, names(), LISTED_BY)}")
-    return dict(zip(SETS, loaders, strict=True))[kind](rest)
+    return builtin.load(name)

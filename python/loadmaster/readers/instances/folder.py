@@ -15,11 +15,12 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import system_errors
 from loadmaster.base.text import meant
 from loadmaster.model.cluster import Cluster
-from loadmaster.readers import read, registry
+from loadmaster.readers import registry
 from loadmaster.readers.formats.saga import is_saga
 from loadmaster.readers.instances.instance import Instance
 from loadmaster.readers.instances.models import CLUSTERS
 from loadmaster.readers.planners import saga
+from loadmaster.readers.reading import read
 
 _CLUSTER = ".cluster.toml"
 

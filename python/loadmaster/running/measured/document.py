@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import metadata
@@ -11,7 +12,7 @@ import numpy as np
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, malformed
-from loadmaster.base.files import check_format, naming
+from loadmaster.base.files import check_format, limited_input, naming, parse_json, read_bytes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.document import plan_document, plan_of_document
@@ -21,6 +22,13 @@ FORMAT = "loadmaster-measured"
 VERSION = 1
 
 _COLUMNS = tuple(column.name for column in fields(Steps) if column.name != "peaks")
+
+
+def read_measured(path: str | os.PathLike[str], *, max_input: int | str | None = None) -> Measured:
+    """The measured run of a file; see :meth:`Measured.load`."""
+    with limited_input(max_input):
+        document = parse_json(read_bytes(path), path)
+    return measured_of_document(document, os.fspath(path))
 
 
 def is_measured(document: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.files import limited_input, parse_json, read_bytes, write_json
+from loadmaster.base.files import write_json
 from loadmaster.base.text import Printed
 from loadmaster.base.units import counted
 from loadmaster.judge.simulation import Memory, Simulation
@@ -386,11 +386,9 @@ class Measured(Printed):
         InputError
             Not a measured run, another version, damaged, or steps that are not those of its plan.
         """
-        from loadmaster.running.measured.document import measured_of_document
+        from loadmaster.running.measured.document import read_measured
 
-        with limited_input(max_input):
-            document = parse_json(read_bytes(path), path)
-        return measured_of_document(document, os.fspath(path))
+        return read_measured(path, max_input=max_input)
 
 
 def typical(seconds: Floats) -> Floats:

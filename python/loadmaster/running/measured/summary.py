@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
-from loadmaster.plans.summary import title
+from loadmaster.plans.words import title
 
 if TYPE_CHECKING:
     from loadmaster.running.measured.measured import Measured

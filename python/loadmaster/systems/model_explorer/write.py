@@ -14,7 +14,7 @@ from loadmaster.base.colours import colour
 from loadmaster.base.files import written
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import title
+from loadmaster.plans.words import title
 
 
 def model_explorer(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:

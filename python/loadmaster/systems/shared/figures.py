@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import no_placement, title
+from loadmaster.plans.words import no_placement, title
 
 #: Characters of a line.
 _WIDTH = 100

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, style, time_ticks, write
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_seconds
-from loadmaster.plans.comparison import Comparison
+from loadmaster.plans.comparison import Comparison, one_device
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import one_device, title
+from loadmaster.plans.words import title
 from loadmaster.writers.pictures.timeline import OVER
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from loadmaster.base.colours import colour
 from loadmaster.base.files import write_bytes
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import title
+from loadmaster.plans.words import title
 from loadmaster.writers.pictures.graph_files import dot_text, graphml_text
 
 

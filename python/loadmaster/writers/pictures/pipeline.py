@@ -16,7 +16,7 @@ from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, ink_on, style
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.summary import title as title_of
+from loadmaster.plans.words import title as title_of
 from loadmaster.writers.pictures.bars import Floats, Ints, Pixels, joined, merged
 from loadmaster.writers.pictures.blocks import WHAT, Blocks
 from loadmaster.writers.pictures.lanes import PHASES, SENT, TOGETHER

@@ -19,7 +19,7 @@ from loadmaster.base.units import counted
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.recipe_tables import BYTES, byte_rows, module_rows
-from loadmaster.plans.summary import title
+from loadmaster.plans.words import title
 from loadmaster.running.measured.measured import Measured
 from loadmaster.running.measured.summary import lead
 from loadmaster.writers.pictures.pipeline import is_pipeline

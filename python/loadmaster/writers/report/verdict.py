@@ -7,14 +7,8 @@ from loadmaster.plans.considered import considered, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
-from loadmaster.plans.summary import (
-    is_estimated,
-    moved,
-    no_placement,
-    shares_of_time,
-    shortage,
-    verdict,
-)
+from loadmaster.plans.summary import is_estimated, moved, shares_of_time, shortage, verdict
+from loadmaster.plans.words import no_placement
 from loadmaster.writers.report.markup import definitions, text
 
 #: The commands that take measured times in place of estimates.
