@@ -1,6 +1,6 @@
 """Lists cycles of imports in the package, those inside of functions counted.
 
-    python benches/imports.py [ROOT]
+    python benches/imports.py [ROOT] [--json]
 
 A file imports another where a statement of it does, at its head or inside of a function. An import
 for type checkers alone does not count. Nor does that of a one-line method of ``Plan``,
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,8 +114,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parents[1])
-    folder = parser.parse_args().root.resolve() / "python" / PACKAGE
-    graph = graph_of_imports(folder)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    graph = graph_of_imports(arguments.root.resolve() / "python" / PACKAGE)
+    if arguments.json:
+        print(json.dumps(cycles(graph)))
+        return
     for cycle in cycles(graph):
         print(f"{len(cycle)} files import each other:")
         for name in cycle:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from folders import BENCHES
 
 import loadmaster
 
@@ -107,6 +109,38 @@ def test_nobody_below_imports_from_the_face():
         or (isinstance(node, ast.Import) and any(a.name == "loadmaster" for a in node.names))
     ]
     assert [where for where in found if not where.startswith("__init__.py")] == []
+
+
+def cycles(folder: Path) -> list[list[str]]:
+    """The cycles of imports that the bench lists under the root of a repository."""
+    command = [sys.executable, str(BENCHES / "imports.py"), str(folder), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_no_modules_import_each_other():
+    """Imports inside of functions count, but for those of one-line methods of four types."""
+    assert cycles(BENCHES.parent) == []
+
+
+def test_a_cycle_is_seen_through_a_function_and_through_a_method_of_two_lines(tmp_path):
+    package = tmp_path / "python" / "loadmaster"
+    package.mkdir(parents=True)
+    hung = """
+class Plan:
+    def short(self):
+        from loadmaster.above import call
+
+        return call(self)
+"""
+    (package / "__init__.py").write_text("")
+    (package / "above.py").write_text("from loadmaster.plan import Plan\n")
+    (package / "plan.py").write_text(hung)
+    assert cycles(tmp_path) == []
+    longer = hung.replace("return call(self)", "made = call(self)\n        return made")
+    for text in (longer, "def call():\n    from loadmaster import above\n"):
+        (package / "plan.py").write_text(text)
+        assert cycles(tmp_path) == [["loadmaster.above", "loadmaster.plan"]]
 
 
 def test_numpy_is_most_of_the_cost():

@@ -14,7 +14,7 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, tried, v100_mesh
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
 from loadmaster.judge.problem import Problem
-from loadmaster.strategies.simple import layers, metis
+from loadmaster.strategies.simple import layer_ranges, layers, metis
 from loadmaster.strategies.simple import random as dice
 
 BASELINES = [layers, metis, dice]
@@ -176,7 +176,7 @@ def layered(modules: list[str], times: list[float] | None = None, **columns) -> 
 
 def layer_names(graph: lm.OpGraph, n_devices: int) -> list[str]:
     """Name of the layer of each op."""
-    found = layers.layers(problem_of(graph, ms_mesh(n_devices)))
+    found = layer_ranges.layers(problem_of(graph, ms_mesh(n_devices)))
     return [found.names[i] for i in found.layer]
 
 
@@ -238,11 +238,11 @@ def test_where_memory_binds_ranges_balance_that():
     problem = problem_of(graph, ms_mesh(2, memory=30))
     bytes_ = np.array([30, 30, 0, 0, 0, 0], dtype=np.uint64)
     layer = np.arange(6, dtype=np.int32)
-    devices = layers.ranges(problem, layer, bytes_, np.array([30, 30], dtype=np.uint64))
+    devices = layer_ranges.ranges(problem, layer, bytes_, np.array([30, 30], dtype=np.uint64))
     assert devices.tolist() == [0, 1, 1, 1, 1, 1]
-    roomy = layers.ranges(problem, layer, bytes_, np.array([90, 90], dtype=np.uint64))
+    roomy = layer_ranges.ranges(problem, layer, bytes_, np.array([90, 90], dtype=np.uint64))
     assert roomy.tolist() == [0, 0, 0, 0, 0, 1]
-    over = layers.ranges(problem, layer, bytes_, np.array([20, 20], dtype=np.uint64))
+    over = layer_ranges.ranges(problem, layer, bytes_, np.array([20, 20], dtype=np.uint64))
     assert over.tolist() == [0, 1, 1, 1, 1, 1], "as little over as can be"
 
 
@@ -267,7 +267,7 @@ def test_without_module_paths_ranges_follow_the_program_and_say_so():
 )
 def test_real_models_are_cut_between_layers(name, n_devices, stack):
     problem = problem_of(example(name), v100_mesh(n_devices))
-    found = layers.layers(problem)
+    found = layer_ranges.layers(problem)
     devices = layers.place(problem).assignment.devices
     wanted = [n for n in found.names if n == stack.format(n.rpartition(".")[2])]
     assert len(wanted) >= 24

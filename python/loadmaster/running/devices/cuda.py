@@ -28,7 +28,7 @@ from loadmaster.running.devices.wiring import Copied, Task, Wiring
 from loadmaster.running.measured.measured import Steps
 from loadmaster.running.tape.calls import Call, Values, runner
 from loadmaster.running.tape.replay import below_autograd, prepare, starting
-from loadmaster.running.tape.tape import Slot
+from loadmaster.running.tape.slots import Slot
 
 
 class Hardware(Protocol):

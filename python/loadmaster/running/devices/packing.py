@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from loadmaster.running.tape.tape import Slot
+from loadmaster.running.tape.slots import Slot
 
 #: Bytes that memory is aligned to. Kernels may sum in another order where it is aligned otherwise.
 ALIGNED = 64

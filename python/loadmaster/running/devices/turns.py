@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmaster.model.graph import OpGraph
 from loadmaster.running.tape.calls import Call
-from loadmaster.running.tape.tape import Slot
+from loadmaster.running.tape.slots import Slot
 
 
 def in_turn(graph: OpGraph, calls: Iterable[Call], slots: Mapping[int, Slot]) -> tuple[Call, ...]:

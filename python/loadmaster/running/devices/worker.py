@@ -19,7 +19,7 @@ from loadmaster.running.devices.packing import ALIGNED, Packed
 from loadmaster.running.devices.wiring import Task, Wired, Wiring
 from loadmaster.running.tape.calls import Call, Values, runner
 from loadmaster.running.tape.replay import below_autograd, prepare, starting
-from loadmaster.running.tape.tape import Slot
+from loadmaster.running.tape.slots import Slot
 
 #: No task, where one is told.
 NOTHING = -1

@@ -23,7 +23,8 @@ from loadmaster.running.devices.turns import in_turn
 from loadmaster.running.parallel.one_micro_batch import MicroBatches
 from loadmaster.running.parallel.replicas import at_samples, by_op
 from loadmaster.running.tape.calls import Call, Ref, renumbered
-from loadmaster.running.tape.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.running.tape.slots import Joint, Placeholder, Slot
+from loadmaster.running.tape.tape import Tape
 
 
 def micro_batched(

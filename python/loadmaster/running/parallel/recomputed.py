@@ -13,7 +13,8 @@ import numpy as np
 from loadmaster.base.errors import InputError
 from loadmaster.model.program import Program
 from loadmaster.running.tape.calls import Call, renumbered
-from loadmaster.running.tape.tape import Slot, Tape
+from loadmaster.running.tape.slots import Slot
+from loadmaster.running.tape.tape import Tape
 
 
 def recomputed(program: Program, tape: Tape) -> Tape:

@@ -26,7 +26,8 @@ from loadmaster.running.devices.turns import in_turn
 from loadmaster.running.parallel.flat import Flat, flat_shards
 from loadmaster.running.parallel.statistics import Part, exchange_of
 from loadmaster.running.tape.calls import Call, Ref, renumbered
-from loadmaster.running.tape.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.running.tape.slots import Joint, Placeholder, Slot
+from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.gradients import Updates
 
 #: What the name of a collective of batch norms begins with.

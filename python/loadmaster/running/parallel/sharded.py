@@ -46,7 +46,8 @@ from loadmaster.running.parallel.spec_pieces import Specs
 from loadmaster.running.parallel.statistics import Exchange, exchange_of
 from loadmaster.running.parallel.statistics import Part as Share
 from loadmaster.running.tape.calls import Call, Ref, runner
-from loadmaster.running.tape.tape import Joint, Placeholder, Slot, Tape
+from loadmaster.running.tape.slots import Joint, Placeholder, Slot
+from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.conversions import UPDATED
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shards import Shards

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,21 +12,33 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from loadmaster.base.errors import InputError
+from loadmaster.model.graph import OpGraph
 from loadmaster.readers.pytorch.aten_graph import Value
 from loadmaster.readers.pytorch.fx import Traced
 from loadmaster.running.tape.calls import Call, Ref
-from loadmaster.running.tape.tape import Placeholder, Slot, Tape
+from loadmaster.running.tape.slots import Placeholder, Slot
 
 
-def program_tape(program: Any, traced: Traced, example_inputs: Any) -> Tape:
-    """The tape of a program that was read.
+@dataclass(frozen=True, eq=False)
+class ProgramCalls:
+    """The parts of a :class:`~loadmaster.running.tape.tape.Tape` that a program gives."""
+
+    graph: OpGraph
+    calls: tuple[Call, ...]
+    slots: Mapping[int, Slot]
+    placeholders: tuple[Placeholder, ...]
+    outputs: Mapping[str, int]
+
+
+def program_calls(program: Any, traced: Traced, example_inputs: Any) -> ProgramCalls:
+    """The calls of a program that was read.
 
     Raises
     ------
     InputError
         Open sizes, inputs that the program does not have, a constant without numbers.
     """
-    return _Program(program, traced, example_inputs).tape()
+    return _Program(program, traced, example_inputs).read()
 
 
 class _Program:
@@ -44,7 +57,7 @@ class _Program:
         self._outputs: dict[str, int] = {}
         self._tensors = self._given(example_inputs)
 
-    def tape(self) -> Tape:
+    def read(self) -> ProgramCalls:
         """The whole."""
         for node in self._module.graph.nodes:
             if node.op == "placeholder":
@@ -56,7 +69,7 @@ class _Program:
             else:
                 self._node(node)
         self._copy_back()
-        return Tape(
+        return ProgramCalls(
             graph=self._traced.graph,
             calls=tuple(sorted(self._calls, key=lambda call: call.op)),
             slots=self._slots,

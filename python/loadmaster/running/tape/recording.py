@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch.recorder import storage_of
 from loadmaster.running.tape.calls import Call, Ref
-from loadmaster.running.tape.tape import Placeholder, Slot
+from loadmaster.running.tape.slots import Placeholder, Slot
 
 #: Type, sizes, strides and offset of a tensor in its storage.
 _Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]

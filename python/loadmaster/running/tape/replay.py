@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from loadmaster.running.tape.calls import Call, Values
-from loadmaster.running.tape.tape import Placeholder, Slot, Tape
+from loadmaster.running.tape.slots import Placeholder, Slot
+
+if TYPE_CHECKING:
+    from loadmaster.running.tape.tape import Tape
 
 _MASK = (1 << 64) - 1
 

@@ -11,47 +11,10 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InputError, importing
 from loadmaster.model.graph import OpGraph
 from loadmaster.running.tape.calls import Call, Values, runner
+from loadmaster.running.tape.slots import Joint, Placeholder, Slot
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placeholder:
-    """A tensor that is there when the step begins, and the op of the graph that stands for it.
-
-    ``kind`` is ``"parameter"``, ``"buffer"`` (an optimizer's slots too), ``"input"`` or
-    ``"constant"``.
-    """
-
-    slot: int
-    op: int
-    name: str
-    kind: str
-    tensor: torch.Tensor = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor's value: the op of the graph that gives it, and how it lies in its storage.
-
-    Slots of one ``storage`` show the same memory. Strides and offset count elements.
-    """
-
-    op: int
-    storage: int
-    dtype: torch.dtype
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """An output that several devices have parts of: their slots, and what puts them together."""
-
-    slots: tuple[int, ...]
-    join: Callable[[Sequence[torch.Tensor]], torch.Tensor] = field(repr=False)
 
 
 def no_numbers(step: int) -> Sequence[float]:
@@ -133,9 +96,10 @@ class Tape:
         """
         with importing("torch", "torch", "running a program"):
             from loadmaster.readers.pytorch.fx import traced
-        from loadmaster.running.tape.exported import program_tape
+        from loadmaster.running.tape.exported import program_calls
 
-        return program_tape(program, traced(program, example_inputs), example_inputs)
+        parts = program_calls(program, traced(program, example_inputs), example_inputs)
+        return cls(parts.graph, parts.calls, parts.slots, parts.placeholders, parts.outputs)
 
     def __repr__(self) -> str:
         return f"Tape({self.graph.name!r}, {len(self.calls)} calls, {len(self.slots)} tensors)"

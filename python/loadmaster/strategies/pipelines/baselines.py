@@ -11,7 +11,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named
 from loadmaster.strategies.pipelines.space import Space
-from loadmaster.strategies.simple.layers import layers, ranges
+from loadmaster.strategies.simple.layer_ranges import layers, ranges
 
 #: Micro-batches per stage that GPipe advises (Huang et al. 2019, section 2.3): then the bubble is
 #: small.

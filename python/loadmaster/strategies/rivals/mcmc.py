@@ -34,7 +34,7 @@ from loadmaster.strategies.rivals.trials import (
     by_trials,
     first_largest,
 )
-from loadmaster.strategies.simple import layers
+from loadmaster.strategies.simple.layer_ranges import layers, ranges
 
 #: Inverse temperature per share of one device's time.
 BETA = 1000.0
@@ -121,8 +121,8 @@ def by_layers(groups: Choices) -> NDArray[np.int32]:
     """Each group where contiguous layers have most of its time, of what it allows."""
     problem = groups.problem
     unlimited = np.full(problem.cluster.n_devices, np.iinfo(np.int64).max, dtype=np.uint64)
-    layer = layers.layers(problem).layer
-    devices = layers.ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
+    layer = layers(problem).layer
+    devices = ranges(problem, layer, problem.reduced.held_at_peak, unlimited)
     return by_most_time(groups, devices)
 
 

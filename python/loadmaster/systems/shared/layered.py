@@ -13,7 +13,7 @@ from loadmaster.rules.attention import attention, is_two_way, reads_words
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned
-from loadmaster.strategies.simple.layers import ranges
+from loadmaster.strategies.simple.layer_ranges import ranges
 from loadmaster.systems.registry import refused
 
 

@@ -24,7 +24,7 @@ from loadmaster.strategies.sharding.judging import expanded, layout, notes
 from loadmaster.strategies.sharding.judging import with_recipe as with_labels
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.simple.layers import ranges
+from loadmaster.strategies.simple.layer_ranges import ranges
 from loadmaster.systems.registry import Semantics, refused, target
 from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.layered import (
