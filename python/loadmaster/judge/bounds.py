@@ -58,18 +58,18 @@ class Bound(Printed):
 
 def bound(problem: Problem) -> Bound:
     """The bound of placing the ops of a problem's graph whole."""
-    found = fast.bounds(problem.core)
+    bounds_by_name = fast.bounds(problem.core)
     if problem.objective.goal == "throughput":
         together = {"heaviest ops that stay together": _heaviest(problem)}
-        return _largest({**_of_any_period(problem, found), **together}, WHOLE_OPS)
+        return _largest({**_of_any_period(problem, bounds_by_name), **together}, WHOLE_OPS)
     parts = {
-        "critical path": found["critical_path"],
-        "work over capacity": found["work"],
-        "critical path with forced transfers": found["forced_transfers"],
-        "work between heads and tails": found["heads_and_tails"],
-        **_launches(problem, found["launches"]),
+        "critical path": bounds_by_name["critical_path"],
+        "work over capacity": bounds_by_name["work"],
+        "critical path with forced transfers": bounds_by_name["forced_transfers"],
+        "work between heads and tails": bounds_by_name["heads_and_tails"],
+        **_launches(problem, bounds_by_name["launches"]),
     }
-    return Bound(found["best"], found["source"], parts)
+    return Bound(bounds_by_name["best"], bounds_by_name["source"], parts)
 
 
 def split_bound(problem: Problem) -> Bound:
@@ -91,9 +91,9 @@ def _largest(parts: dict[str, float], space: str) -> Bound:
     return Bound(parts[source], source, parts, space)
 
 
-def _of_any_period(problem: Problem, found: fast._Bounds) -> dict[str, float]:
+def _of_any_period(problem: Problem, parts: fast._Bounds) -> dict[str, float]:
     """The least work of devices and hosts in a period, shared out as well as can be."""
-    return {"work over capacity": found["work"], **_launches(problem, found["launches"])}
+    return {"work over capacity": parts["work"], **_launches(problem, parts["launches"])}
 
 
 def _heaviest(problem: Problem) -> float:

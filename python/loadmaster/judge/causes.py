@@ -73,13 +73,13 @@ class Causes:
         # Among what takes no time, an op comes after what it reads.
         self._turn = np.arange(len(self._start), dtype=np.int64)
         self._turn[: self._n_ops] = ranks(fast.m_topo(reduced.graph))
-        found = [
+        causes = [
             *self._inputs(problem, timeline),
             self._before_on_devices(timeline.device[reduced.op_of]),
             *self._before_on_channels(problem, timeline),
             self._copies(timeline, timeline.device[reduced.op_of]),
         ]
-        self._cause, self._why = self._latest(found)
+        self._cause, self._why = self._latest(causes)
 
     def waited(self, reduced_op: int) -> tuple[str, int]:
         """As :meth:`loadmaster.judge.simulation.Simulation.waited`."""
@@ -139,8 +139,8 @@ class Causes:
         yield self._node[dst[here]], self._node[src[here]], _INPUT
         of_home = np.zeros(len(sent), dtype=bool)
         of_home[message[is_sent & home]] = True
-        made = np.flatnonzero(~of_home)
-        yield self._n_ops + made, self._node[source[made]], _INPUT
+        computed = np.flatnonzero(~of_home)
+        yield self._n_ops + computed, self._node[source[computed]], _INPUT
 
     def _before_on_devices(self, device: NDArray[np.int32]) -> tuple[Ints, Ints, int]:
         computes = np.flatnonzero(self._node < self._n_ops)
@@ -152,7 +152,7 @@ class Causes:
         """
         src = timeline.transfers.src
         computes = np.flatnonzero((self._node < self._n_ops) & (self._finish[: self._n_ops] > 0))
-        found = [(np.empty(0, dtype=np.int64),) * 2]
+        pairs = [(np.empty(0, dtype=np.int64),) * 2]
         for sender in np.unique(src).tolist():
             ops = computes[device[computes] == sender]
             ops = ops[np.argsort(self._start[ops], kind="stable")]
@@ -160,8 +160,8 @@ class Causes:
             sent = sent[np.argsort(self._finish[sent], kind="stable")]
             if not self._overlap(ops, sent):
                 last = np.searchsorted(self._finish[sent], self._start[ops], side="right") - 1
-                found.append((ops[last >= 0], sent[last[last >= 0]]))
-        after, before = (np.concatenate(columns) for columns in zip(*found, strict=True))
+                pairs.append((ops[last >= 0], sent[last[last >= 0]]))
+        after, before = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
         return after, before, _COPY
 
     def _overlap(self, ops: Ints, sent: Ints) -> bool:
@@ -190,9 +190,9 @@ class Causes:
         held = (place[1:] == place[:-1]) & (self._finish[before] <= self._start[after])
         return after[held], before[held]
 
-    def _latest(self, found: Iterable[tuple[Ints, Ints, int]]) -> tuple[Ints, Ints]:
+    def _latest(self, groups: Iterable[tuple[Ints, Ints, int]]) -> tuple[Ints, Ints]:
         """The cause of each node that ended last, and why it had to end; -1: none."""
-        parts = list(found)
+        parts = list(groups)
         node = np.concatenate([after for after, _, _ in parts])
         cause = np.concatenate([before for _, before, _ in parts])
         why = np.repeat([word for *_, word in parts], [len(after) for after, _, _ in parts])

@@ -256,7 +256,7 @@ def _sequential(
     problem: Problem, limits: _Limits, order: Order
 ) -> tuple[NDArray[np.int32], Mapping[str, Any]]:
     graph = problem.graph
-    found: list[tuple[tuple[int, float], NDArray[np.int32]]] = []
+    attempts: list[tuple[tuple[int, float], NDArray[np.int32]]] = []
     for sequence in _orders(problem, order):
         cuts, _ = fast.exact_breakpoints(
             problem.weights,
@@ -268,8 +268,8 @@ def _sequential(
         group = fast.segments(sequence, cuts)
         # The cuts ignore the homes of parameters; the coarse graph has them.
         sent = _sent(problem, fast.contract(graph, group))
-        found.append(((len(cuts), sent), group))
-    _, group = min(found, key=lambda pair: pair[0])
+        attempts.append(((len(cuts), sent), group))
+    _, group = min(attempts, key=lambda pair: pair[0])
     return group, _between_segments(problem, limits, group)
 
 
@@ -364,15 +364,15 @@ def _parsed_rules(text: str, source: str) -> tuple[tuple[str, ...], ...]:
     return _checked_rules(f"{source}: rules", document["rules"])
 
 
-def _checked_rules(what: str, rules: Any) -> tuple[tuple[str, ...], ...]:
+def _checked_rules(argument: str, rules: Any) -> tuple[tuple[str, ...], ...]:
     if isinstance(rules, str) or not isinstance(rules, Sequence):
-        raise InputError(f"{what} is {rules!r}: wants a list of lists of kinds")
+        raise InputError(f"{argument} is {rules!r}: wants a list of lists of kinds")
     for i, rule in enumerate(rules):
         if isinstance(rule, str) or not isinstance(rule, Sequence) or len(rule) < 2:
-            raise InputError(f"{what}[{i}] is {rule!r}: wants a list of at least two kinds")
+            raise InputError(f"{argument}[{i}] is {rule!r}: wants a list of at least two kinds")
         for kind in rule:
             if not isinstance(kind, str) or not all(kind.split("|")):
-                raise InputError(f"{what}[{i}] has {kind!r}: wants kinds, joined by '|'")
+                raise InputError(f"{argument}[{i}] has {kind!r}: wants kinds, joined by '|'")
     return tuple(tuple(rule) for rule in rules)
 
 
@@ -426,8 +426,8 @@ def _note(method: str, limits: _Limits, n: int, obstacles: Mapping[str, Any]) ->
         "max_bytes": f"a group may hold {format_bytes(limits.max_bytes or 0)} at most",
         "cycle": "merging them might close a cycle",
     }
-    found = {key: text for key, text in texts.items() if obstacles.get(key)}
-    reasons = [f"{text} ({obstacles[key]} pairs)" for key, text in found.items()]
+    notes = {key: text for key, text in texts.items() if obstacles.get(key)}
+    reasons = [f"{text} ({obstacles[key]} pairs)" for key, text in notes.items()]
     if obstacles.get("slow"):
         reasons.append("merging went on too slowly")
     if not reasons:

@@ -116,7 +116,7 @@ class Problem:
         """The problem of placing what a transform made of :attr:`model`; its costs follow from
         those of the ops here, if they are not given.
         """
-        made = Problem.make(
+        problem = Problem.make(
             self.program.then(later),
             self.cluster,
             costs or program_costs(later, self.costs, self.cluster),
@@ -125,7 +125,7 @@ class Problem:
             source_costs=self.user_costs,
             expert_imbalance=self.expert_imbalance,
         )
-        return replace(made, objective=self.objective)
+        return replace(problem, objective=self.objective)
 
     @property
     def user_costs(self) -> Costs:

@@ -37,7 +37,7 @@ def in_segments(problem: Problem, assignment: Assignment) -> NDArray[np.int32]:
         if src in node_of and dst in node_of:
             reads[node_of[dst]].append(node_of[src])
     seen = run(problem, assignment)
-    found = segments(
+    runs = segments(
         devices[computed].tolist(),
         reads,
         seen.start[computed].tolist(),
@@ -45,7 +45,7 @@ def in_segments(problem: Problem, assignment: Assignment) -> NDArray[np.int32]:
         _arrived(problem, devices, seen)[computed].tolist(),
     )
     of = np.full(graph.n_ops, -1, dtype=np.int32)
-    for segment, nodes in enumerate(found):
+    for segment, nodes in enumerate(runs):
         of[[computed[node] for node in nodes]] = segment
     return of
 
@@ -103,7 +103,7 @@ def segments(
         for source in sources:
             sent[source] |= devices[source] != devices[node]
     order, began, ended = _in_order(reads, start, finish, arrived)
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     # Per segment: when it begins, and the place of its last node but those that only follow.
     begins: list[float] = []
     last: list[int] = []
@@ -115,17 +115,17 @@ def segments(
         follows = began[node] == ended[node] and all(of[u] == segment for u in reads[node])
         begin = segment < 0 or arrived[node] > begins[segment]
         if begin or (segment in closed and not follows):
-            segment = current[devices[node]] = len(found)
-            found.append([])
+            segment = current[devices[node]] = len(runs)
+            runs.append([])
             begins.append(began[node])
             last.append(place)
         elif not follows:
             last[segment] = place
-        found[segment].append(node)
+        runs[segment].append(node)
         of[node] = segment
         if sent[node]:
             closed.add(segment)
-    return [found[i] for i in sorted(range(len(found)), key=last.__getitem__)]
+    return [runs[i] for i in sorted(range(len(runs)), key=last.__getitem__)]
 
 
 def _in_order(

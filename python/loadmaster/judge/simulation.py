@@ -296,8 +296,8 @@ class Simulation(Printed):
         """Mask of the transfers of placeholders' tensors, bool [n_transfers]: they leave before the
         op that stands for their home has ended.
         """
-        copied, made = self.transfers.copied, self.finish[self.transfers.op]
-        return np.asarray((copied == 0) | (copied < made))
+        copied, ended = self.transfers.copied, self.finish[self.transfers.op]
+        return np.asarray((copied == 0) | (copied < ended))
 
     @property
     def utilisation(self) -> NDArray[np.float64]:

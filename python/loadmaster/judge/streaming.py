@@ -127,14 +127,12 @@ class _Trial:
         """The run of the smallest window that reaches the shortest period within memory; else of
         the shortest period seen, of windows up to twice the first.
         """
-        found = self.run(self._first_window())
-        while found.is_over and found.window > 1:
-            found = self.run(
-                max(found.window * 3 // 4, 1) if found.window > 4 else found.window - 1
-            )
-        if found.is_over or found.window < self._first_window():
-            return self._widened(found, most=self._first_window() - 1)
-        return self._widened(found, most=min(2 * found.window, MOST_IN_FLIGHT))
+        run = self.run(self._first_window())
+        while run.is_over and run.window > 1:
+            run = self.run(max(run.window * 3 // 4, 1) if run.window > 4 else run.window - 1)
+        if run.is_over or run.window < self._first_window():
+            return self._widened(run, most=self._first_window() - 1)
+        return self._widened(run, most=min(2 * run.window, MOST_IN_FLIGHT))
 
     def _first_window(self) -> int:
         """By Little's law, as many as the time of a step alone has shortest periods."""
@@ -144,13 +142,13 @@ class _Trial:
             return 1
         return int(np.clip(np.ceil(steps), 1, MOST_IN_FLIGHT))
 
-    def _widened(self, found: _Run, most: int) -> _Run:
+    def _widened(self, run: _Run, most: int) -> _Run:
         """The run of the smallest window, of ``most`` or less, that reaches the shortest period or
         is as good as the widest that fits; O(log most) runs.
         """
-        if self._reaches(found) or found.is_over or most <= found.window:
-            return found
-        fits, over = found.window, most + 1
+        if self._reaches(run) or run.is_over or most <= run.window:
+            return run
+        fits, over = run.window, most + 1
         while over - fits > 1:
             # The widest window first: mostly it fits.
             window = most if over > most else (fits + over) // 2
@@ -159,10 +157,10 @@ class _Trial:
             else:
                 fits = window
         widest = self.run(fits)
-        if widest.period >= found.period * (1 - _AS_GOOD):
-            return found
+        if widest.period >= run.period * (1 - _AS_GOOD):
+            return run
         enough = max(self.least * (1 + REACHED), widest.period * (1 + _AS_GOOD))
-        low, high = found.window, fits
+        low, high = run.window, fits
         while high - low > 1:
             middle = (low + high) // 2
             if self.run(middle).period <= enough:
@@ -188,10 +186,10 @@ class _Trial:
         if (2 * window + watched) * problem.graph.n_ops > MOST_OPS:
             watched = window
         n = 2 * window + watched
-        made = stream(problem.model, n, window, self.last)
-        placed = problem.transformed(made.program)
-        serves = made.program.serves[placed.reduced.op_of]
-        step = made.step[placed.reduced.op_of]
+        steps = stream(problem.model, n, window, self.last)
+        placed = problem.transformed(steps.program)
+        serves = steps.program.serves[placed.reduced.op_of]
+        step = steps.step[placed.reduced.op_of]
         of = reduced.map[serves]
         stride = int(self.assignment.priority.max(initial=0)) + 1
         priority = (step * stride + self.assignment.priority[of]).astype(np.int32)

@@ -172,8 +172,8 @@ class Collectives:
     def label(self, i: int) -> str:
         """One collective in words: ``all_reduce of 1.64 MiB on 2 devices (ring)``."""
         devices = counted(len(self.devices[i]), "device")
-        what = f"{self.kind[i]} of {format_bytes(int(self.bytes[i]))} on {devices}"
-        return f"{what} ({self.algorithm[i]})"
+        words = f"{self.kind[i]} of {format_bytes(int(self.bytes[i]))} on {devices}"
+        return f"{words} ({self.algorithm[i]})"
 
     @property
     def bytes_sent(self) -> int:

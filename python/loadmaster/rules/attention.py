@@ -42,8 +42,8 @@ def is_two_way(graph: OpGraph, ops: Iterable[int]) -> bool:
     False where there is a mask, where the graph does not say what ops were called with, and where
     there is no attention.
     """
-    found = [_two_way(graph, op) for op in attention(graph, ops)]
-    known = [one for one in found if one is not None]
+    directions = [_two_way(graph, op) for op in attention(graph, ops)]
+    known = [one for one in directions if one is not None]
     return bool(known) and all(known)
 
 
@@ -70,12 +70,12 @@ def _of_softmax(graph: OpGraph, softmax: int) -> bool | None:
     while todo:
         for source in set(graph.src[graph.dst == todo.pop()].tolist()) - seen:
             seen.add(source)
-            rule, made = rule_of(graph.kinds[source]), _sizes(graph, source)
+            rule, output_sizes = rule_of(graph.kinds[source]), _sizes(graph, source)
             if rule is not None and rule.family in _PRODUCTS:
                 of_product = True
-            elif prod(made) == prod(sizes) and not _is_given(graph, source):
+            elif prod(output_sizes) == prod(sizes) and not _is_given(graph, source):
                 todo.append(source)
-            elif made[-2:] == sizes[-2:]:
+            elif output_sizes[-2:] == sizes[-2:]:
                 return False
     return True if of_product else None
 

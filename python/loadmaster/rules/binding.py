@@ -118,8 +118,10 @@ class Binding:
             "time": time,
         }
         model = given.model.with_columns(columns)
-        made = Problem.make(model, derived, costs, seed=given.seed, best_effort=given.best_effort)
-        return replace(made, objective=given.objective)
+        derived_problem = Problem.make(
+            model, derived, costs, seed=given.seed, best_effort=given.best_effort
+        )
+        return replace(derived_problem, objective=given.objective)
 
     @cached_property
     def _classes(self) -> NDArray[np.intp]:
@@ -145,7 +147,7 @@ class Binding:
         rows, which = np.unique(self.allowed[:, firsts], axis=0, return_inverse=True)
         every, spelled = set(names), np.array(names, dtype=object)
         words = [set(spelled[row]) for row in rows]
-        texts = ["" if found == every else ",".join(sorted(found)) for found in words]
+        texts = ["" if of_op == every else ",".join(sorted(of_op)) for of_op in words]
         row_of = which.reshape(-1)[reduced.map]
         column = [""] * model.n_ops
         for op in np.flatnonzero(reduced.runs[reduced.shows]).tolist():
@@ -193,7 +195,7 @@ class Binding:
                 },
             }
         )
-        made = Problem.make(
+        released = Problem.make(
             given.program.then(placed.program.with_graph(given.model, graph)),
             given.cluster,
             Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance),
@@ -201,7 +203,7 @@ class Binding:
             best_effort=placed.best_effort,
             source_costs=given.user_costs,
         )
-        return replace(made, objective=given.objective)
+        return replace(released, objective=given.objective)
 
     @cached_property
     def room(self) -> list[int]:
@@ -216,31 +218,31 @@ class Binding:
         reserves hold follows from ``peak``, the most bytes in use on each device.
         """
         program, of, cluster = self.given.program, self.given.reduced.op_of, self.given.cluster
-        found = []
+        texts = []
         for rule in self.rules:
             astray = rule.ops[~rule.devices[devices[rule.ops]]]
             if len(astray):
                 where = cluster.devices[int(devices[astray[0]])].name
-                found.append(f"{rule.text}: {program.label(of[astray[0]])} is on {where}")
+                texts.append(f"{rule.text}: {program.label(of[astray[0]])} is on {where}")
         for module, ops in self.modules:
             used = [cluster.devices[d].name for d in np.unique(devices[ops])]
             if len(used) > 1:
-                found.append(f"no_split: {module!r} is on {' and '.join(used)}")
+                texts.append(f"no_split: {module!r} is on {' and '.join(used)}")
         if self.reserved.any():
             for device, used, room in zip(cluster.devices, peak.tolist(), self.room, strict=True):
                 if used > room:
                     over = format_bytes(used - room)
-                    found.append(f"reserve of {device.name}: {over} of it are used")
+                    texts.append(f"reserve of {device.name}: {over} of it are used")
         if self.constraints.contiguous and not Stages.of(self.given).hold(self.given, devices):
-            found.append("contiguous: an op feeds an earlier stage")
-        return found
+            texts.append("contiguous: an op feeds an earlier stage")
+        return texts
 
     def reasons(self, op: int) -> list[str]:
         """The constraints that bind a reduced op, or an op of its set, in words."""
         together = self.sets == self.sets[op]
-        found = [rule.text for rule in self.rules if together[rule.ops].any()]
-        found += [f"no_split keeps {m!r} whole" for m, ops in self.modules if together[ops].any()]
-        return found
+        texts = [rule.text for rule in self.rules if together[rule.ops].any()]
+        texts += [f"no_split keeps {m!r} whole" for m, ops in self.modules if together[ops].any()]
+        return texts
 
 
 def bind(problem: Problem, constraints: Constraints) -> Binding:
@@ -277,7 +279,7 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     if not rules and not modules:
         return Binding(problem, constraints, rules, modules, sets, allowed)
     sets = _joined(problem.graph.colocation, [ops for _, ops in modules])
-    found = Binding(problem, constraints, rules, modules, sets, allowed)
+    binding = Binding(problem, constraints, rules, modules, sets, allowed)
     allowed = allowed.copy()
     for rule in rules:
         allowed[rule.ops] &= rule.devices
@@ -285,8 +287,8 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     np.logical_and.at(of_set, sets, allowed)
     # Where the graph itself leaves a set no device, a strategy refuses it.
     for stuck in np.flatnonzero(~of_set.any(axis=1)):
-        _refuse_contradiction(found, np.flatnonzero(sets == stuck))
-    return replace(found, allowed=of_set[sets])
+        _refuse_contradiction(binding, np.flatnonzero(sets == stuck))
+    return replace(binding, allowed=of_set[sets])
 
 
 def _rules(names: Names, constraints: Constraints) -> Iterator[Rule]:

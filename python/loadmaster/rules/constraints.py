@@ -188,8 +188,8 @@ def matcher(pattern: str) -> re.Pattern[str]:
     """The regular expression of a pattern; a name must match it as a whole."""
     if not pattern.startswith(REGEX):
         return re.compile(fnmatch.translate(pattern))
-    what = f"{pattern!r} is no regular expression"
-    with refusing(what, re.error, OverflowError, RecursionError):
+    reason = f"{pattern!r} is no regular expression"
+    with refusing(reason, re.error, OverflowError, RecursionError):
         return re.compile(rf"(?:{pattern.removeprefix(REGEX)})\Z", re.S)
 
 
@@ -213,9 +213,9 @@ def selected(cluster: Cluster, selector: str) -> NDArray[np.bool_]:
     if selector in map(str, range(len(names))):
         return np.array([str(i) == selector for i in range(len(names))], dtype=bool)
     for words in (names, [d.type for d in cluster.devices]):
-        found = np.array([fnmatch.fnmatchcase(word, selector) for word in words], dtype=bool)
-        if found.any():
-            return found
+        mask = np.array([fnmatch.fnmatchcase(word, selector) for word in words], dtype=bool)
+        if mask.any():
+            return mask
     types = ", ".join(t.name for t in cluster.types)
     raise InputError(
         f"no device is {selector!r}: the cluster has {', '.join(names)}, of type {types}"
@@ -229,24 +229,24 @@ def _items(constraints: Constraints, name: str) -> Iterable[tuple[Any, Any]]:
     return value.items()
 
 
-def _devices(what: str, value: Any) -> tuple[str, ...]:
+def _devices(rule: str, value: Any) -> tuple[str, ...]:
     """Selectors; a text may hold several, separated by commas."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",")]
-    return _listed(what, value)
+    return _listed(rule, value)
 
 
-def _listed(what: str, value: Any) -> tuple[str, ...]:
+def _listed(rule: str, value: Any) -> tuple[str, ...]:
     """One word or several."""
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     for v in values:
         if not checks.is_integer(v) and not (isinstance(v, str) and v):
-            raise InputError(f"{what} is {value!r}: wants a name, or a list of names")
+            raise InputError(f"{rule} is {value!r}: wants a name, or a list of names")
     return tuple(str(v) for v in values)
 
 
-def _pattern(what: str, value: Any) -> str:
+def _pattern(rule: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise InputError(f"{what} has the pattern {value!r}: wants a text")
+        raise InputError(f"{rule} has the pattern {value!r}: wants a text")
     matcher(value)
     return value

@@ -62,7 +62,7 @@ class LayerList:
             )
         if layers is None:
             longest = max(map(len, lists.values()), default=0)
-            best = [name for name, found in lists.items() if len(found) == longest]
+            best = [name for name, members in lists.items() if len(members) == longest]
             if not best:
                 raise InputError("the model has no list of layers: no module path has a number")
             if len(best) > 1:
@@ -86,15 +86,15 @@ class LayerList:
             A layer runs in several parts, or before the one that it follows.
         """
         prefix = f"{self.name}." if self.name else ""
-        found: list[int] = []
+        begins: list[int] = []
         for number in self.numbers:
             span = self.cuts.spans.get(f"{prefix}{number}")
-            if span is None or (found and span[0] <= found[-1]):
+            if span is None or (begins and span[0] <= begins[-1]):
                 raise InputError(
                     f"the layers {self.name!r} do not run one after another: {number} is apart"
                 )
-            found.append(span[0])
-        return np.array(found, dtype=np.int64)
+            begins.append(span[0])
+        return np.array(begins, dtype=np.int64)
 
     @cached_property
     def layer(self) -> NDArray[np.int64]:

@@ -67,10 +67,10 @@ class Names:
         fitting: set[str] = set()
         for pattern in patterns:
             match = matcher(pattern).match
-            found = {kind for kind in kinds if match(kind)}
-            if not found:
+            matching = {kind for kind in kinds if match(kind)}
+            if not matching:
                 raise InputError(f"no op is of a kind that matches {pattern!r}")
-            fitting |= found
+            fitting |= matching
         # An op that the program adds may be where the op that it serves may be.
         return np.array([kind in fitting for kind in kinds], dtype=bool) | program.own[op_of]
 
@@ -78,8 +78,8 @@ class Names:
         """The outermost modules that match, with their reduced ops."""
         for pattern in patterns:
             match = matcher(pattern).match
-            found = [self.outermost(path, match) for path in self.paths]
-            names = np.array(found, dtype=object)[self.path_of]
+            modules = [self.outermost(path, match) for path in self.paths]
+            names = np.array(modules, dtype=object)[self.path_of]
             placed = self.placed & (names != "")
             if not (placed & self.runs).any():
                 raise self._nothing("module", pattern)
@@ -105,11 +105,11 @@ class Names:
         parts = (".".join(path[: i + 1]) for i in range(len(path)))
         return next((part for part in parts if match(part)), "")
 
-    def _nothing(self, what: str, pattern: str) -> InputError:
+    def _nothing(self, rule: str, pattern: str) -> InputError:
         import difflib
 
         words = {".".join(path[: i + 1]) for path in self.paths for i in range(len(path))}
-        words |= set(self.problem.program.source.names) if what != "module" else set()
+        words |= set(self.problem.program.source.names) if rule != "module" else set()
         near = difflib.get_close_matches(pattern.strip("*"), sorted(words), n=3, cutoff=0.4)
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        return InputError(f"no {what} matches {pattern!r}{hint}")
+        return InputError(f"no {rule} matches {pattern!r}{hint}")

@@ -81,9 +81,9 @@ class ModuleCuts:
         ends: dict[str, list[int]] = {}
         for place, path in enumerate(self.module_of):
             for module in _upwards(path):
-                found = ends.setdefault(module, [place, place, 0])
-                found[1] = place
-                found[2] += 1
+                span = ends.setdefault(module, [place, place, 0])
+                span[1] = place
+                span[2] += 1
         return {m: (a, b) for m, (a, b, count) in ends.items() if b - a + 1 == count}
 
     @cached_property
@@ -95,14 +95,14 @@ class ModuleCuts:
         own = {path for path in self.module_of if path}
         stored = (op for op, kind in enumerate(graph.kinds) if kind in ("parameter", "buffer"))
         own |= {inside(graph.modules[op], self.root) or "" for op in stored}
-        found: dict[int, Point] = {}
+        points: dict[int, Point] = {}
         outer_first = sorted(self.spans.items(), key=lambda item: item[0].count("."))
         for side in (0, 1):
             for module, span in outer_first:
                 if module in own:
                     word: Side = "END" if side else "BEGINNING"
-                    found.setdefault(span[side] + side, Point(module, word))
-        return found
+                    points.setdefault(span[side] + side, Point(module, word))
+        return points
 
     @cached_property
     def last(self) -> int:
@@ -119,8 +119,8 @@ class ModuleCuts:
             if dst in place and (src in place or graph.kinds[src] in PLACEHOLDERS):
                 readers.setdefault(src, set()).add(place[dst])
         return [
-            Span(op, tuple(([place[op]] if op in place else []) + sorted(found)))
-            for op, found in sorted(readers.items())
+            Span(op, tuple(([place[op]] if op in place else []) + sorted(places)))
+            for op, places in sorted(readers.items())
         ]
 
     @cached_property
@@ -132,8 +132,8 @@ class ModuleCuts:
     @cached_property
     def inputs(self) -> list[Span]:
         """The model's inputs, with the places in modules or before the last of them."""
-        given = (s for s in self.read_on if self.graph.stands_for[s.op] == INPUT)
-        cut = [Span(s.op, tuple(p for p in s.places if p <= self.last)) for s in given]
+        spans = (s for s in self.read_on if self.graph.stands_for[s.op] == INPUT)
+        cut = [Span(s.op, tuple(p for p in s.places if p <= self.last)) for s in spans]
         return [span for span in cut if span.places]
 
     @cached_property
@@ -155,8 +155,8 @@ class ModuleCuts:
         """Tensors of the forward pass, a row per reader: op, place of the producer, place of the
         reader.
         """
-        made = set(self.order.tolist())
-        spans = [span for span in self.read_on if span.op in made]
+        ops = set(self.order.tolist())
+        spans = [span for span in self.read_on if span.op in ops]
         rows = [(span.op, span.places[0], place) for span in spans for place in span.places[1:]]
         return tuple(np.array(rows, dtype=np.int64).reshape(-1, 3).T)
 

@@ -107,7 +107,7 @@ def knots(n: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArra
     number, low = [unseen] * n, [unseen] * n
     component = np.full(n, -1, dtype=np.int64)
     cursor = start[:-1].copy()
-    seen = found = 0
+    seen = count = 0
     open_: list[int] = []
     for root in range(n - 1, -1, -1):
         path = [root] if number[root] == unseen else []
@@ -130,10 +130,10 @@ def knots(n: int, before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArra
                 low[path[-1]] = min(low[path[-1]], low[u])
             if low[u] == number[u]:
                 while component[u] < 0:
-                    component[open_.pop()] = found
-                found += 1
+                    component[open_.pop()] = count
+                count += 1
     # Tarjan's algorithm finds a component after all components that its edges lead to.
-    return found - 1 - component
+    return count - 1 - component
 
 
 def _earliest(

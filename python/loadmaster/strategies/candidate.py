@@ -133,10 +133,10 @@ def judged(problem: Problem, assignment: Assignment, notes: tuple[str, ...] = ()
     wait for each other for ever.
     """
     dispatched = replace(assignment, policy="priority")
-    found = Candidate(problem, dispatched, problem.verdict(dispatched), notes)
+    candidate = Candidate(problem, dispatched, problem.verdict(dispatched), notes)
     if assignment.policy == "priority" or problem.has_collectives:
-        return found
-    verdict = problem.verdict_below(problem.objective.limit(found.verdict), assignment)
+        return candidate
+    verdict = problem.verdict_below(problem.objective.limit(candidate.verdict), assignment)
     if verdict is None:
-        return found
-    return problem.objective.better(found, Candidate(problem, assignment, verdict, notes))
+        return candidate
+    return problem.objective.better(candidate, Candidate(problem, assignment, verdict, notes))

@@ -75,13 +75,13 @@ def contiguous(candidate: Candidate) -> Candidate:
                 refuse_overfull(problem, "a contiguous stage", devices, bytes_, capacity)
         return by_knot[stages.knot][problem.graph.colocation]
 
-    found = assigned(problem, assign, "dynamic")
-    moved = int((found.assignment.devices != devices).sum())
+    assigned_candidate = assigned(problem, assign, "dynamic")
+    moved = int((assigned_candidate.assignment.devices != devices).sum())
     note = (
         f"contiguous stages: {moved} of {len(devices)} ops moved, step "
         f"{format_seconds(candidate.verdict.step_time)} before"
     )
-    return replace(found, notes=(*candidate.notes, note), bound=candidate.bound)
+    return replace(assigned_candidate, notes=(*candidate.notes, note), bound=candidate.bound)
 
 
 def cut(
@@ -137,7 +137,7 @@ def _windowed(
     """The least ``least[i] + spent[j] - spent[i]`` with first[j] <= i <= j, and i, for every j."""
     base = np.where(least >= _NEVER, _NEVER, least - spent).tolist()
     window: deque[int] = deque()
-    found, begin = [], []
+    ends, begin = [], []
     for j, start in enumerate(first.tolist()):
         while window and base[window[-1]] > base[j]:
             window.pop()
@@ -145,8 +145,8 @@ def _windowed(
         while window[0] < start:
             window.popleft()
         begin.append(window[0])
-        found.append(base[window[0]])
-    best = np.array(found, dtype=np.int64)
+        ends.append(base[window[0]])
+    best = np.array(ends, dtype=np.int64)
     return np.where(best >= _NEVER, _NEVER, best + spent), np.array(begin, dtype=np.int64)
 
 

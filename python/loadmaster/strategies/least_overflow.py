@@ -69,8 +69,8 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
     >>> lm.place(graph, lm.Cluster(devices, both), "m-topo").devices.tolist()
     [1, 0]
     """
-    found = searched(problem, start)
-    return replace(found, notes=(NOTE,)) if found.fits else found
+    candidate = searched(problem, start)
+    return replace(candidate, notes=(NOTE,)) if candidate.fits else candidate
 
 
 def searched(problem: Problem, start: Candidate | None = None) -> Candidate:
@@ -92,8 +92,8 @@ def searched(problem: Problem, start: Candidate | None = None) -> Candidate:
         best = problem.objective.best(_starts(problem, priorities, start))
         if not is_hopeless:
             best = _walked(problem, best, allowed, priorities)
-    found = accepted(problem, Outcome(best, 1.0))
-    return problem.objective.better(found, ordered(problem, found.assignment.devices))
+    candidate = accepted(problem, Outcome(best, 1.0))
+    return problem.objective.better(candidate, ordered(problem, candidate.assignment.devices))
 
 
 def _every(allowed: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
@@ -116,7 +116,7 @@ def _best_of_all(
         every = every[(every == device) @ kept <= memory]
     for priority in priorities:
         tried = (judged(problem, Assignment(row[sets], priority, "fixed")) for row in every)
-        fitting = [found for found in tried if found.fits]
+        fitting = [one for one in tried if one.fits]
         if fitting:
             return problem.objective.best(fitting)
     return None
@@ -180,9 +180,9 @@ def _walked(
             priority = best.assignment.priority
             if rng.random() < 1 / 4:
                 priority = priorities[rng.integers(len(priorities))]
-            found = judged(problem, Assignment(moved[sets], priority, "fixed"))
-            if found.verdict.excess <= best.verdict.excess:
-                best = found
+            candidate = judged(problem, Assignment(moved[sets], priority, "fixed"))
+            if candidate.verdict.excess <= best.verdict.excess:
+                best = candidate
     return best
 
 

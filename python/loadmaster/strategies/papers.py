@@ -85,8 +85,8 @@ def bibtex(methods: Iterable[str]) -> str:
     >>> print(bibtex(["etf"]).partition(",")[0])
     @article{etf
     """
-    found = {paper.key: paper.bibtex for method in methods for paper in papers_of(method)}
-    return "\n\n".join(found.values()) or "% no paper is known of these methods"
+    entries = {paper.key: paper.bibtex for method in methods for paper in papers_of(method)}
+    return "\n\n".join(entries.values()) or "% no paper is known of these methods"
 
 
 def bibtex_of_instances(names: Iterable[str]) -> str:
@@ -96,9 +96,9 @@ def bibtex_of_instances(names: Iterable[str]) -> str:
     @article{lenet
     """
     asked = list(names)
-    found = [
+    entries = [
         paper.bibtex
         for paper in papers()
         if any(fnmatchcase(name, glob) for name in asked for glob in paper.instances)
     ]
-    return "\n\n".join(found) or "% no paper is known of these instances: they are generated"
+    return "\n\n".join(entries) or "% no paper is known of these instances: they are generated"

@@ -89,7 +89,7 @@ def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
 
 def refuse_overfull(
     problem: Problem,
-    what: str,
+    noun: str,
     devices: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],
@@ -109,7 +109,7 @@ def refuse_overfull(
     }
     if short:
         listed = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in short.items())
-        raise InfeasibleError(f"{what} is short on {listed}", short)
+        raise InfeasibleError(f"{noun} is short on {listed}", short)
 
 
 def _residents(problem: Problem, devices: NDArray[np.int32], device: int) -> list[tuple[int, int]]:

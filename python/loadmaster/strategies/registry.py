@@ -304,11 +304,11 @@ def _checked(problem: Problem, name: str, found: object) -> Assignment:
     if not isinstance(found, Assignment):
         raise InputError(f"method {name!r} returned {found!r}: wants an Assignment or a Candidate")
     n, columns = problem.graph.n_ops, []
-    for what, given in (("devices", found.devices), ("priority", found.priority)):
-        column = np.asarray(given)
+    for name_of, values in (("devices", found.devices), ("priority", found.priority)):
+        column = np.asarray(values)
         if column.shape != (n,) or column.dtype.kind not in "iu":
             raise InputError(
-                f"method {name!r}: {what} has shape {column.shape} ({column.dtype}), wants {n} "
+                f"method {name!r}: {name_of} has shape {column.shape} ({column.dtype}), wants {n} "
                 "integers, one per op of the reduced graph"
             )
         columns.append(column)

@@ -47,5 +47,5 @@ def method_of(text: str) -> str:
 
 def _registered(function: Callable[..., Any]) -> str | None:
     """The name that a function is registered by, if it is."""
-    found = (name for name in METHODS if getattr(METHODS[name][0], "__wrapped__", 0) is function)
-    return next(found, None)
+    names = (name for name in METHODS if getattr(METHODS[name][0], "__wrapped__", 0) is function)
+    return next(names, None)

@@ -128,16 +128,16 @@ def export(
     if target not in TARGETS:
         raise InputError(f"nothing is written as {target!r}{meant(target, TARGETS)}")
     chosen = TARGETS[target]
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
+    settings = {key: value for key, value in options.items() if value is not None}
+    for key in settings:
         if key not in chosen.options:
             raise InputError(f"{target} takes no option {key!r}")
-    missing = [key for key, needed in chosen.options.items() if needed and key not in given]
+    missing = [key for key, needed in chosen.options.items() if needed and key not in settings]
     if chosen.is_file and path is None:
         missing.append("path")
     for key in missing:
         raise InputError(f"{target} needs a {key}: give {_FLAGS[key]}")
-    return chosen.write(plan, path, **given)
+    return chosen.write(plan, path, **settings)
 
 
 def target_for(plan: Plan, target: str | None) -> str:

@@ -187,11 +187,11 @@ class Compiled:
         sender = devices[self.sender[arrival]]
         if arrival >= self.n_transfers:
             return f"{self.name(self.n_ops + arrival - self.n_transfers)} from {sender}"
-        what = f"{self.graph.names[self.transfers.op[arrival]]!r}"
+        name = f"{self.graph.names[self.transfers.op[arrival]]!r}"
         tensor = self.transfers.tensor[arrival]
         if tensor < 0:
-            return f"word from {sender} that {what} is done"
-        return f"tensor {tensor} of {what} from {sender}"
+            return f"word from {sender} that {name} is done"
+        return f"tensor {tensor} of {name} from {sender}"
 
     def waiting(self, missing: Sequence[Missing], devices: Sequence[str]) -> str:
         """The wait of each device that gave up, from its :meth:`fast.Dispatcher.missing`."""
@@ -280,7 +280,7 @@ class _Compiler:
         order, waits = (order[0], first[order[1]]), (waits[0], first[waits[1]])
         before = self._read_before(members)
         order = _joined(order, (first[before[0]], before[1]))
-        gathered, told = self._shares(members)
+        gathered, done = self._shares(members)
         priority = self.plan.running_priority
         on = np.where(self.graph.placeholder, NONE, self.on).astype(np.int32)
         sent = len(self.sent)
@@ -294,7 +294,7 @@ class _Compiler:
             at_once=np.concatenate([self.graph.view | (share >= 0), np.ones(len(members), bool)]),
             order=order,
             waits=_joined(waits, (gathered[0] + sent, gathered[1])),
-            tells=_joined((transfers, self.sent.dst), (told[0] + sent, told[1])),
+            tells=_joined((transfers, self.sent.dst), (done[0] + sent, done[1])),
             transfers=self.sent,
             after=np.concatenate([self.after, first[members]]),
             sender=np.concatenate([self.sent.src, self.on[members]]),
@@ -316,9 +316,9 @@ class _Compiler:
         edges = np.flatnonzero(self.remote)
         value = self.as_tensor[self.edge_tensor[edges]].astype(np.int64)
         to = self.on[self.graph.dst[edges]]
-        made = self.producer[value]
-        made = np.where(self.graph.placeholder[made], NONE, made)
-        after = self._last_writes(edges, made)
+        producer = self.producer[value]
+        producer = np.where(self.graph.placeholder[producer], NONE, producer)
+        after = self._last_writes(edges, producer)
         planned = np.flatnonzero(sent.tensor >= 0)
         key = sent.tensor[planned].astype(np.int64) * k + sent.dst[planned]
         order = np.argsort(key)
@@ -340,11 +340,13 @@ class _Compiler:
         self.after = np.concatenate([sent.op, np.zeros(len(new), np.int32)]).astype(np.int32)
         self.after[number] = versions[:, 1]
 
-    def _last_writes(self, edges: NDArray[np.intp], made: NDArray[np.integer]) -> NDArray[np.int64]:
+    def _last_writes(
+        self, edges: NDArray[np.intp], producer: NDArray[np.integer]
+    ) -> NDArray[np.int64]:
         """The task after which the data of each edge is what its reader wants: what made it, or the
         last change that the reader is ordered after by an edge of its own.
         """
-        after = made.astype(np.int64)
+        after = producer.astype(np.int64)
         if not len(self.writers):
             return after
         owner = _owners(self.graph)
@@ -396,13 +398,13 @@ class _Compiler:
         src, dst = self.graph.src[self.reads], self.graph.dst[self.reads]
         owner = _owners(self.graph)[src]
         order = np.argsort(owner, kind="stable")
-        found = []
+        pairs = []
         for writer, owned in zip(self.writers[is_writer], self.changed[is_writer], strict=True):
             ends = np.searchsorted(owner[order], [owned, owned + 1])
             readers = dst[order[ends[0] : ends[1]]]
             readers = readers[(self.on[readers] == self.on[writer]) & (readers != writer)]
-            found.append((readers.astype(np.int32), np.full(len(readers), writer, np.int32)))
-        return _joined(*found)
+            pairs.append((readers.astype(np.int32), np.full(len(readers), writer, np.int32)))
+        return _joined(*pairs)
 
     def _shares(self, members: Ids) -> tuple[Pairs, Pairs]:
         """Shares that each member waits for, and devices that are told of each share."""
@@ -492,15 +494,17 @@ def _writes(
     owner = _owners(graph)
     if more is None:
         return own, owner[own]
-    given = [np.asarray(column, dtype=np.int64) for column in more]
-    for column in given:
-        if column.ndim != 1 or len(column) != len(given[0]):
+    columns = [np.asarray(column, dtype=np.int64) for column in more]
+    for column in columns:
+        if column.ndim != 1 or len(column) != len(columns[0]):
             raise InputError("writes: wants two columns of one length")
         bad = np.flatnonzero((column < 0) | (column >= graph.n_ops))
         if len(bad):
             raise InputError(f"writes has op {column[bad[0]]}: the graph has {graph.n_ops} ops")
     pairs = np.unique(
-        np.stack([np.concatenate([own, given[0]]), np.concatenate([owner[own], owner[given[1]]])]),
+        np.stack(
+            [np.concatenate([own, columns[0]]), np.concatenate([owner[own], owner[columns[1]]])]
+        ),
         axis=1,
     )
     return pairs[0], pairs[1]

@@ -159,9 +159,9 @@ class Member:
             return Failed(missing=missing)
         name, compiled = crew.names[self._device], crew.wiring.compiled
         where = name if worker.task == NOTHING else f"{compiled.name(worker.task)} on {name}"
-        told = (
+        words = (
             str(error)
             if isinstance(error, LoadmasterError)
             else "".join(traceback.format_exception_only(error)).strip()
         )
-        return Failed(f"{where}: {told}", missing)
+        return Failed(f"{where}: {words}", missing)

@@ -42,16 +42,16 @@ def place_of(text: str) -> Place:
     >>> place_of("cpu:0").cores
     (0,)
     """
-    found = re.fullmatch(r"(\w+):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", str(text))
-    if found is None or found[1] not in KINDS:
+    parsed = re.fullmatch(r"(\w+):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", str(text))
+    if parsed is None or parsed[1] not in KINDS:
         raise InputError(
             f"a device cannot be {shown(text)}: wants cpu:0, cpu:0-3, thread:0 or cuda:0"
         )
     cores: list[int] = []
-    for part in found[2].split(","):
+    for part in parsed[2].split(","):
         first, _, last = part.partition("-")
         cores += range(int(first), min(int(last or first), 2**16) + 1)
-    if found[1] == "cuda":
+    if parsed[1] == "cuda":
         if len(cores) != 1:
             raise InputError(f"{shown(text)}: a device is one GPU, such as cuda:0, or a part of it")
         return Place("cuda", tuple(cores))
@@ -60,7 +60,7 @@ def place_of(text: str) -> Place:
     if missing is not None or not cores:
         some = f"{there[0]}-{there[-1]}" if there[-1] - there[0] == len(there) - 1 else str(there)
         raise InputError(f"{shown(text)}: this process may use cores {some}")
-    return Place(found[1], tuple(dict.fromkeys(cores)))
+    return Place(parsed[1], tuple(dict.fromkeys(cores)))
 
 
 def places_of(cluster: Cluster, on: Mapping[str, str] | None) -> list[Place]:

@@ -82,11 +82,11 @@ class Processes(Closing):
     def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Outputs of the last step by name, from the devices that hold them; all by default."""
         tape = self._crew.wiring.tape
-        found: dict[int, torch.Tensor] = {}
+        values: dict[int, torch.Tensor] = {}
         self._tell("outputs", tape.slots_of(names))
         for part in self._answers():
-            found |= {slot: _unpacked(*sent) for slot, sent in part.items()}
-        return tape.named(found.__getitem__, names)
+            values |= {slot: _unpacked(*sent) for slot, sent in part.items()}
+        return tape.named(values.__getitem__, names)
 
     def _tell(self, *words: Any) -> None:
         """Asks all workers for something."""
@@ -107,11 +107,11 @@ class Processes(Closing):
                 device = waits[number]  # type: ignore[index]
                 answers[device] = self._answer(device)
                 failed |= isinstance(answers[device], Failed)
-        found = [answers[device] for device in range(len(self._pipes))]
+        in_order = [answers[device] for device in range(len(self._pipes))]
         if failed:
             self.close()
-            raise self._crew.failure(found)
-        return found
+            raise self._crew.failure(in_order)
+        return in_order
 
     def _answer(self, device: int) -> Any:
         try:
@@ -158,14 +158,14 @@ def _serve(crew: Crew, device: int, pipe: Connection) -> None:
     member: Member | None = None
     while True:
         try:
-            what, *words = pipe.recv()
+            request, *words = pipe.recv()
         except (EOFError, OSError):
             return
-        if what == "end":
+        if request == "end":
             return
         try:
             member = member or Member(crew, device)
-            if what == "run":
+            if request == "run":
                 pipe.send(member.run(*words))
             else:
                 pipe.send({s: _packed(t) for s, t in member.outputs(*words).items()})

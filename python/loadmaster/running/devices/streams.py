@@ -143,15 +143,15 @@ def _channel_order(compiled: Compiled, holds: Pairs | None) -> list[tuple[int, i
     if holds is None:
         return []
     last: dict[int, int] = {}
-    found = []
+    pairs = []
     start = compiled.transfers.start
     for transfer, channel in sorted(_pairs(holds), key=lambda pair: (start[pair[0]], *pair)):
         if transfer >= compiled.n_transfers or compiled.transfers.tensor[transfer] < 0:
             continue
         if channel in last:
-            found.append((last[channel], transfer))
+            pairs.append((last[channel], transfer))
         last[channel] = transfer
-    return found
+    return pairs
 
 
 def _issued(compiled: Compiled, before: dict[Node, list[Node]]) -> list[Node]:

@@ -46,17 +46,17 @@ class Threads(Closing):
     def fetch(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Outputs of the last step by name, from the devices that hold them; all by default."""
         tape = self._crew.wiring.tape
-        found: dict[int, torch.Tensor] = {}
+        values: dict[int, torch.Tensor] = {}
         for member in self._members:
-            found |= member.outputs(tape.slots_of(names))
-        return tape.named(lambda slot: found[slot].clone(), names)
+            values |= member.outputs(tape.slots_of(names))
+        return tape.named(lambda slot: values[slot].clone(), names)
 
-    def _ask(self, what: Callable[[int], Any]) -> list[Any]:
+    def _ask(self, question: Callable[[int], Any]) -> list[Any]:
         """Answers of all workers."""
 
         def answer(device: int) -> Any:
             try:
-                return what(device)
+                return question(device)
             except BaseException as error:
                 self._crew.board.stop()
                 if not self._members:
@@ -69,11 +69,11 @@ class Threads(Closing):
         except BaseException:
             self.close()
             raise
-        found = [answer.result() for answer in answers]
-        if any(isinstance(each, Failed) for each in found):
+        results = [answer.result() for answer in answers]
+        if any(isinstance(each, Failed) for each in results):
             self.close()
-            raise self._crew.failure(found)
-        return found
+            raise self._crew.failure(results)
+        return results
 
     def close(self) -> None:
         """Ends all workers."""

@@ -170,14 +170,14 @@ class Worker:
             self._send(sends[NOTHING], left)
             while (task := dispatcher.next()) >= 0:
                 self.task = task
-                what = work.get(task)
-                if what is not None:
-                    self._call(what)
+                task_work = work.get(task)
+                if task_work is not None:
+                    self._call(task_work)
                 dispatcher.done(task)
                 if task in sends:
                     self._send(sends[task], left)
-                if what is not None:
-                    self._release(what.releases, left)
+                if task_work is not None:
+                    self._release(task_work.releases, left)
         self.task = NOTHING
         dispatcher.end()
         self.steps += 1

@@ -145,16 +145,16 @@ class Account:
     def told(self) -> list[tuple[str, float]]:
         """The parts that there are, in words, and their seconds."""
         counts, parts = Counter(row.what for row in self.rows), self.parts
-        found = [
-            (f"{counts[what]} {words}", parts[what])
-            for what, words in _WORDS.items()
-            if counts[what]
+        rows = [
+            (f"{counts[part]} {words}", parts[part])
+            for part, words in _WORDS.items()
+            if counts[part]
         ]
         if self.joined or self.left or abs(self.other_chain) >= _FINEST:
-            found.append(
+            rows.append(
                 (f"another chain: {self.joined} joined, {self.left} left", self.other_chain)
             )
-        return [*found, ("not explained: behind the last op", self.unexplained)]
+        return [*rows, ("not explained: behind the last op", self.unexplained)]
 
     def _largest(self) -> list[str]:
         rows = [row for row in self.rows[:_SHOWN] if abs(row.seconds) >= _FINEST]
@@ -222,24 +222,24 @@ def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
     return ("op", link.op) if together < 0 else ("collective", together)
 
 
-def _row(plan: Plan, what: str, index: int, took: float, was_predicted: bool) -> Row:
+def _row(plan: Plan, link_kind: str, index: int, took: float, was_predicted: bool) -> Row:
     """Seconds of a link of the measured chain, beside its prediction."""
     graph, devices = plan.program.graph, [device.name for device in plan.cluster.devices]
     step = plan.schedule
-    if what == "transfer":
+    if link_kind == "transfer":
         sent = step.transfers
         place = f"{devices[sent.src[index]]} to {devices[sent.dst[index]]}"
         # What the sender copies out is a part of sending, which is measured as one.
         expected = float(sent.copying[index] + sent.finish[index] - sent.start[index])
-        return Row(what, graph.names[sent.op[index]], "", place, expected, took, was_predicted)
-    if what == "collective":
+        return Row(link_kind, graph.names[sent.op[index]], "", place, expected, took, was_predicted)
+    if link_kind == "collective":
         together = step.collectives
         place = ", ".join(devices[d] for d in together.devices[index])
         # From when its last member's inputs were there: what its device does is measured too.
         expected = float(together.busy[index] + together.finish[index] - together.start[index])
         name = together.label(index)
-        return Row(what, name, together.kind[index], place, expected, took, was_predicted)
+        return Row(link_kind, name, together.kind[index], place, expected, took, was_predicted)
     place = devices[int(plan.running_devices[index])]
     expected = float(step.finish[index] - step.start[index])
     name, kind = graph.names[index], graph.kinds[index]
-    return Row(what, name, kind, place, expected, took, was_predicted)
+    return Row(link_kind, name, kind, place, expected, took, was_predicted)

@@ -167,14 +167,14 @@ class Measured(Printed):
 
     def __post_init__(self) -> None:
         schedule, n_devices = self.plan.schedule, self.plan.cluster.n_devices
-        for what, column, wanted in (
+        for name, column, wanted in (
             ("op", self.steps.start, len(schedule.start)),
             ("transfer", self.steps.sent_start, len(schedule.transfers)),
             ("collective", self.steps.gathered_start, len(schedule.collectives)),
         ):
             if column.shape[1] != wanted:
                 raise InputError(
-                    f"the steps are of {counted(column.shape[1], what)}, the plan has {wanted}"
+                    f"the steps are of {counted(column.shape[1], name)}, the plan has {wanted}"
                 )
         if len(self.on) != n_devices:
             raise InputError(
@@ -255,10 +255,10 @@ class Measured(Printed):
         )
         start = np.where(graph.is_member, start, self._begun[step] / self.stretch)
         sent, together = plan.schedule.transfers, plan.schedule.collectives
-        made = np.where(graph.placeholder[sent.op], 0.0, finish[sent.op])
+        ready = np.where(graph.placeholder[sent.op], 0.0, finish[sent.op])
         # A home tensor is there at 0, whatever its first reader does.
-        made = np.where(plan.schedule.sent_from_home, 0.0, np.minimum(made, sent_start))
-        sent = replace(sent, queued=made, copied=made, start=sent_start, finish=sent_finish)
+        ready = np.where(plan.schedule.sent_from_home, 0.0, np.minimum(ready, sent_start))
+        sent = replace(sent, queued=ready, copied=ready, start=sent_start, finish=sent_finish)
         if len(together):
             last = [max(members, key=lambda op: start[op]) for members in together.members]
             arrived = np.minimum(start[last], began)
@@ -303,8 +303,8 @@ class Measured(Printed):
         True
         """
         taken = getattr(self.steps, end) - getattr(self.steps, begin)
-        found: Floats = taken[fastest(self.steps.seconds)].mean(axis=0) / self.stretch
-        return found
+        seconds: Floats = taken[fastest(self.steps.seconds)].mean(axis=0) / self.stretch
+        return seconds
 
     def profile(self, device_type: str | None = None) -> Profile:
         """Times of the ops of the user's graph in every step, for cost models.

@@ -63,8 +63,8 @@ def interleaved(
         for turn in range(rounds):
             if progress is not None:
                 best = min((runs[0].step for runs in seen if runs), default=None)
-                told = None if best is None else Incumbent(best)
-                progress(f"round {turn + 1} of {rounds}", told)
+                incumbent = None if best is None else Incumbent(best)
+                progress(f"round {turn + 1} of {rounds}", incumbent)
             for i in range(len(plans)):
                 at = (turn + i) % len(plans)
                 seen[at].append(ready[at](steps))

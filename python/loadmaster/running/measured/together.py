@@ -94,11 +94,11 @@ def measure_ops(
     checks.integer("steps", steps)
     options = {"targets": targets, "on": on, "seed": seed, "patience": patience}
     with together(tape, cluster, inputs, **options) as run:
-        found = run(steps)
+        costs = run(steps)
     model = CostModel()
-    for seen in found:
+    for seen in costs:
         learn_times(model, seen)
-    busiest = max(found, key=lambda seen: seen.delay)
+    busiest = max(costs, key=lambda seen: seen.delay)
     if busiest.busy:
         warn(busiest.busy)
     return model

@@ -40,7 +40,7 @@ def buffers(
     for i, row in enumerate(rows):
         for value in row["inputs"]:
             readers.setdefault(value, []).append(i)
-    found: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     room: list[int] = []
     alive: dict[str, list[str]] = {row["device"]: [] for row in rows}
     free: dict[str, list[int]] = {device: [] for device in alive}
@@ -49,11 +49,11 @@ def buffers(
         ended = [v for v in mine if v not in kept and all(over[r] for r in readers.get(v, ()))]
         for value in ended:
             mine.remove(value)
-            free[row["device"]].append(found[value])
+            free[row["device"]].append(assigned[value])
         for value in row["outputs"]:
-            found[value] = _taken(free[row["device"]], room, sizes[value])
+            assigned[value] = _taken(free[row["device"]], room, sizes[value])
             mine.append(value)
-    return found
+    return assigned
 
 
 def _over(rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:

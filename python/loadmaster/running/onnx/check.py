@@ -46,12 +46,12 @@ def check_onnx(
     feeds = {i["name"]: _random(i, random) for i in manifest["inputs"]}
     expected = run(whole, manifest["outputs"], feeds, os.fspath(model))
     with OnnxProcesses(folder, feeds, devices, optimize=False) as placed:
-        found = placed.run(feeds)
+        outputs = placed.run(feeds)
     worst = 0.0
     for name, value in zip(manifest["outputs"], expected, strict=True):
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
             continue
-        mine = np.asarray(found[name]).astype(np.float64)
+        mine = np.asarray(outputs[name]).astype(np.float64)
         theirs = value.astype(np.float64)
         same_holes = mine.shape == theirs.shape and bool((np.isnan(mine) == np.isnan(theirs)).all())
         scale = max(float(np.nanmax(np.abs(theirs), initial=0)), 1e-30)

@@ -183,8 +183,8 @@ class OnnxProcesses(Closing):
         whole = OnnxSegments(folder, providers, optimize=optimize)
         self._inputs = [i["name"] for i in self.manifest["inputs"]]
         shared = _described(feeds, self._inputs, "the input")
-        for row, made in zip(rows, whole.made(feeds), strict=True):
-            shared |= _described(made, row["outputs"], f"{row['file']} sends")
+        for row, outputs in zip(rows, whole.made(feeds), strict=True):
+            shared |= _described(outputs, row["outputs"], f"{row['file']} sends")
         del whole
         routes = _Routes(rows, self.devices)
         lengths = fast.Board.words(len(self.devices), len(routes.arrivals), len(rows))
@@ -300,19 +300,19 @@ class OnnxProcesses(Closing):
 
 
 def _described(
-    values: Mapping[str, Any], names: Iterable[str], what: str
+    values: Mapping[str, Any], names: Iterable[str], noun: str
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Types and shapes of values that are to be shared."""
-    found = {}
+    described = {}
     for name in names:
         value = np.asarray(values[name]) if not isinstance(values[name], (list, dict)) else None
         if value is None or value.dtype.kind not in "fiubc":
             raise InputError(
-                f"{what} {name!r}, which is no tensor of numbers: processes cannot share it. "
+                f"{noun} {name!r}, which is no tensor of numbers: processes cannot share it. "
                 "lm.writers.OnnxSegments runs the export in one process"
             )
-        found[name] = (value.dtype.str, value.shape)
-    return found
+        described[name] = (value.dtype.str, value.shape)
+    return described
 
 
 def _pinned(devices: Sequence[str], on: Mapping[str, str] | None) -> dict[str, tuple[int, ...]]:

@@ -64,8 +64,8 @@ class OnnxSegments:
         """
         outputs = self.manifest["outputs"]
         values = dict(feeds)
-        for made in self.made(feeds):
-            values |= {name: value for name, value in made.items() if name in outputs}
+        for results in self.made(feeds):
+            values |= {name: value for name, value in results.items() if name in outputs}
         return {name: values[name] for name in outputs}
 
     def made(self, feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -81,14 +81,14 @@ class OnnxSegments:
         segments = self.manifest["segments"]
         last = {v: i for i, segment in enumerate(segments) for v in segment["inputs"]}
         for i, (segment, chosen) in enumerate(zip(segments, self._sessions, strict=True)):
-            given = {name: values[name] for name in segment["inputs"]}
-            outputs = run(chosen, segment["outputs"], given, segment["file"])
-            made = dict(zip(segment["outputs"], outputs, strict=True))
-            values |= made
+            inputs = {name: values[name] for name in segment["inputs"]}
+            outputs = run(chosen, segment["outputs"], inputs, segment["file"])
+            results = dict(zip(segment["outputs"], outputs, strict=True))
+            values |= results
             for name in segment["inputs"]:
                 if last[name] == i:
                     del values[name]
-            yield made
+            yield results
 
 
 def check_feeds(manifest: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ def share_memory() -> None:
     ort.create_and_register_allocator(on_cpu, None)
 
 
-def run(chosen: Any, outputs: Sequence[str], feeds: Mapping[str, Any], what: str) -> Any:
+def run(chosen: Any, outputs: Sequence[str], feeds: Mapping[str, Any], noun: str) -> Any:
     """The outputs of a session, from its inputs."""
-    with library_errors(f"ONNX Runtime cannot run {what}", Exception):
+    with library_errors(f"ONNX Runtime cannot run {noun}", Exception):
         return chosen.run(outputs, feeds)

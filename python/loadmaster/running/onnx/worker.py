@@ -116,12 +116,12 @@ class _Device:
 
     def _overdue(self) -> str:
         """The arrival that the device waits for in vain."""
-        what = "other devices do not end their step"
+        words = "other devices do not end their step"
         if missing := self._dispatcher.missing():
             segment, arrivals, _ = missing[0]
-            what = f"{self._work.segments[segment]['file']} waits for "
-            what += f"{counted(len(arrivals), 'segment')} of other devices"
-        return f"nothing happened for {self._work.patience:g} s: {what}"
+            words = f"{self._work.segments[segment]['file']} waits for "
+            words += f"{counted(len(arrivals), 'segment')} of other devices"
+        return f"nothing happened for {self._work.patience:g} s: {words}"
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

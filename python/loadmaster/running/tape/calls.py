@@ -67,7 +67,7 @@ def renumbered(
     call: Call,
     op: int,
     read: Callable[[int], int],
-    made: Callable[[int], int],
+    slot_of: Callable[[int], int],
     ops: Sequence[int],
 ) -> Call:
     """A call as another op, with other slots for what it reads and makes; ``ops`` are those of its
@@ -86,9 +86,9 @@ def renumbered(
         op=op,
         args=tuple(map(argument, call.args)),
         kwargs={name: argument(value) for name, value in call.kwargs.items()},
-        results=tuple(made(slot) if slot >= 0 else -1 for slot in call.results),
+        results=tuple(slot_of(slot) if slot >= 0 else -1 for slot in call.results),
         parts=tuple(int(ops[part]) if part >= 0 else -1 for part in call.parts),
-        writes=tuple(map(made, call.writes)),
+        writes=tuple(map(slot_of, call.writes)),
     )
 
 
@@ -129,5 +129,5 @@ def runner(
     body = "".join(f"        {line}\n" for line in lines)
     scope: dict[str, Any] = {}
     exec(f"def make(f{names}):\n    def run(v):\n{body}    return run\n", scope)
-    made: Callable[[Values], None] = scope["make"](call.function, *constants)
-    return made
+    run: Callable[[Values], None] = scope["make"](call.function, *constants)
+    return run

@@ -81,12 +81,12 @@ class _Program:
 
     def _given(self, example_inputs: Any) -> Iterator[torch.Tensor]:
         """The user's tensors, in the order of the program's inputs."""
-        given = example_inputs
-        if given is None and self._exported is not None:
-            given = self._exported.example_inputs
-        if given is None:
+        inputs = example_inputs
+        if inputs is None and self._exported is not None:
+            inputs = self._exported.example_inputs
+        if inputs is None:
             raise InputError("the program does not say its inputs: give example_inputs")
-        return iter([leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)])
+        return iter([leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)])
 
     def _place(self, node: Any) -> None:
         placed = {p.value: p for p in self._traced.program.placeholders}.get(node.name)
@@ -127,10 +127,10 @@ class _Program:
 
     def _fetched(self, path: str) -> Any:
         """A tensor that the module holds, or a module within it."""
-        found: Any = self._module
+        attribute: Any = self._module
         for part in path.split("."):
-            found = getattr(found, part)
-        return self._hold(path, found) if isinstance(found, torch.Tensor) else found
+            attribute = getattr(attribute, part)
+        return self._hold(path, attribute) if isinstance(attribute, torch.Tensor) else attribute
 
     def _hold(self, path: str, tensor: torch.Tensor) -> Ref:
         if id(tensor) not in self._held:
@@ -181,13 +181,13 @@ class _Program:
     def _number(self, node: Any) -> Any:
         """The value of a node that has no op: a size, or nothing."""
         run = self._traced.runs.get(node.name)
-        found = node.meta.get("val") if run is None else run.value
-        if any(isinstance(leaf, torch.SymInt) for leaf in tree_leaves(found)):
+        value = node.meta.get("val") if run is None else run.value
+        if any(isinstance(leaf, torch.SymInt) for leaf in tree_leaves(value)):
             raise InputError(
                 f"node {node.name!r} gives a size that is open: export the program with the sizes "
                 "that it is to run with"
             )
-        return found
+        return value
 
     def _called(self, node: Any) -> tuple[Callable[..., Any], Any, Any]:
         if node.op == "call_method":
@@ -211,9 +211,9 @@ class _Program:
             if user.target is operator.getitem and user.name in values:
                 names[user.args[1]] = user.name
         self._parts[node.name] = [names.get(i, "") for i in range(1 + max(names, default=-1))]
-        found = [values.get(name) for name in self._parts[node.name]]
-        results = tuple(-1 if value is None else self._new(value) for value in found)
-        return results, tuple(-1 if value is None else value.op for value in found), True
+        values_of_parts = [values.get(name) for name in self._parts[node.name]]
+        results = tuple(-1 if value is None else self._new(value) for value in values_of_parts)
+        return results, tuple(-1 if value is None else value.op for value in values_of_parts), True
 
     def _copy_back(self) -> None:
         """Copies into its buffers at the end of a program without in-place ops."""
@@ -224,11 +224,11 @@ class _Program:
                 continue
             values = traced.lowered.values
             into, read = (self._slot_of[id(values[name])] for name in (target, source))
-            made = Value(op, values[target].tensor, values[target].owner, values[target].storage)
+            copy = Value(op, values[target].tensor, values[target].owner, values[target].storage)
             self._calls.append(
                 Call(
                     op, torch.ops.aten.copy_.default, (Ref(into), Ref(read)), {},
-                    (self._new(made),), writes=(into,),
+                    (self._new(copy),), writes=(into,),
                 )
             )  # fmt: skip
 

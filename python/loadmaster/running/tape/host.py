@@ -245,17 +245,17 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
 
     def _collect(self, func: Any, args: Any, kwargs: Any) -> None:
         named, free = with_numbers(func, args, kwargs)
-        found = [argument for key, argument in (*enumerate(args), *named.items()) if key in free]
-        self._numbers += [each for each in _flat(found) if type(each) in (int, float)]
+        answers = [argument for key, argument in (*enumerate(args), *named.items()) if key in free]
+        self._numbers += [each for each in _flat(answers) if type(each) in (int, float)]
 
-    def _differs(self, what: str, op: str) -> InputError:
+    def _differs(self, noun: str, op: str) -> InputError:
         later = (
             f" where later ones call {self._updates[self._at][0].function}"
-            if (self._at < len(self._updates) and what == "calls")
+            if (self._at < len(self._updates) and noun == "calls")
             else ""
         )
         return InputError(
-            f"step {self._step} of {self._name} {what} {op}{later}: a tape has the same calls in "
+            f"step {self._step} of {self._name} {noun} {op}{later}: a tape has the same calls in "
             "every step. Record with an optimizer that has done such steps (step(), once the "
             "model has gradients), so that what it keeps is there"
         )

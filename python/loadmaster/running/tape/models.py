@@ -35,8 +35,8 @@ def recorded_model(spec: str) -> Tape:
     """
     from loadmaster.running.tape.record import record
 
-    found: Tape = _called(spec, record, "record")
-    return found
+    tape: Tape = _called(spec, record, "record")
+    return tape
 
 
 def captured_model(spec: str, progress: Callable[[str], None] | None = None) -> OpGraph:
@@ -57,8 +57,8 @@ def captured_model(spec: str, progress: Callable[[str], None] | None = None) -> 
 
         return capture(**{"progress": tell, **arguments})
 
-    found: OpGraph = _called(spec, capture, "capture", captured)
-    return found
+    graph: OpGraph = _called(spec, capture, "capture", captured)
+    return graph
 
 
 def _called(

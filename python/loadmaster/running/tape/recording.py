@@ -108,8 +108,8 @@ class Recording:
             Neither is so.
         """
         if tensor in self._known:
-            found: int = self._known[tensor]
-            return found
+            slot: int = self._known[tensor]
+            return slot
         storage = self._storages[storage_of(tensor).cdata][1]
         return self._shown[storage, _layout(tensor)]
 

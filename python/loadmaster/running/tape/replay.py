@@ -92,14 +92,14 @@ def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
     do not know what the real ones give (the workspace of a fused LSTM).
     """
     replay = Replay(tape, given)
-    found = dict(tape.slots)
+    placed = dict(tape.slots)
 
     def look(slots: Iterable[int]) -> None:
         for slot in slots:
             tensor = replay.values[slot] if slot >= 0 else None
             if tensor is not None:
-                found[slot] = replace(
-                    found[slot],
+                placed[slot] = replace(
+                    placed[slot],
                     dtype=tensor.dtype,
                     sizes=tuple(tensor.shape),
                     strides=tensor.stride(),
@@ -108,7 +108,7 @@ def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
 
     replay.step(lambda call: look(call.results))
     look(p.slot for p in tape.placeholders)
-    return found
+    return placed
 
 
 def starting(

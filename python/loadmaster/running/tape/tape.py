@@ -153,23 +153,23 @@ class Tape:
         self, value: Callable[[int], torch.Tensor], names: Sequence[str] | None = None
     ) -> dict[str, torch.Tensor]:
         """Outputs by name, from the values of their slots; all by default."""
-        found = {}
+        named = {}
         for name in (*self.outputs, *self.joints) if names is None else names:
             joint = self.joints.get(name)
-            found[name] = (
+            named[name] = (
                 value(self.outputs[name])
                 if joint is None
                 else joint.join([value(slot) for slot in joint.slots])
             )
-        return found
+        return named
 
     def slots_of(self, names: Sequence[str] | None = None) -> list[int]:
         """The slots that outputs are in, ascending; of all by default."""
-        found: set[int] = set()
+        slots: set[int] = set()
         for name in (*self.outputs, *self.joints) if names is None else names:
             joint = self.joints.get(name)
-            found.update((self.outputs[name],) if joint is None else joint.slots)
-        return sorted(found)
+            slots.update((self.outputs[name],) if joint is None else joint.slots)
+        return sorted(slots)
 
     def given(self, inputs: Any = None, targets: Any = None) -> dict[int, torch.Tensor]:
         """The tensors of inputs and targets by slot; those of the recording where None is given.
@@ -184,8 +184,8 @@ class Tape:
 
         placed = [p for p in self.placeholders if p.kind == "input"]
         split = len(placed) - self.n_targets
-        found = {}
-        for what, held, value in (
+        values = {}
+        for noun, held, value in (
             ("inputs", placed[:split], inputs),
             ("targets", placed[split:], targets),
         ):
@@ -193,11 +193,11 @@ class Tape:
                 continue
             leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
             if len(leaves) != len(held):
-                raise InputError(f"{what}: {len(leaves)} tensors, but {len(held)} were recorded")
+                raise InputError(f"{noun}: {len(leaves)} tensors, but {len(held)} were recorded")
             for placeholder, leaf in zip(held, leaves, strict=True):
                 _check_like(placeholder, leaf)
-                found[placeholder.slot] = leaf.detach()
-        return found
+                values[placeholder.slot] = leaf.detach()
+        return values
 
     @cached_property
     def written(self) -> frozenset[int]:
@@ -237,10 +237,10 @@ class Tape:
         return 1 + max((*self.slots, *self.numbers), default=-1)
 
 
-def _check_like(placeholder: Placeholder, given: torch.Tensor) -> None:
+def _check_like(placeholder: Placeholder, value: torch.Tensor) -> None:
     recorded = placeholder.tensor
-    if given.shape != recorded.shape or given.dtype != recorded.dtype:
+    if value.shape != recorded.shape or value.dtype != recorded.dtype:
         raise InputError(
-            f"input {placeholder.name!r} is {given.dtype} {tuple(given.shape)}, but "
+            f"input {placeholder.name!r} is {value.dtype} {tuple(value.shape)}, but "
             f"{recorded.dtype} {tuple(recorded.shape)} was recorded: record again with this input"
         )

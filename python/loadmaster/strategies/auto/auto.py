@@ -126,12 +126,12 @@ def place(
     """
     checks.one_of("split", split, get_args(Split))
     if problem.objective.goal == "throughput" and not problem.waits_for_updates:
-        found = throughput.place(
+        candidate = throughput.place(
             problem, may_split=split != "none", warm_start=warm_start, progress=progress
         )
-        return replace(found, left_out=where_whole(problem, split))
+        return replace(candidate, left_out=where_whole(problem, split))
     # Steps that wait for each other's updates hardly overlap: what counts is how long one takes.
-    given, problem = problem, replace(problem, objective=STEP)
+    whole_problem, problem = problem, replace(problem, objective=STEP)
     may_split = split != "none" and (can_be_replicated(problem) or can_be_sharded(problem))
     run = Run(
         problem,
@@ -144,12 +144,16 @@ def place(
     if progress is not None:
         run.progress = progress
     if may_split:
-        found = _of_all_spaces(run, warm_start)
+        candidate = _of_all_spaces(run, warm_start)
     else:
-        found = _of_whole_ops(run, warm_start)
-        found = replace(found, left_out=where_whole(problem, split))
-    found = found.noted(run.ended) if run.ended else found
-    return found if given.objective == STEP else throughput.of_step(given, found)
+        candidate = _of_whole_ops(run, warm_start)
+        candidate = replace(candidate, left_out=where_whole(problem, split))
+    candidate = candidate.noted(run.ended) if run.ended else candidate
+    return (
+        candidate
+        if whole_problem.objective == STEP
+        else throughput.of_step(whole_problem, candidate)
+    )
 
 
 def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
@@ -158,8 +162,8 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     best: Candidate | None = None
     offers: list[Best] = []
     try:
-        for found, offer in _of_split_ops(run):
-            is_best = best is None or objective.better(best, found) is found
+        for candidate, offer in _of_split_ops(run):
+            is_best = best is None or objective.better(best, candidate) is candidate
             # Of plans of one kind and name the best counts. That of a space comes first.
             same = [one for one in offers if (one.kind, one.what) == (offer.kind, offer.what)]
             if is_best or not same or offer.seconds < same[0].seconds:
@@ -167,7 +171,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 offers.insert(0 if is_best else len(offers), offer)
             if is_best:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
-                best = found
+                best = candidate
         if best is not None and best.fits and objective.reaches(best.verdict, run.bound):
             offers += _one_device(run.problem)
             run.ended = _cut(run.budget)
@@ -223,9 +227,9 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
     offers.
     """
     known: list[Candidate] = []
-    for found in _of_replicas_and_shards(run):
-        known.append(found[0])
-        yield found
+    for offer in _of_replicas_and_shards(run):
+        known.append(offer[0])
+        yield offer
     if not (known and run.budget.lacks(0.0)):
         yield from pipelines(run, known)
 

@@ -131,8 +131,8 @@ class _Traffic:
         _, edge, tensor = np.unique(key, return_index=True, return_inverse=True)
         producer, n_tensors = src[edge], len(edge)
         read = set_of[dst] * n_tensors + tensor
-        made = set_of[producer] * n_tensors + np.arange(n_tensors)
-        rows, row = np.unique(np.concatenate([read, made]), return_inverse=True)
+        pairs = set_of[producer] * n_tensors + np.arange(n_tensors)
+        rows, row = np.unique(np.concatenate([read, pairs]), return_inverse=True)
         row_set, row_tensor = rows // n_tensors, rows % n_tensors
         return cls(
             problem,

@@ -137,10 +137,10 @@ class Mirror:
 
     def judged(self, order: NDArray[np.int32]) -> Candidate:
         """The candidate, or that with its ops in an order of the groups if that is better."""
-        given = self.candidate
+        outer = self.candidate
         priority = self.coarse.expanded(np.zeros_like(order), order).priority
-        made = judged(given.problem, Assignment(given.assignment.devices, priority), given.notes)
-        return given.problem.objective.better(given, made)
+        inner = judged(outer.problem, Assignment(outer.assignment.devices, priority), outer.notes)
+        return outer.problem.objective.better(outer, inner)
 
 
 def in_time_for_collectives(replicas: Candidate) -> Candidate:
@@ -180,8 +180,8 @@ def searched_inside(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
         return _ordered(run, replicas, budget)
     if problem.cluster.n_devices > MOST_DEVICES:
         return replicas
-    found = _best(Search(_inner(run, problem, budget)), replicas)
-    return replicas if found is replicas else replace(found, notes=replicas.notes)
+    candidate = _best(Search(_inner(run, problem, budget)), replicas)
+    return replicas if candidate is replicas else replace(candidate, notes=replicas.notes)
 
 
 def _ordered(run: Run, replicas: Candidate, budget: Budget) -> Candidate:

@@ -35,11 +35,11 @@ def where_whole(problem: Problem, split: str) -> tuple[tuple[str, str], ...]:
     return tuple((kind, why or _cannot(problem, kind)) for kind in _SPLITTING)
 
 
-def whole_offer(found: Candidate) -> Best:
+def whole_offer(candidate: Candidate) -> Best:
     """The best placement of whole ops, as an offer."""
-    used = len(set(found.assignment.devices.tolist()))
+    used = len(set(candidate.assignment.devices.tolist()))
     return Best.of(
-        "one device" if used == 1 else "whole ops", f"on {counted(used, 'device')}", found
+        "one device" if used == 1 else "whole ops", f"on {counted(used, 'device')}", candidate
     )
 
 

@@ -66,16 +66,16 @@ def parts(problem: Problem) -> list[Part]:
     """
     some = np.arange(problem.cluster.n_devices, dtype=np.int32)
     held = int(problem.reduced.held_at_peak.sum())
-    found: list[Part] = []
+    pieces: list[Part] = []
     while True:
         half = _half(problem, some)
         if not FEWEST <= len(half) < len(some) or int(problem.capacity[half].sum()) < held:
-            return found
+            return pieces
         try:
             cluster = problem.cluster.subset(half.tolist())
         except InputError:
-            return found
-        found.append(Part(replace(problem, cluster=cluster), problem, half))
+            return pieces
+        pieces.append(Part(replace(problem, cluster=cluster), problem, half))
         some = half
 
 

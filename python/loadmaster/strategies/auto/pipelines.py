@@ -28,14 +28,14 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
         return
     space = Space.of(problem)
     least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
-    found: tuple[Candidate, Shape] | None = None
+    best: tuple[Candidate, Shape] | None = None
     for one in pipelines_below(space, least, run.budget):
         if not one[0].fits:
             run.lack("pipelines", one[1].words, problem.cluster.shortfall(one[0].verdict.peak))
-        elif found is None or problem.objective.better(found[0], one[0]) is one[0]:
-            found = one
-    if found is not None:
-        candidate, shape = found
+        elif best is None or problem.objective.better(best[0], one[0]) is one[0]:
+            best = one
+    if best is not None:
+        candidate, shape = best
         candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
         yield candidate, Best.of("pipelines", shape.words, candidate)
 

@@ -37,10 +37,10 @@ def ranking(objective: Objective, some: list[Entrant]) -> list[Entrant]:
     """The best first. Of several with the same devices the best one stays: refinement often comes
     to the same placement from several seeds.
     """
-    found: dict[bytes, Entrant] = {}
+    distinct: dict[bytes, Entrant] = {}
     for one in sorted(some, key=lambda one: objective.rank(one.candidate.verdict)):
-        found.setdefault(one.candidate.assignment.devices.tobytes(), one)
-    return [*found.values()]
+        distinct.setdefault(one.candidate.assignment.devices.tobytes(), one)
+    return [*distinct.values()]
 
 
 @dataclass
@@ -74,9 +74,9 @@ class Refinement:
         for left in range(tuning.refine_rounds, 0, -1):
             share = (end - run.budget.spent) / left / len(field)
             refined = self.all_at_once(field, share, "refine")
-            found = ranking(objective, refined)
-            half = -(-len(found) // 2)
-            field, done = found[:half], [*found[half:], *done]
+            ranked = ranking(objective, refined)
+            half = -(-len(ranked) // 2)
+            field, done = ranked[:half], [*ranked[half:], *done]
         return [one.candidate for one in ranking(objective, [*field, *done])]
 
     def _entrants(self, seeds: list[Candidate], seconds: float) -> list[Entrant]:
@@ -123,10 +123,10 @@ class Refinement:
                 for i, one in enumerate(running):
                     if run.is_done:
                         break
-                    found, visits = one.result()
+                    candidate, visits = one.result()
                     run.budget.spend(visits / run.pace.refinement)
-                    run.offer(found, stage)
-                    after[i] = after[i]._replace(candidate=found)
+                    run.offer(candidate, stage)
+                    after[i] = after[i]._replace(candidate=candidate)
             finally:
                 pool.shutdown(cancel_futures=True)
         return after

@@ -70,11 +70,11 @@ class Search:
         if run.budget.lacks(each):
             return start
         most = int(run.tuning.gather_share * run.budget.whole / each)
-        found, used = gathered(run.problem, start, most)
+        candidate, used = gathered(run.problem, start, most)
         run.budget.spend(each * used)
-        if not run.offer(found, "gather") and start is run.best:
-            run.best = found
-        return found
+        if not run.offer(candidate, "gather") and start is run.best:
+            run.best = candidate
+        return candidate
 
     @property
     def is_windowed(self) -> bool:
@@ -119,8 +119,8 @@ class Search:
             )
             budget.spend(visits / rate)
             last = self.judge(devices, found_order)
-            found = [one for one in (best, watch.best, last) if one is not None]
-            best = run.problem.objective.best(found)
+            candidates = [one for one in (best, watch.best, last) if one is not None]
+            best = run.problem.objective.best(candidates)
             if last.fits or run.is_done:
                 break
         return best
@@ -151,10 +151,10 @@ class Search:
     def judge(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
         """A state of a search by the better of the two policies, offered as the best plan."""
         began = time.perf_counter()
-        found = judged(self.run.problem, Assignment(devices, ranks(order), "fixed"))
+        candidate = judged(self.run.problem, Assignment(devices, ranks(order), "fixed"))
         self.judging = time.perf_counter() - began
-        self.run.offer(found, "search")
-        return found
+        self.run.offer(candidate, "search")
+        return candidate
 
 
 @dataclass
@@ -184,10 +184,10 @@ class _Watch:
         if time.perf_counter() - self.last < self.pause:
             return
         run = self.search.run
-        found = self.search.judge(devices, order)
-        if found.fits:
+        candidate = self.search.judge(devices, order)
+        if candidate.fits:
             best = self.best
-            self.best = found if best is None else run.problem.objective.better(best, found)
+            self.best = candidate if best is None else run.problem.objective.better(best, candidate)
         if self.pause:
             self.pause = run.tuning.pause * self.search.judging
         self.last = time.perf_counter()

@@ -27,24 +27,24 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
         return
     space = Space.of(problem)
     best: tuple[Candidate, Ranked, Space] | None = None
-    for found, labels, of in in_all_spaces(space, run.budget):
+    for candidate, labels, of in in_all_spaces(space, run.budget):
         if labels is None:
             continue
-        if not found.fits:
+        if not candidate.fits:
             words = f"shards on {labels.words}"
-            run.lack(found.kind, words, problem.cluster.shortfall(found.verdict.peak))
-        elif best is None or problem.objective.better(best[0], found) is found:
-            best = found, labels, of
+            run.lack(candidate.kind, words, problem.cluster.shortfall(candidate.verdict.peak))
+        elif best is None or problem.objective.better(best[0], candidate) is candidate:
+            best = candidate, labels, of
     samples = batch_size(problem.model) or 0
     run.replicas.update({n: step for n, step in space.of_batch.items() if n <= samples})
     if best is None:
         return
-    found, labels, space = best
+    candidate, labels, space = best
     again = ", layers recomputed" if space.recompute else ""
-    program, kind = found.problem.program, found.kind
+    program, kind = candidate.problem.program, candidate.kind
     words = replicas_in_words(program) if kind == "replicas" else f"sharded on {labels.words}"
-    offer = Best.of(kind, f"{words}{again}", found, KINDS["shards"])
+    offer = Best.of(kind, f"{words}{again}", candidate, KINDS["shards"])
     run.writes = lambda one: (
         with_recipe(space, labels, one) if one.problem.program is program else one
     )
-    yield found, offer
+    yield candidate, offer

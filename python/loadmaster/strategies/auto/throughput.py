@@ -59,41 +59,41 @@ def place(
     InfeasibleError
         Nothing that was tried fits.
     """
-    told = progress or (lambda stage, best: None)
+    tell = progress or (lambda stage, best: None)
     best = _best(problem, _confirmed_in_turn(problem, _whole_ops(problem, warm_start)))
     if not best.fits or _is_short(best):
         best = _best(problem, [best, *_with_room(problem)])
-    told("stages", Incumbent(best.verdict.period, bound(problem).seconds))
+    tell("stages", Incumbent(best.verdict.period, bound(problem).seconds))
     if not may_split:
         return replace(best, bound=bound(problem))
     dealt = _dealt(problem, best)
-    found = _best(problem, [best, *dealt])
-    told("whole models in turn", Incumbent(found.verdict.period, split_bound(problem).seconds))
-    offers = [_offer(one) for one in (found, best, *dealt)]
+    candidate = _best(problem, [best, *dealt])
+    tell("whole models in turn", Incumbent(candidate.verdict.period, split_bound(problem).seconds))
+    offers = [_offer(one) for one in (candidate, best, *dealt)]
     return replace(
-        found.noted(*_beside(best, dealt), *_larger(problem, best)),
+        candidate.noted(*_beside(best, dealt), *_larger(problem, best)),
         bound=split_bound(problem),
         space=SPLIT_OPS,
         offers=tuple(dict.fromkeys(offers)),
     )
 
 
-def of_step(problem: Problem, found: Candidate) -> Candidate:
+def of_step(problem: Problem, candidate: Candidate) -> Candidate:
     """A plan that was made for the time of a step, judged by the objective of a problem. What
     other kinds offer are seconds of a step too, not of a period.
     """
-    placed = replace(found.problem, objective=problem.objective)
-    best = min(found.offers, key=lambda one: one.seconds, default=None)
-    others = [one.kind for one in found.offers if best is not None and one.kind != best.kind]
+    placed = replace(candidate.problem, objective=problem.objective)
+    best = min(candidate.offers, key=lambda one: one.seconds, default=None)
+    others = [one.kind for one in candidate.offers if best is not None and one.kind != best.kind]
     seen = [(kind, "judged") for kind in dict.fromkeys(others) if kind != "one device"]
     return replace(
-        found,
+        candidate,
         problem=placed,
-        verdict=placed.verdict(found.assignment),
-        bound=(split_bound if found.space == SPLIT_OPS else bound)(problem),
+        verdict=placed.verdict(candidate.assignment),
+        bound=(split_bound if candidate.space == SPLIT_OPS else bound)(problem),
         offers=(),
         left_out=tuple(
-            (kind, f"{why}, by one step's time") for kind, why in seen + list(found.left_out)
+            (kind, f"{why}, by one step's time") for kind, why in seen + list(candidate.left_out)
         ),
     )
 
@@ -107,12 +107,14 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
         starts.append(single.place(problem))
     starts += as_candidates(problem, warm_start)
     # Moves of single ops may send batches to and fro, from which a stream suffers.
-    found = starts + [balanced(one) for one in starts[:_STARTS]]
-    if any(one.fits for one in found):
-        return [one for one in found if one.fits]
-    if found and problem.best_effort:
-        return found
-    return [least_overflow.place(problem, problem.objective.best(found) if found else None)]
+    candidates = starts + [balanced(one) for one in starts[:_STARTS]]
+    if any(one.fits for one in candidates):
+        return [one for one in candidates if one.fits]
+    if candidates and problem.best_effort:
+        return candidates
+    return [
+        least_overflow.place(problem, problem.objective.best(candidates) if candidates else None)
+    ]
 
 
 def _is_short(one: Candidate) -> bool:
@@ -123,37 +125,39 @@ def _is_short(one: Candidate) -> bool:
 
 def _with_room(problem: Problem) -> list[Candidate]:
     """Stages that leave more and more of the memory to batches under way, until none are short."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for share in SHARES[1:]:
         stages = staged(problem, share=share)
         if not stages:
             break
-        found.append(_confirmed(stages[0]))
-        if not _is_short(found[-1]):
+        candidates.append(_confirmed(stages[0]))
+        if not _is_short(candidates[-1]):
             break
-    return found
+    return candidates
 
 
 def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
     """Whole models that take batches in turn, down to as few as are needed to come near."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for one in dealt_out(problem):
         if not one.fits:
             continue
-        found.append(_confirmed(one))
-        if found[-1].fits and found[-1].verdict.period <= best.verdict.period * (1 + _EQUAL):
+        candidates.append(_confirmed(one))
+        if candidates[-1].fits and candidates[-1].verdict.period <= best.verdict.period * (
+            1 + _EQUAL
+        ):
             break
-    return [one for one in found if one.fits]
+    return [one for one in candidates if one.fits]
 
 
 def _confirmed_in_turn(problem: Problem, some: list[Candidate]) -> list[Candidate]:
     """Those that may be the best, confirmed: a stream's period is no shorter than its load."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for one in sorted(some, key=lambda one: problem.objective.rank(one.verdict)):
-        known = [c.verdict.period for c in found if c.fits]
+        known = [c.verdict.period for c in candidates if c.fits]
         if not known or one.verdict.period < min(known) * (1 - 1e-6):
-            found.append(_confirmed(one))
-    return found
+            candidates.append(_confirmed(one))
+    return candidates
 
 
 def _confirmed(one: Candidate) -> Candidate:
@@ -207,15 +211,15 @@ def _larger(problem: Problem, stages: Candidate) -> list[str]:
     one_type = len(set(problem.cluster.device_types)) == 1
     if not problem.program.is_plain or not one_type or batch_size(problem.model) is None:
         return []
-    found = larger_batch(problem, _latency(stages))
-    if found is None:
+    larger = larger_batch(problem, _latency(stages))
+    if larger is None:
         return ["no larger batch is done on one device in the time that one takes in stages"]
     n = problem.cluster.n_devices
     known = problem.costs.provenance == PROVENANCES.index("roofline")
     is_told = bool(problem.costs.time[~known].any())
     return [
-        f"{n} whole models with batches {found.times} times as large finish one of today's every "
-        f"{format_seconds(found.period)}, each in {format_seconds(found.latency)}"
+        f"{n} whole models with batches {larger.times} times as large finish one of today's every "
+        f"{format_seconds(larger.period)}, each in {format_seconds(larger.latency)}"
         + ", if measured times grow with the batch"
         * is_told
     ]

@@ -128,15 +128,15 @@ def polished(problem: Problem, candidate: Candidate, tuning: Tuning = TUNING) ->
     if n_devices > MOST_DEVICES:
         note = f"not refined: {n_devices} devices, and refinement takes at most {MOST_DEVICES}"
         return candidate.noted(note)
-    near, found, left = near_levels(problem, tuning), candidate, tuning.polish_visits
+    near, best, left = near_levels(problem, tuning), candidate, tuning.polish_visits
     for way, share in tuning.polish:
         groups = Hierarchy(_repeated(problem, way, tuning), near)
-        found, visits = v_cycle(problem, found, groups, way, int(share * left), tuning)
+        best, visits = v_cycle(problem, best, groups, way, int(share * left), tuning)
         left = max(left - visits, 0)
-    if found is candidate:
+    if best is candidate:
         return candidate
     # A candidate that comes from a coarse graph does not say how the one given came about.
-    return replace(found, notes=candidate.notes)
+    return replace(best, notes=candidate.notes)
 
 
 def v_cycle(
@@ -208,7 +208,7 @@ def _coarsened(
     two devices. The row ends before a level of too few groups, or of hardly fewer than the one
     before.
     """
-    found: list[Level] = []
+    levels: list[Level] = []
     finer, devices, visits = problem, candidate.assignment.devices, 0
     total, n_ops = float(problem.op_time.sum()), problem.graph.n_ops
     for ratio in tuning.coarse_ratios if evenness else ():
@@ -222,9 +222,9 @@ def _coarsened(
         level = Level.of(finer, group)
         if level.problem.graph.n_ops > tuning.coarse_shrinkage * finer.graph.n_ops:
             break
-        found.append(level)
+        levels.append(level)
         finer, devices = level.problem, level.coarse.first(devices)
-    return found, visits
+    return levels, visits
 
 
 def _on_coarsest(candidate: Candidate, levels: list[Level]) -> Candidate:
@@ -247,15 +247,15 @@ def _longest(problem: Problem, levels: list[Level]) -> list[NDArray[np.int64]]:
     """For each level, an op that stands for each group: the longest of the ops that stand for its
     groups on the next finer level.
     """
-    found = []
+    chains = []
     ops = np.arange(problem.graph.n_ops)
     for level in levels:
         order = np.argsort(problem.op_time[ops], kind="stable")
         last = np.empty(level.coarse.n_groups, dtype=np.int64)
         last[level.coarse.group[order]] = order
         ops = ops[last]
-        found.append(ops)
-    return found
+        chains.append(ops)
+    return chains
 
 
 def _dense(group: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -82,21 +82,21 @@ def place(
     solve = _solver(prove, workers, problem.seed)
     start = partial(start_from_search, search=start_search)
     method = ExactMethod("cpsat", solve, ilp.estimated_rows, max(GROUPS), MAX_ROWS, start)
-    made = partial(on_groups_if_large, problem, method, limits, coarsen, groups, coarsener)
-    return or_heft(problem, method, limits, made)
+    plan_of = partial(on_groups_if_large, problem, method, limits, coarsen, groups, coarsener)
+    return or_heft(problem, method, limits, plan_of)
 
 
 def _solver(prove: bool, workers: int, seed: int) -> Solve:
     def answer(instance: Instance, start: Timed, seconds: float, tell: Watch) -> Answer:
         run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
-        found = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
-        bound, by, log = found.bound, "CP-SAT", found.log
-        if prove and found.status != "optimal" and found.failure is None:
-            free = run(time_limit=max(seconds - found.seconds, LEAST), is_fcfs=False)
+        solved = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
+        bound, by, log = solved.bound, "CP-SAT", solved.log
+        if prove and solved.status != "optimal" and solved.failure is None:
+            free = run(time_limit=max(seconds - solved.seconds, LEAST), is_fcfs=False)
             log += free.log
             if free.bound > bound:
                 bound, by = free.bound, "CP-SAT, links in any order"
-        begun = None if found.start is None else found.start.astype(np.float64)
-        return Answer(found.devices, begun, bound, by, found.failure, log)
+        begun = None if solved.start is None else solved.start.astype(np.float64)
+        return Answer(solved.devices, begun, bound, by, solved.failure, log)
 
     return answer

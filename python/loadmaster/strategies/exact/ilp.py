@@ -88,8 +88,8 @@ def place(
     solve = by_program("ilp", program.formulate, solver)
     start = partial(start_from_search, search=start_search)
     method = ExactMethod("ilp", solve, program.estimated_rows, max(GROUPS), MAX_ROWS, start)
-    made = partial(on_groups_if_large, problem, method, limits, coarsen, groups, coarsener)
-    return or_heft(problem, method, limits, made)
+    plan_of = partial(on_groups_if_large, problem, method, limits, coarsen, groups, coarsener)
+    return or_heft(problem, method, limits, plan_of)
 
 
 def on_groups_if_large(
@@ -124,7 +124,7 @@ def on_groups_if_large(
             note = f"{why}, and so do its coarsest groups: the search's plan is returned"
             return began.noted(note)
         note = f"{why}: solved on {counted(smaller.problem.graph.n_ops, 'group')}"
-        found = best_plan(smaller, method, limits, (note,))
+        candidate = best_plan(smaller, method, limits, (note,))
     except KeyboardInterrupt:
         return interrupted(began, method)
-    return replace(problem.objective.better(found, began), notes=found.notes)
+    return replace(problem.objective.better(candidate, began), notes=candidate.notes)

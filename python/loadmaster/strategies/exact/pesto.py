@@ -97,7 +97,7 @@ def on_merged(solvable: Solvable, method: ExactMethod, limits: Limits, groups: i
     smaller = small_enough(solvable, method, "batch", groups)
     if smaller is None:
         note = f"{why}, and so do its coarsest groups: the plan is the method's start"
-        found = best_plan(merged, method, replace(limits, seconds=0.0))
-        return replace(found, notes=(*found.notes[:-1], note))
+        candidate = best_plan(merged, method, replace(limits, seconds=0.0))
+        return replace(candidate, notes=(*candidate.notes[:-1], note))
     note = f"{why}: solved on {counted(smaller.problem.graph.n_ops, 'group')}"
     return best_plan(smaller, method, limits, (note,))

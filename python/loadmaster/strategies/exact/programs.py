@@ -46,14 +46,14 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
         by = f"{name}, {SOLVERS[solver]}"
         left = max(seconds - (time.perf_counter() - began), LEAST)
         try:
-            found = solve(model, solver=solver, time_limit=left, progress=told)
+            solved = solve(model, solver=solver, time_limit=left, progress=told)
         except SolverError as error:
             return Answer(None, None, least, by, str(error), error.log)
         except KeyboardInterrupt:
             return Answer(None, None, least, by, f"{SOLVERS[solver]} was interrupted")
-        told(found.objective, found.bound, found.cpu)
-        if found.values is None:
-            return Answer(None, None, least, by, log=found.log)
-        return Answer(*formulation.read(found.values), least, by, log=found.log)
+        told(solved.objective, solved.bound, solved.cpu)
+        if solved.values is None:
+            return Answer(None, None, least, by, log=solved.log)
+        return Answer(*formulation.read(solved.values), least, by, log=solved.log)
 
     return answer

@@ -56,10 +56,10 @@ def _listed(problem: Problem, instance: Instance) -> Timed:
 def _solved(instance: Instance, start: Timed, seconds: float) -> tuple[str, float]:
     """Who proved a bound, and its seconds; where the solver failed with a warning."""
     if find_spec("ortools") is not None:
-        found = cpsat.solve(instance, start, time_limit=seconds, is_fcfs=False)
-        if found.failure is not None:
-            warnings.warn(found.failure, stacklevel=3)
-        return "CP-SAT", instance.seconds(found.bound)
+        solution = cpsat.solve(instance, start, time_limit=seconds, is_fcfs=False)
+        if solution.failure is not None:
+            warnings.warn(solution.failure, stacklevel=3)
+        return "CP-SAT", instance.seconds(solution.bound)
     answer = by_program("ilp", ilp.formulate, "cbc")(
         instance, start, seconds, lambda best, bound, cpu: None
     )

@@ -106,11 +106,11 @@ class Solvable:
         """The problem of so many groups."""
         problem = self.problem
         most = int(MAX_SHARE * min(problem.cluster.memory))
-        made = coarsen_problem(problem, method, groups, max_bytes=most)
-        graph = _bundled(made.graph)
+        coarsened = coarsen_problem(problem, method, groups, max_bytes=most)
+        graph = _bundled(coarsened.graph)
         costs = as_costs(None, graph, problem.cluster)
         coarser = Problem.make(graph, problem.cluster, costs, seed=problem.seed)
-        coarse = CoarseProblem(problem, coarser.reduced.map[made.group])
+        coarse = CoarseProblem(problem, coarser.reduced.map[coarsened.group])
         return Solvable(coarser, coarse, self)
 
     def loosened(self) -> Solvable:
@@ -269,12 +269,12 @@ def or_heft(
 ) -> Candidate:
     """The plan that is made; HEFT's where Ctrl-C comes before the method has one of its own."""
     try:
-        found = make()
+        candidate = make()
     except KeyboardInterrupt:
         with contextlib.suppress(InfeasibleError):
             return interrupted(heft.place(problem, memory=limits.memory), method)
         raise
-    return accepted(problem, Outcome(found, 1.0))
+    return accepted(problem, Outcome(candidate, 1.0))
 
 
 def _from_start(solvable: Solvable, method: ExactMethod, limits: Limits, start: Start) -> Candidate:
@@ -323,8 +323,8 @@ def _improved(solvable: Solvable, instance: Instance, best: Candidate, answer: A
         return best
     finish = answer.start + instance.time[np.arange(instance.n_ops), answer.devices]
     order = in_order(instance, answer.start, finish)
-    found = solvable.plan(answer.devices, order)
-    chosen = solvable.finest.objective.better(best, found)
+    candidate = solvable.plan(answer.devices, order)
+    chosen = solvable.finest.objective.better(best, candidate)
     return replace(chosen, notes=best.notes)
 
 
@@ -463,18 +463,23 @@ def _certified(
     charge = problem.graph.static_bytes if memory == "static" else problem.graph.resident
     instance = instance_of(problem, charge, 0.0)
     try:
-        found = least_relaxation(instance.unit_allowed, instance.unit_charge, instance.capacity)
+        relaxation = least_relaxation(
+            instance.unit_allowed, instance.unit_charge, instance.capacity
+        )
     except SolverError:
         return None
-    if not found.total or not found.is_proved:
+    if not relaxation.total or not relaxation.is_proved:
         return None
     names = [device.name for device in problem.cluster.devices]
-    missing = {name: int(short) for name, short in zip(names, found.missing, strict=True) if short}
+    missing = {
+        name: int(short) for name, short in zip(names, relaxation.missing, strict=True) if short
+    }
     which = ", ".join(f"{name} {format_bytes(b)} ({b} bytes)" for name, b in missing.items())
     counted = "resident bytes and outputs" if memory == "static" else "resident bytes alone"
     return InfeasibleError(
-        f"does not fit (proved): {counted} need {format_bytes(found.total)} ({found.total} bytes) "
-        f"more memory than the cluster has where they may be; with this more it would fit: {which} "
+        f"does not fit (proved): {counted} need {format_bytes(relaxation.total)} "
+        f"({relaxation.total} bytes) more memory than the cluster has where they may be; "
+        f"with this more it would fit: {which} "
         f"(no smaller relaxation does). {error}",
         missing,
     )

@@ -43,10 +43,10 @@ def place(
     """``contention=False, memory="static"`` is the paper's model. ``progress`` is told which share
     of the ops is scheduled.
     """
-    told = progress or (lambda stage, best: None)
+    tell = progress or (lambda stage, best: None)
 
     def heed(share: float, work: int) -> None:
-        told(f"dpos: {share:.0%} of ops", None)
+        tell(f"dpos: {share:.0%} of ops", None)
 
     return Listed(problem, memory, contention, heed).place()
 
@@ -100,12 +100,12 @@ class Listed:
             within = at_first(self.problem, core, self.memory)
             pinned = critical_devices(self.problem, self.critical, within)
             try:
-                found = fast.schedule_below(
+                finishes = fast.schedule_below(
                     within, limit, self.order, pinned=pinned, progress=self._heeding()
                 )
             except InfeasibleError:
                 return True
-            if found is not None:
+            if finishes is not None:
                 return True
         return False
 

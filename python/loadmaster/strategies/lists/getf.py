@@ -30,5 +30,5 @@ def place(
         grouped = core.restricted(types.masks[core.lead])
         yield fast.schedule_earliest(grouped, ties)
 
-    found = list_scheduled(problem, scheduler, memory=memory, contention=contention)
-    return found.noted(*types.notes)
+    candidate = list_scheduled(problem, scheduler, memory=memory, contention=contention)
+    return candidate.noted(*types.notes)

@@ -139,8 +139,8 @@ def _best_round(problem: Problem, rounds: Iterator[Scheduled], share: float) -> 
     best = Outcome(None, share)
     try:
         for scheduled in rounds:
-            found = judged(problem, in_order_of_start(problem, scheduled))
-            best = better_outcome(problem, best, Outcome(found, share))
+            candidate = judged(problem, in_order_of_start(problem, scheduled))
+            best = better_outcome(problem, best, Outcome(candidate, share))
             yield
             if not best.fits:
                 break
@@ -168,15 +168,17 @@ def check_memory(memory: str) -> None:
 def no_slower_than_one(problem: Problem, outcome: Outcome) -> Candidate:
     """The outcome's candidate, or one device for everything if that is faster or all that fits."""
     alone = _one_device(problem)
-    found = outcome.candidate
-    if alone is None or (found is not None and problem.objective.better(found, alone) is found):
+    candidate = outcome.candidate
+    if alone is None or (
+        candidate is not None and problem.objective.better(candidate, alone) is candidate
+    ):
         return accepted(problem, outcome)
     device = problem.cluster.devices[int(alone.assignment.devices[0])].name
-    if found is None or not found.fits:
+    if candidate is None or not candidate.fits:
         why = "no split that fits was found"
     else:
         seconds = problem.objective.seconds
-        ratio = seconds(found.verdict) / seconds(alone.verdict)
+        ratio = seconds(candidate.verdict) / seconds(alone.verdict)
         why = f"the best split found takes {ratio:.4g} times as long"
     return alone.noted(f"everything is on {device}: {why}")
 

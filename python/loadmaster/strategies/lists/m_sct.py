@@ -34,7 +34,7 @@ def without_program(problem: Problem) -> Candidate:
 
 def following(
     problem: Problem,
-    found: Favourites,
+    favourites: Favourites,
     memory: MemoryModel = "dynamic",
     contention: bool = True,
 ) -> Candidate:
@@ -42,7 +42,7 @@ def following(
     ties = fast.m_topo(problem.graph)
 
     def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
-        yield fast.schedule_earliest(core, ties, favourite=found.child)
+        yield fast.schedule_earliest(core, ties, favourite=favourites.child)
 
     placed = list_scheduled(problem, scheduler, memory=memory, contention=contention)
-    return placed.noted(*found.notes)
+    return placed.noted(*favourites.notes)

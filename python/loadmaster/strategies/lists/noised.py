@@ -52,15 +52,15 @@ def place(problem: Problem) -> Candidate:
             )
             order = fast.priority_order(graph, rank)
             scheduled = fast.schedule(core, order, delay_weight=DELAY_WEIGHTS[0])
-            found = judged(problem, in_order_of_start(problem, scheduled))
-            return _Tried(found.verdict, scheduled, op_time, sent)
+            candidate = judged(problem, in_order_of_start(problem, scheduled))
+            return _Tried(candidate.verdict, scheduled, op_time, sent)
 
         random = np.random.default_rng(problem.seed)
         op_time, sent = problem.op_time, problem.tensor_time(graph)
         best = problem.objective.quickest(tried(op_time, share * sent) for share in CHARGED)
         for _ in range(ROUNDS - len(CHARGED)):
-            found = tried(noised(best.op_time, random), noised(best.sent, random))
-            best = problem.objective.quickest((found, best))
+            candidate = tried(noised(best.op_time, random), noised(best.sent, random))
+            best = problem.objective.quickest((candidate, best))
         yield best.scheduled
 
     return list_scheduled(problem, scheduler, memory="dynamic", contention=True)

@@ -60,12 +60,12 @@ def _least(
     staged: Staged, src: NDArray[np.int64], dst: NDArray[np.int64], step: int
 ) -> NDArray[np.int64]:
     """Per op ``step`` times the stage that a pass has come to when the op reads it."""
-    found = np.full(len(staged.of_op), -len(staged.devices), dtype=np.int64)
+    least = np.full(len(staged.of_op), -len(staged.devices), dtype=np.int64)
     stage = (step * staged.of_op).tolist()
     order = np.argsort(staged.batched.program_rank[src], kind="stable")
     for a, b in zip(src[order].tolist(), dst[order].tolist(), strict=True):
-        found[b] = max(found[b], found[a], stage[a])
-    return found
+        least[b] = max(least[b], least[a], stage[a])
+    return least
 
 
 def _module(path: str) -> str:

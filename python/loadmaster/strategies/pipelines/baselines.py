@@ -38,14 +38,14 @@ def in_stages(
     return told(space, with_recipe(piped(space.problem, *made_of), *made_of))
 
 
-def told(space: Space, found: Candidate) -> Candidate:
+def told(space: Space, candidate: Candidate) -> Candidate:
     """A pipeline, with a note where its micro-batches are too small for the time that an op takes
     at least.
     """
-    whole, parts = (float(one.op_time.sum()) for one in (space.problem, found.problem))
+    whole, parts = (float(one.op_time.sum()) for one in (space.problem, candidate.problem))
     if parts < _SHORT_OPS * whole:
-        return found
-    return found.noted(
+        return candidate
+    return candidate.noted(
         f"the ops of all micro-batches take {parts / whole:.1f} times as long as those of the "
         "batch in one: with fewer micro-batches the step may be shorter"
     )
@@ -56,8 +56,8 @@ def equal_layers(space: Space, m: int) -> Candidate:
     The judge says what fits, or what is short.
     """
     devices = list(range(space.problem.cluster.n_devices))
-    found = in_stages(space, layered(space, by_time=False), m, "1f1b", devices)
-    return found.noted("by its estimate no stages fit: these have equal numbers of layers")
+    candidate = in_stages(space, layered(space, by_time=False), m, "1f1b", devices)
+    return candidate.noted("by its estimate no stages fit: these have equal numbers of layers")
 
 
 def layered(space: Space, *, by_time: bool) -> NDArray[np.int32]:

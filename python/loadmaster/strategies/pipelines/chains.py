@@ -52,7 +52,7 @@ def pools(problem: Problem) -> list[Pool]:
     kinds: dict[tuple[int, int], list[int]] = {}
     for d in near:
         kinds.setdefault((cluster.device_types[d], cluster.memory[d]), []).append(d)
-    return [Pool(kind, memory, tuple(found)) for (kind, memory), found in kinds.items()]
+    return [Pool(kind, memory, tuple(members)) for (kind, memory), members in kinds.items()]
 
 
 def in_sets(of: Sequence[Pool], width: int) -> list[Pool]:
@@ -118,7 +118,7 @@ def best_chain(
     n = costs[0][0].n_cuts
     if n_stages > sum(len(pool.sets) for pool in of) or n_stages >= n:
         return None
-    found = fast.best_stages(
+    chain = fast.best_stages(
         np.concatenate([one.loads[kind] for one, kind in costs]),
         np.concatenate([one.path(kind) for one, kind in costs]),
         (
@@ -134,9 +134,9 @@ def best_chain(
         ([min(len(pool.sets), n_stages) for pool in of], n_stages),
         weight,
     )
-    if found is None:
+    if chain is None:
         return None
-    ends, way = (column.tolist() for column in found)
+    ends, way = (column.tolist() for column in chain)
     left = [pool.sets for pool in of]
     devices = [left[ways[w].pool].pop(0) for w in way]
     return Chain(tuple(ends), tuple(way), tuple(devices))
@@ -162,9 +162,9 @@ def most_alive(
     of: Sequence[Pool], ways: Sequence[Way], chain: Chain, m: int, share: float = 1.0
 ) -> list[int]:
     """The number of micro-batches that each stage's memory holds, at least 1 and at most m."""
-    found = []
+    counts = []
     for (i, j), w in zip(chain.ranges, chain.ways, strict=True):
         costs, memory = ways[w].costs, int(share * of[ways[w].pool].memory)
         free, each = memory - int(costs.fixed[i, j]), int(costs.held[i, j])
-        found.append(max(1, min(m, free // each)) if each else m)
-    return found
+        counts.append(max(1, min(m, free // each)) if each else m)
+    return counts

@@ -52,9 +52,9 @@ def crossing_bytes(problem: Problem, place: NDArray[np.int64], n: int) -> NDArra
     src, dst, tensor, bytes_, is_home = fast.edges(problem.graph)
     data = (tensor >= 0) & ~is_home
     tensor, size = tensor[data], bytes_[data].astype(np.float64)
-    made, read = place[src[data]], place[dst[data]]
+    source, read = place[src[data]], place[dst[data]]
     step = np.zeros(n + 2)
-    for first, last in ((made, np.maximum(made, read)), (np.minimum(made, read), made)):
+    for first, last in ((source, np.maximum(source, read)), (np.minimum(source, read), source)):
         ids, at = np.unique(tensor, return_inverse=True)
         low, high = np.full(len(ids), n), np.full(len(ids), -1)
         np.minimum.at(low, at, first)

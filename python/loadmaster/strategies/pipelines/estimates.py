@@ -97,12 +97,12 @@ class StageTimes:
 
 
 def _column(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:
-    given = np.asarray(values, dtype=np.float64)
-    if given.ndim > 1 or (given.ndim == 1 and len(given) != n):
-        raise InputError(f"{name} has shape {given.shape}: wants {n} numbers, or one for all")
-    if not (np.isfinite(given) & (given >= 0)).all():
-        raise InputError(f"{name} is {given.tolist()}: wants seconds >= 0")
-    return np.broadcast_to(given, n).copy()
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim > 1 or (column.ndim == 1 and len(column) != n):
+        raise InputError(f"{name} has shape {column.shape}: wants {n} numbers, or one for all")
+    if not (np.isfinite(column) & (column >= 0)).all():
+        raise InputError(f"{name} is {column.tolist()}: wants seconds >= 0")
+    return np.broadcast_to(column, n).copy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +172,10 @@ def estimated(
     p, rest = divmod(len(times), chunks)
     if rest or not p:
         raise InputError(f"{len(times)} stages are not {chunks} per device")
-    given = windows(schedule, p, m, chunks) if isinstance(schedule, str) else schedule
-    if given.delay is None:
+    in_windows = windows(schedule, p, m, chunks) if isinstance(schedule, str) else schedule
+    if in_windows.delay is None:
         times = times.together
-    frame = _frame(given, m, chunks)
+    frame = _frame(in_windows, m, chunks)
     seen = frame.simulate(times)
     return Estimate(seen.makespan, frame, seen)
 
@@ -229,10 +229,10 @@ def most_at_once(begin: NDArray[np.float64], end: NDArray[np.float64]) -> int:
 
 
 @lru_cache(maxsize=256)
-def _frame(given: Windows, m: int, chunks: int) -> _Frame:
-    p = len(given.ahead)
+def _frame(in_windows: Windows, m: int, chunks: int) -> _Frame:
+    p = len(in_windows.ahead)
     n_stages = p * chunks
-    kinds = "FB" if given.delay is None else "FBW"
+    kinds = "FB" if in_windows.delay is None else "FBW"
     n = n_stages * m
     rows = np.arange(len(kinds) * n).reshape(len(kinds), n_stages, m)
     forward, backward, last = rows[0], rows[1], rows[-1]
@@ -241,7 +241,7 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
         (forward[:-1], forward[1:]),
         (forward, backward),
         (backward[1:], backward[:-1]),
-        *([(backward, last)] if given.delay is not None else []),
+        *([(backward, last)] if in_windows.delay is not None else []),
         (last, update),
     ]
     src = np.concatenate([a.ravel() for a, _ in edges])
@@ -249,10 +249,10 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
     stage = np.append(np.repeat(np.tile(np.arange(n_stages), len(kinds)), m), np.arange(n_stages))
     priority = np.full(len(stage), rows.size)
     pairs = [np.empty((0, 2), dtype=np.int64)]
-    for device in columns(given, m, chunks):
+    for device in columns(in_windows, m, chunks):
         op = rows[device.passes, device.stages, device.micro]
         priority[op] = np.arange(len(op))
-        pairs.append(op[waits(device.kinds, given.in_order)])
+        pairs.append(op[waits(device.kinds, in_windows.in_order)])
     control = np.concatenate(pairs)
     return _Frame(
         p,
@@ -262,7 +262,7 @@ def _frame(given: Windows, m: int, chunks: int) -> _Frame:
         np.concatenate([src, control[:, 0]]),
         np.concatenate([dst, control[:, 1]]),
         np.concatenate([src, np.full(len(control), -1)]),
-        np.array([given.device(k) for k in range(n_stages)], dtype=np.int32)[stage],
+        np.array([in_windows.device(k) for k in range(n_stages)], dtype=np.int32)[stage],
         priority.astype(np.int32),
     )
 

@@ -24,7 +24,7 @@ def floors(problem: Problem, counts: Sequence[int], width: int = 1) -> list[floa
     phases = [problem.model.phases[op] for op in problem.reduced.op_of.tolist()]
     once = np.array([phase == "o" for phase in phases])
     forward = np.array([phase in ("", "f") for phase in phases])
-    p, found = problem.cluster.n_devices // width, []
+    p, seconds = problem.cluster.n_devices // width, []
     for m in counts:
         speed = fill = 0.0
         for kind, n in Counter(problem.cluster.device_types).items():
@@ -33,5 +33,5 @@ def floors(problem: Problem, counts: Sequence[int], width: int = 1) -> list[floa
             work = float(time[once].sum()) / width + m * float(each[~once].sum())
             speed += n / width / max(work, 1e-30)
             fill = max(fill, 1 / max(float(each[forward].sum()), 1e-30))
-        found.append(1 / speed + (p - 1) / p / CHUNKS / fill)
-    return found
+        seconds.append(1 / speed + (p - 1) / p / CHUNKS / fill)
+    return seconds

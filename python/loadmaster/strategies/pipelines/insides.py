@@ -101,8 +101,8 @@ def insides(
             yield Inside(of, sharded, f"{words}, {said}", traffic, is_lean)
         if not is_trained:
             yield Inside(of, replicas, words, traffic)
-    if (found := _cheapest(labelled, of)) is not None:
-        labels, traffic = found
+    if (cheapest := _cheapest(labelled, of)) is not None:
+        labels, traffic = cheapest
         same = labels.labels == replicas.labels
         if not same[:, ~graph.view].all():
             yield Inside(of, labels, counted(width, "shard"), traffic)
@@ -115,10 +115,10 @@ def _cheapest(space: Labelled, pools: list[Pool]) -> tuple[Layout, float] | None
     problem, width = space.problem, pools[0].width
     devices = tuple(problem.cluster.devices[d].name for d in pools[0].sets[0])
     with suppress(InfeasibleError):
-        found = space.solver(Mesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)
-        labels = space.labels(found.columns)
+        solution = space.solver(Mesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)
+        labels = space.labels(solution.columns)
         mesh = Mesh((MeshAxis(SHARDS, width),))
         imbalance = problem.expert_imbalance
         layout = Layout(Dimensions.of(problem.model), mesh, labels, expert_imbalance=imbalance)
-        return layout, found.seen.sending
+        return layout, solution.seen.sending
     return None

@@ -70,7 +70,7 @@ def larger_batch(problem: Problem, latency: float) -> Larger | None:
     >>> larger_batch(plan.problem, 1.5 * plan.makespan) is None
     True
     """
-    found, times = None, 2
+    larger, times = None, 2
     while times <= MOST_TIMES:
         try:
             alone = single.place(with_batch(problem, times))
@@ -78,8 +78,8 @@ def larger_batch(problem: Problem, latency: float) -> Larger | None:
             break
         if not alone.fits or alone.verdict.step_time > latency:
             break
-        found, times = (times, alone), 2 * times
-    return None if found is None else Larger(found[0], _on_every_device(found[1]))
+        larger, times = (times, alone), 2 * times
+    return None if larger is None else Larger(larger[0], _on_every_device(larger[1]))
 
 
 def _on_every_device(alone: Candidate) -> Candidate:
@@ -89,8 +89,8 @@ def _on_every_device(alone: Candidate) -> Candidate:
         judged(placed, replace(at, devices=np.full_like(at.devices, device)))
         for device in range(placed.cluster.n_devices)
     ]
-    found = dealt(placed, lanes)
-    return replace(found, verdict=streamed(found.problem, found.assignment))
+    candidate = dealt(placed, lanes)
+    return replace(candidate, verdict=streamed(candidate.problem, candidate.assignment))
 
 
 def with_batch(problem: Problem, times: int) -> Problem:
@@ -105,7 +105,7 @@ def with_batch(problem: Problem, times: int) -> Problem:
     graph = scaled_batch(problem.model, Fraction(times))
     kinds = range(len(problem.costs.types))
     time = np.stack([_seconds(problem, kind, times) for kind in kinds], axis=1)
-    made = Problem.make(
+    larger = Problem.make(
         graph,
         problem.cluster,
         replace(problem.costs, time=time),
@@ -113,7 +113,7 @@ def with_batch(problem: Problem, times: int) -> Problem:
         best_effort=problem.best_effort,
         expert_imbalance=problem.expert_imbalance,
     )
-    return replace(made, objective=problem.objective)
+    return replace(larger, objective=problem.objective)
 
 
 def _seconds(problem: Problem, kind: int, times: int) -> NDArray[np.float64]:

@@ -67,10 +67,10 @@ def lines(problem: Problem) -> list[Line]:
     True
     """
     passes = _Passes(problem)
-    found: dict[bytes, Line] = {}
+    distinct: dict[bytes, Line] = {}
     for order in _orders(problem, passes):
-        found.setdefault(order.tobytes(), passes.line(order))
-    return list(found.values())
+        distinct.setdefault(order.tobytes(), passes.line(order))
+    return list(distinct.values())
 
 
 def line_of(problem: Problem, ops: NDArray[np.integer]) -> Line:
@@ -198,8 +198,8 @@ class _Passes:
                 at[op] = max([int(at[op]), *readers])
         for op in self.topological:
             if moves[op] and not is_reader[op]:
-                made = [int(at[m]) for m in self.makers[op] if moves[m]]
-                at[op] = min(made, default=int(at[op]))
+                places = [int(at[m]) for m in self.makers[op] if moves[m]]
+                at[op] = min(places, default=int(at[op]))
 
     def _sums(self) -> NDArray[np.bool_]:
         """Ops of the backward pass that add parts of one parameter's gradient, such as those of
@@ -222,8 +222,8 @@ class _Passes:
         place = np.where(self.phase == "o", of_set[sets], -1)
         for op in reversed(self.topological):
             if self.phase[op] == "o" and place[op] < 0:
-                found = {int(place[r]) for r in self.readers[op]} - {-1}
-                place[op] = found.pop() if len(found) == 1 else -1
+                places = {int(place[r]) for r in self.readers[op]} - {-1}
+                place[op] = places.pop() if len(places) == 1 else -1
         src, dst, _, _, is_home = self.edges
         known = ~is_home & self.is_backward[src] & (self.phase[dst] == "o") & (place[dst] >= 0)
         first = np.full(n, np.iinfo(np.int64).max)
@@ -237,11 +237,11 @@ class _Passes:
         stand; None: there are none.
         """
         sets, updates = self.problem.graph.colocation, self._updates(of_set)
-        found = at.copy(), of_set.copy()
+        places = at.copy(), of_set.copy()
         for op, home, last in self._look_ups(at):
             makes = (self.gradient >= 0) & (updates[self.gradient] == at[op])
-            found[0][op] = found[1][sets[makes]] = found[1][sets[[home, op]]] = last
-        return None if np.array_equal(found[0], at) else found
+            places[0][op] = places[1][sets[makes]] = places[1][sets[[home, op]]] = last
+        return None if np.array_equal(places[0], at) else places
 
     def _look_ups(self, at: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
         """Ops that read a weight which others read later, and nothing that the forward pass makes;
@@ -283,9 +283,9 @@ def _weights(problem: Problem) -> NDArray[np.int64]:
     ids = (model.src if model.tensor is None else model.tensor).astype(np.int64)
     shown = problem.reduced.shows[model.src]
     known = (model.stands_for[shown] == PARAMETER) & (ids >= 0)
-    found = np.full(max(int(ids.max(initial=-1)) + 1, problem.graph.n_tensor_ids) + 1, -1)
-    found[ids[known]] = shown[known]
-    return found
+    weight_of = np.full(max(int(ids.max(initial=-1)) + 1, problem.graph.n_tensor_ids) + 1, -1)
+    weight_of[ids[known]] = shown[known]
+    return weight_of
 
 
 def _unspanned(first: NDArray[np.int64], last: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

@@ -179,11 +179,11 @@ def split(problem: MaxLoad) -> Split:
     tensors = (*_pins(problem, group), problem.cost)
     devices = (problem.accelerators, problem.memory, problem.cpus)
     orders = _orders(problem, group, n, edges)
-    found, downsets = fast.split_max_load(times, bytes_, edges, tensors, orders, devices)
-    if found is None:
+    cuts, downsets = fast.split_max_load(times, bytes_, edges, tensors, orders, devices)
+    if cuts is None:
         raise InfeasibleError(_refusal(problem, downsets))
-    stage = found[0][group]
-    return Split(stage, found[1], loads(problem, stage, found[1]), downsets)
+    stage = cuts[0][group]
+    return Split(stage, cuts[1], loads(problem, stage, cuts[1]), downsets)
 
 
 def loads(
@@ -258,10 +258,10 @@ def _orders(
     """Orders: Kahn's by position, Kahn's first in first out, depth first, least bytes."""
     tensors, _ = _pins(problem, group)
     sent = np.unique(tensors)
-    made = np.zeros(n)
-    np.add.at(made, group[sent], problem.cost[sent])
-    most = float(made.max(initial=0.0))
-    size = np.round(made / most * _WHOLE if most > 0 else made).astype(np.int64)
+    load = np.zeros(n)
+    np.add.at(load, group[sent], problem.cost[sent])
+    most = float(load.max(initial=0.0))
+    size = np.round(load / most * _WHOLE if most > 0 else load).astype(np.int64)
     graph = fast.Graph(n, edges[0], edges[1], tensor_bytes=size)
     return [program_order(graph), fast.m_topo(graph), fast.dfs_topo(graph), frugal_order(graph)]
 

@@ -160,14 +160,16 @@ class _Finder:
     def _earliest(self, stage: int, period: float) -> NDArray[np.int64]:
         """The earliest begin of a stage that ends at each place."""
         before, kind = self.sums, self.types[stage]
-        found = np.zeros(self.n + 1, dtype=np.int64)
+        earliest = np.zeros(self.n + 1, dtype=np.int64)
         for sums, most in (
             (before.seconds[kind], period),
             (before.resident, self.memory[stage]),
             (before.refused[kind], 0),
         ):
-            found = np.maximum(found, np.searchsorted(sums, sums - most * (1 + 1e-12), side="left"))
-        return found
+            earliest = np.maximum(
+                earliest, np.searchsorted(sums, sums - most * (1 + 1e-12), side="left")
+            )
+        return earliest
 
     def reached(self, period: float) -> list[NDArray[np.bool_]] | None:
         """The places where each stage may end; None: the last cannot end at the end."""
@@ -188,10 +190,10 @@ class _Finder:
         """
         rows = self.reached(period)
         assert rows is not None, "the period can be had"
-        at, found = self.n, []
+        at, ends = self.n, []
         for stage in reversed(range(1, len(self.types))):
             first = int(self._earliest(stage, period)[at])
             some = first + np.flatnonzero(rows[stage][first : at + 1])
             at = int(some[self.sums.crossing[some].argmin()])
-            found.append(at)
-        return found[::-1]
+            ends.append(at)
+        return ends[::-1]

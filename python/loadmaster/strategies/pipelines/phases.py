@@ -51,12 +51,12 @@ def passes(program: Program) -> NDArray[np.int8]:
     -1
     """
     graph, many = program.graph, program.micro >= 0
-    found = np.where(many, FORWARD, ONCE).astype(np.int8)
+    pass_of = np.where(many, FORWARD, ONCE).astype(np.int8)
     is_backward = np.fromiter(map("b".__eq__, graph.phases), bool, graph.n_ops) & many
     is_backward |= _after(graph, is_backward, program.micro)
-    found[is_backward] = BACKWARD
-    found[is_backward & _leads_to_one(program, is_backward)] = WEIGHT
-    return found
+    pass_of[is_backward] = BACKWARD
+    pass_of[is_backward & _leads_to_one(program, is_backward)] = WEIGHT
+    return pass_of
 
 
 def passes_of_places(part: NDArray[np.int8], place: NDArray[Any]) -> NDArray[np.int8]:
@@ -84,16 +84,16 @@ def aside(
     src, dst, tensors, _ = flows
     inner = (micro[src] >= 0) & (micro[src] == micro[dst]) & (tensors > 0)
     src, dst = src[inner], dst[inner]
-    found = np.zeros(len(part), dtype=bool)
+    is_aside = np.zeros(len(part), dtype=bool)
     forward = (part[src] == FORWARD) & (part[dst] == FORWARD)
-    found[src[forward & (stage[dst] < stage[src])]] = True
-    found[dst[forward]] = False
+    is_aside[src[forward & (stage[dst] < stage[src])]] = True
+    is_aside[dst[forward]] = False
     late = (part[dst] == WEIGHT) & (part[src] > FORWARD)
-    found[dst[late & (stage[src] < stage[dst])]] = True
+    is_aside[dst[late & (stage[src] < stage[dst])]] = True
     follows = late & (part[src] == WEIGHT) & (stage[src] == stage[dst])
-    while (more := follows & found[src] & ~found[dst]).any():
-        found[dst[more]] = True
-    return found
+    while (more := follows & is_aside[src] & ~is_aside[dst]).any():
+        is_aside[dst[more]] = True
+    return is_aside
 
 
 def _after(

@@ -110,7 +110,7 @@ def run_in_stages(
 
 
 def with_recipe(
-    found: Candidate,
+    candidate: Candidate,
     stage: NDArray[np.integer],
     devices: Sequence[int] | NDArray[np.integer],
     micro: Micro,
@@ -118,7 +118,7 @@ def with_recipe(
     layout: Layout | None = None,
 ) -> Candidate:
     """The candidate of :func:`piped` from the same arguments, with their recipe in its program."""
-    problem = found.problem
+    problem = candidate.problem
     table = np.asarray(devices)
     on = table[: len(table) // micro.chunks]
     names = tuple(problem.cluster.devices[d].name for d in on.ravel().tolist())
@@ -129,7 +129,7 @@ def with_recipe(
         source, Mesh(axes, names), stage, micro, recompute=tuple(modules), **inside
     )
     program = replace(problem.program, recipe=recipe)
-    return replace(found, problem=replace(problem, program=program))
+    return replace(candidate, problem=replace(problem, program=program))
 
 
 def _inside(layout: Layout) -> dict[str, Any]:
@@ -157,10 +157,10 @@ def in_stages_of(problem: Problem, recipe: Recipe, layout: Layout | None) -> Can
     stage = recipe.stage_of(problem.model)
     slices = recipe.mesh.on(problem.cluster).reshape(recipe.mesh.axes[0].size, -1)
     on = slices_of_stages(slices, recipe.micro)
-    found = piped(problem, stage, on, recipe.micro, recipe.recompute, layout)
-    program = replace(found.problem.program, recipe=recipe)
-    found = replace(found, problem=replace(found.problem, program=program))
-    return found.noted(*program.notes)
+    candidate = piped(problem, stage, on, recipe.micro, recipe.recompute, layout)
+    program = replace(candidate.problem.program, recipe=recipe)
+    candidate = replace(candidate, problem=replace(candidate.problem, program=program))
+    return candidate.noted(*program.notes)
 
 
 def slices_of_stages(slices: NDArray[Any], micro: Micro) -> NDArray[Any]:

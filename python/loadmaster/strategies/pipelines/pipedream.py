@@ -47,10 +47,10 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     m = advised(space, micro_batches, n)
     line, at = space.lines[0]
     costs = space.costs(m)[0]
-    found = partition(space, costs)
-    if found is None:
+    candidate = partition(space, costs)
+    if candidate is None:
         return equal_layers(space, m)
-    period, ends, replicas = found
+    period, ends, replicas = candidate
     if len(replicas) == 1:
         one = "one stage by its own objective: replicas, which take the batch without micro-batches"
         return data_parallel.place(problem).noted(one)
@@ -77,7 +77,7 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
         ring = 2 * (r - 1) * (latency + costs.gradients / r * per_byte)
         load.append(np.maximum(costs.loads[slowest], ring) / r)
     in_flight = [-(-(n - before) // r) for r in range(1, n + 1) for before in range(n)]
-    found = fast.best_stages(
+    stages = fast.best_stages(
         np.concatenate(load),
         np.zeros((n * costs.n_cuts, costs.n_cuts)),
         (np.tile(costs.fixed.ravel(), n), np.tile(costs.held.ravel(), n)),
@@ -90,8 +90,8 @@ def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[i
         ([n], n),
         1.0,
     )
-    if found is None:
+    if stages is None:
         return None
-    ends, way = (column.tolist() for column in found)
+    ends, way = (column.tolist() for column in stages)
     period = max(float(load[w][i, j]) for (i, j), w in zip(pairwise([0, *ends]), way, strict=True))
     return period, ends, [w + 1 for w in way]

@@ -107,8 +107,8 @@ def place(
     best = fastest(space, asked, time_limit=time_limit, progress=progress)
     if best is None:
         return equal_layers(space, advised(space, micro_batches, problem.cluster.n_devices))
-    found, shape = best
-    return accepted(found.problem, Outcome(shape.with_recipe(found), 1.0))
+    candidate, shape = best
+    return accepted(candidate.problem, Outcome(shape.with_recipe(candidate), 1.0))
 
 
 @dataclass(frozen=True)
@@ -202,16 +202,16 @@ def _tried(space: Space, asked: Asked, width: int) -> list[Tried]:
     every = zip(asked.counts, floors(space.problem, asked.counts, width), strict=True)
     counts = [(m, floor) for m, floor in every if floor < asked.least]
     if width == 1:
-        found = [Tried(m, asked.numbers, None, floor) for m, floor in counts]
+        rows = [Tried(m, asked.numbers, None, floor) for m, floor in counts]
     else:
-        found = [
+        rows = [
             Tried(m, numbers, inside, floor + SEEN * inside.traffic / len(inside.sets))
             for inside in (space.insides(width) if counts else ())
             if (numbers := _numbers(asked, len(inside.sets)))
             for m, floor in counts
             if inside.takes(space.batch, m)
         ]
-    some = [one for one in found if one.floor < asked.least]
+    some = [one for one in rows if one.floor < asked.least]
     return sorted(some, key=lambda one: one.floor)
 
 
@@ -256,10 +256,10 @@ def _searched(
             is_far = shape.seconds > (1 + WITHIN) * rows[0].seconds
             if best is not None and (is_far or budget.lacks(0.0)):
                 break
-            for found in _judged(shape, share, asked):
-                yield found
-                if best is None or objective.better(best[0], found[0]) is found[0]:
-                    best = found
+            for one in _judged(shape, share, asked):
+                yield one
+                if best is None or objective.better(best[0], one[0]) is one[0]:
+                    best = one
         if best is None or best[0].fits:
             return
         share *= _SPARE / best[0].overfull
@@ -275,14 +275,14 @@ def _judged(shape: Shape, share: float, asked: Asked) -> Iterator[tuple[Candidat
     some = [shape]
     if (other := shape.gathered) is not None and holds(other, share):
         some.append(moved(other, share))
-    found = [(one.judged(), one) for one in some if one.seconds < limit]
-    yield from found
-    if found:
-        _, shape = min(found, key=lambda one: objective.rank(one[0].verdict))
+    rows = [(one.judged(), one) for one in some if one.seconds < limit]
+    yield from rows
+    if rows:
+        _, shape = min(rows, key=lambda one: objective.rank(one[0].verdict))
     if asked.is_free and shape.schedule != IN_V:
         alive = shape.most_alive(share)
-        given = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
-        if (free := replace(shape, schedule=given)).seconds < shape.seconds:
+        schedule = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
+        if (free := replace(shape, schedule=schedule)).seconds < shape.seconds:
             free = moved(free, share)
             if free.seconds < limit:
                 yield free.judged(), free

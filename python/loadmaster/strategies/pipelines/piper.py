@@ -62,10 +62,10 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     for _ in range(_ATTEMPTS):
         best: tuple[float, Width, Piper, PiperStages] | None = None
         for width in known:
-            if found := _planned(width, share):
-                seconds = width.m * found[1].period
+            if planned := _planned(width, share):
+                seconds = width.m * planned[1].period
                 if best is None or seconds < best[0]:
-                    best = (seconds, width, *found)
+                    best = (seconds, width, *planned)
         if best is None:
             break
         candidate = _judged(*best[1:])
@@ -81,24 +81,24 @@ def _planned(width: Width, share: float) -> tuple[Piper, PiperStages] | None:
 
     Nothing that is made anew is quicker, so it counts only where memory is short.
     """
-    given = width.given(again=False, share=share)
-    roomy = stages(replace(given, memory=float("inf")))
-    if (roomy.held <= given.memory).all():
-        return given, roomy
-    given = width.given(again=True, share=share)
+    inputs = width.given(again=False, share=share)
+    roomy = stages(replace(inputs, memory=float("inf")))
+    if (roomy.held <= inputs.memory).all():
+        return inputs, roomy
+    inputs = width.given(again=True, share=share)
     try:
-        return given, stages(given)
+        return inputs, stages(inputs)
     except InfeasibleError:
         return None
 
 
-def _judged(width: Width, given: Piper, found: PiperStages) -> Candidate:
+def _judged(width: Width, inputs: Piper, split: PiperStages) -> Candidate:
     """Stages of the user's ops, judged."""
-    space, n = width.space, len(found.seconds)
-    again = np.array([name == "made anew" for name in given.names])[found.choice]
+    space, n = width.space, len(split.seconds)
+    again = np.array([name == "made anew" for name in inputs.names])[split.choice]
     modules = space.recomputed(width.part, again)
     made_of = (
-        found.stage[width.part],
+        split.stage[width.part],
         width.on[:n],
         Micro(width.m, "1f1b"),
         modules,
@@ -114,7 +114,7 @@ def _judged(width: Width, given: Piper, found: PiperStages) -> Candidate:
     ]
     return candidate.noted(
         f"{counted(n, 'stage')} of {', '.join(inside)}, {width.m} micro-batches; by its own "
-        f"objective one ends every {format_seconds(found.period)}"
+        f"objective one ends every {format_seconds(split.period)}"
     )
 
 
@@ -179,42 +179,42 @@ def stages(problem: Piper) -> PiperStages:
     missing = np.setdiff1d(np.arange(n), problem.layer)
     if len(missing):
         raise InputError(f"layer {problem.ids[missing[0]]} cannot be run: it has no choice")
-    found, downsets = fast.piper_stages(
+    rows, downsets = fast.piper_stages(
         (problem.src, problem.dst),
         (problem.layer, problem.degree, problem.numbers),
         (problem.choice, problem.other, problem.exchanged),
         [_order(problem)],
         (problem.devices, problem.memory, problem.bandwidth, problem.samples),
     )
-    if found is None:
+    if rows is None:
         least = float(np.bincount(problem.layer, problem.numbers[:, 3]).sum())
         raise InfeasibleError(
             f"no stages fit {problem.devices} devices of {format_bytes(round(problem.memory))}: "
             f"the choices of all layers hold {format_bytes(round(least))} at most, before any "
             "sample is in flight; give more devices or more memory"
         )
-    stage, choice, degrees = found
-    made = PiperStages(
+    stage, choice, degrees = rows
+    best = PiperStages(
         stage, choice, degrees[:, 0], degrees[:, 1], *(np.empty(0),) * 2, downsets=downsets
     )
-    seconds, held = costs(problem, made)
-    return replace(made, seconds=seconds, held=held)
+    seconds, held = costs(problem, best)
+    return replace(best, seconds=seconds, held=held)
 
 
-def costs(problem: Piper, made: PiperStages) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def costs(problem: Piper, split: PiperStages) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds per sample and bytes per device of each stage, float64 [n_stages]. O(n + x)."""
-    count, d = len(made.replicas), made.replicas.astype(np.float64)
-    stage = made.stage
+    count, d = len(split.replicas), split.replicas.astype(np.float64)
+    stage = split.stage
     compute, parameters, held, fixed = (
-        np.bincount(stage, column, count) for column in problem.numbers[made.choice].T
+        np.bincount(stage, column, count) for column in problem.numbers[split.choice].T
     )
-    taken = made.choice[problem.layer[problem.choice]] == problem.choice
+    taken = split.choice[problem.layer[problem.choice]] == problem.choice
     here = stage[problem.layer[problem.choice]]
     goes = taken & (here != stage[problem.other])
     exchanged = np.bincount(here[goes], problem.exchanged[goes], count)
     summed = 4 * (d - 1) * parameters / d / problem.samples
     seconds = (exchanged / d + summed) / problem.bandwidth + compute / d
-    later = np.cumsum(made.replicas[::-1])[::-1]
+    later = np.cumsum(split.replicas[::-1])[::-1]
     in_flight: NDArray[np.float64] = np.ceil(later / d)
     return seconds, held * in_flight + fixed
 

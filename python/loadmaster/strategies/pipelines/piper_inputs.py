@@ -165,10 +165,10 @@ def _tensor_labels(space: Space, t: int) -> NDArray[np.int32] | None:
     setting = sharding.setting(Mesh.of({"tp": t}, names[:t]))
     allowed = roles_only(sharding.structure, TENSOR, ("whole", *TENSOR))
     try:
-        found = Solver(setting, [allowed]).solve(1.0)
+        labels = Solver(setting, [allowed]).solve(1.0)
     except InfeasibleError:
         return None
-    return sharding.labels(found.columns)
+    return sharding.labels(labels.columns)
 
 
 def _layout(problem: Problem, d: int, t: int, tensor: NDArray[np.int32]) -> Layout | None:

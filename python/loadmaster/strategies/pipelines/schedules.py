@@ -304,13 +304,13 @@ def columns(given: Windows, m: int, chunks: int = 1) -> tuple[Columns, ...]:
     >>> only.kinds, only.passes.tolist(), only.micro.tolist()
     (('F', 'F', 'B', 'B', 'W', 'W'), [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1])
     """
-    found = []
+    of_devices = []
     for s, device in enumerate(in_windows(given, m, chunks)):
         kinds, of_chunks, micro = zip(*device, strict=True)
         passes = np.array([PASSES.index(kind) for kind in kinds])
         stages = np.array([given.stage(s, chunk) for chunk in range(chunks)])
-        found.append(Columns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
-    return tuple(found)
+        of_devices.append(Columns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
+    return tuple(of_devices)
 
 
 def waits(kinds: Sequence[Kind], in_order: bool) -> NDArray[np.int64]:

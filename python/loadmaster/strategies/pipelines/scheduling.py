@@ -58,11 +58,11 @@ def scheduled(staged: Staged, schedule: Schedule | Windows) -> Candidate:
     """
     if schedule != "searched":
         return _judged(staged, _windows(staged, schedule))
-    found = [scheduled(staged, name) for name in named_for(staged.chunks)]
-    most = most_alive(staged, found[0])
-    given = searched(stage_times(staged), staged.m, staged.chunks, most_alive=most)
-    tried = dict.fromkeys([given, replace(given, in_order=False)])
-    return staged.problem.objective.best([*found, *(_judged(staged, some) for some in tried)])
+    candidates = [scheduled(staged, name) for name in named_for(staged.chunks)]
+    most = most_alive(staged, candidates[0])
+    searched_windows = searched(stage_times(staged), staged.m, staged.chunks, most_alive=most)
+    tried = dict.fromkeys([searched_windows, replace(searched_windows, in_order=False)])
+    return staged.problem.objective.best([*candidates, *(_judged(staged, some) for some in tried)])
 
 
 def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
@@ -71,14 +71,14 @@ def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
     return schedule
 
 
-def _judged(staged: Staged, given: Windows) -> Candidate:
-    if [given.device(stage) for stage in range(len(staged.devices))] != staged.set_of.tolist():
-        way = "through the devices and back" if given.in_v else "through the devices in turn"
+def _judged(staged: Staged, in_windows: Windows) -> Candidate:
+    if [in_windows.device(stage) for stage in range(len(staged.devices))] != staged.set_of.tolist():
+        way = "through the devices and back" if in_windows.in_v else "through the devices in turn"
         raise InputError(
             f"stages are on the sets of devices {staged.set_of.tolist()}, and the schedule has "
             f"them go {way}"
         )
-    plan = _Turns.of(staged, given)
+    plan = _Turns.of(staged, in_windows)
     src, dst = plan.control()
     op_of = staged.problem.reduced.op_of
     try:
@@ -87,7 +87,7 @@ def _judged(staged: Staged, given: Windows) -> Candidate:
         raise came_back(staged) or error from error
     problem = staged.problem.transformed(waiting, staged.problem.costs)
     stages = counted(staged.p * staged.chunks, "stage")
-    note = f"{stages}, {counted(staged.m, 'micro-batch', 'micro-batches')}: {given}"
+    note = f"{stages}, {counted(staged.m, 'micro-batch', 'micro-batches')}: {in_windows}"
     return judged(problem, Assignment(staged.placed, plan.priority), (note,))
 
 
@@ -125,9 +125,9 @@ class _Turns:
     sent_last: NDArray[np.int64]
 
     @classmethod
-    def of(cls, staged: Staged, given: Windows) -> _Turns:
+    def of(cls, staged: Staged, in_windows: Windows) -> _Turns:
         """The turns by some windows."""
-        does = columns(given, staged.m, staged.chunks)
+        does = columns(in_windows, staged.m, staged.chunks)
         numbers = [
             np.ravel_multi_index((some.stages, some.passes, some.micro, 0), _shape(staged))
             for some in does
@@ -137,7 +137,7 @@ class _Turns:
             of_ranks = some[:, None] + np.arange(staged.devices.shape[1])
             turn[of_ranks] = 2 * np.arange(len(some))[:, None]
         part = staged.passes.astype(np.int64)
-        if given.delay is None:
+        if in_windows.delay is None:
             part = np.where(part == WEIGHT, BACKWARD, part)
         sent_last = _sent_last(staged)
         many = part != ONCE
@@ -152,7 +152,7 @@ class _Turns:
         turns[sent_last] = 2 * last[staged.set_of[staged.of_op[sent_last]]] + 1
         order = np.lexsort((staged.batched.program_rank, turns))
         priority = ranks(order.astype(np.int32))
-        return cls(staged, given, does, numbers, action, priority, sent_last)
+        return cls(staged, in_windows, does, numbers, action, priority, sent_last)
 
     def control(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The reduced ops at the ends of control edges: from the last op of an action to the ops
@@ -209,10 +209,10 @@ def _sent_last(staged: Staged) -> NDArray[np.int64]:
     leaves = (
         many[src] & ~many[dst] & ~staged.aside[dst] & (staged.placed[src] != staged.placed[dst])
     )
-    found = np.zeros(len(many), dtype=bool)
-    found[src[leaves]] = True
-    found[src[many[src] & many[dst]]] = False
-    return np.flatnonzero(found & (staged.passes > FORWARD))
+    is_last = np.zeros(len(many), dtype=bool)
+    is_last[src[leaves]] = True
+    is_last[src[many[src] & many[dst]]] = False
+    return np.flatnonzero(is_last & (staged.passes > FORWARD))
 
 
 def _shape(staged: Staged) -> tuple[int, int, int, int]:

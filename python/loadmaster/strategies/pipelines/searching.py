@@ -97,19 +97,19 @@ class _Descent:
                 return best
             best = better
 
-    def rank(self, given: Windows) -> tuple[float, int]:
+    def rank(self, schedule: Windows) -> tuple[float, int]:
         """Seconds, then micro-batches alive in all."""
-        if given not in self.known:
+        if schedule not in self.known:
             if self.budget <= 0:
                 return float("inf"), 0
             self.budget -= 1
             try:
-                seen = estimated(self.times, self.m, given, self.chunks)
+                seen = estimated(self.times, self.m, schedule, self.chunks)
             except InputError:  # Stages would wait for each other.
-                self.known[given] = float("inf"), 0
+                self.known[schedule] = float("inf"), 0
             else:
-                self.known[given] = seen.seconds, int(seen.in_flight.sum())
-        return self.known[given]
+                self.known[schedule] = seen.seconds, int(seen.in_flight.sum())
+        return self.known[schedule]
 
     def _starts(self) -> Iterator[Windows]:
         """The named schedules, as far as memory lets them, and each of them out of order, with
@@ -135,19 +135,19 @@ class _Descent:
         delay = np.clip(delay, 0, np.where(self.limit < most, self.limit - ahead, most))
         return Windows(tuple(ahead.tolist()), tuple(delay.tolist()))
 
-    def _near(self, given: Windows) -> Iterator[Windows]:
+    def _near(self, schedule: Windows) -> Iterator[Windows]:
         """Windows that differ by one move."""
         for more, later in _MOVES:
-            if later and given.delay is None:
+            if later and schedule.delay is None:
                 continue
             for which in self._runs():
-                ahead = np.array(given.ahead)
-                delay = None if given.delay is None else np.array(given.delay)
+                ahead = np.array(schedule.ahead)
+                delay = None if schedule.delay is None else np.array(schedule.delay)
                 ahead[which] += more
                 if delay is not None:
                     delay[which] += later
-                held = replace(self._held(ahead, delay), in_order=given.in_order)
-                if held != given:
+                held = replace(self._held(ahead, delay), in_order=schedule.in_order)
+                if held != schedule:
                     yield held
 
     def _runs(self) -> list[slice]:

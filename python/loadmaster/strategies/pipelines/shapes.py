@@ -169,15 +169,15 @@ class Shape:
         if layout is not None:
             layout = replace(layout, stage=stage)
         placed = self.space.placed(self.m, modules, layout)
-        found = scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
-        assignment = replace(found.assignment, estimate=self.seconds)
+        candidate = scheduled(Staged.of(placed, stage, devices), schedule_of(micro))
+        assignment = replace(candidate.assignment, estimate=self.seconds)
         return replace(
-            found, assignment=assignment, notes=(self.words, *found.problem.program.notes)
+            candidate, assignment=assignment, notes=(self.words, *candidate.problem.program.notes)
         )
 
-    def with_recipe(self, found: Candidate) -> Candidate:
+    def with_recipe(self, candidate: Candidate) -> Candidate:
         """The judged candidate, with its recipe."""
-        return with_recipe(found, *self.made_of)
+        return with_recipe(candidate, *self.made_of)
 
 
 def ranked(
@@ -194,14 +194,14 @@ def ranked(
     Where a line has no stages that fit within ``share`` of the memory, stages may make activations
     anew.
     """
-    found = []
+    shapes = []
     for m in counts:
         for p in numbers:
             for schedule in schedules:
                 of_lines = _of_lines(space, m, p, schedule, share, inside)
                 here = [shape for shape in of_lines if shape.is_allowed]
-                found += [min(here, key=lambda shape: shape.seconds)] if here else []
-    return sorted(found, key=lambda shape: shape.seconds)
+                shapes += [min(here, key=lambda shape: shape.seconds)] if here else []
+    return sorted(shapes, key=lambda shape: shape.seconds)
 
 
 def _of_lines(
@@ -211,8 +211,8 @@ def _of_lines(
     chunks = CHUNKS if schedule in CHUNKED else 1
     if schedule == "interleaved-1f1b" and m % p:
         return
-    given = space.pools if inside is None else inside.pools
-    pools, weight = _pools(given, p, schedule, chunks), m - 1.0
+    usable = space.pools if inside is None else inside.pools
+    pools, weight = _pools(usable, p, schedule, chunks), m - 1.0
     if pools is None:
         return
     in_flight = alive_of_stages(windows(schedule, p, m, chunks), m, chunks)
@@ -227,13 +227,13 @@ def _of_lines(
                 break
 
 
-def _pools(given: list[Pool], p: int, schedule: Named, chunks: int) -> list[Pool] | None:
+def _pools(pools: list[Pool], p: int, schedule: Named, chunks: int) -> list[Pool] | None:
     """Devices for so many stages each; None where they are not alike."""
     if chunks == 1:
-        return given
-    if len(given) > 1:
+        return pools
+    if len(pools) > 1:
         return None
-    (pool,) = given
+    (pool,) = pools
     sets = pool.sets[:p]
     in_turn = sets + sets[::-1] if schedule == IN_V else sets * chunks
     devices = tuple(device for some in in_turn for device in some)
@@ -252,8 +252,8 @@ def moved(shape: Shape, share: float = 1.0, most: int = MOVES) -> Shape:
             if not holds(other, share):
                 continue
             left -= 1
-            if (found := other.seconds) < seconds:
-                best, seconds, better = other, found, True
+            if (shorter := other.seconds) < seconds:
+                best, seconds, better = other, shorter, True
                 break
         if not better:
             step //= 2
@@ -275,10 +275,10 @@ def near(shape: Shape, step: int) -> Iterator[Shape]:
 def holds(shape: Shape, share: float) -> bool:
     """True if the memory holds what the schedule keeps alive, and devices may run all ops."""
     p = len(shape.chain) // shape.chunks
-    given = shape.schedule
-    if isinstance(given, str):
-        given = windows(given, p, shape.m, shape.chunks)
-    alive = alive_of_stages(given, shape.m, shape.chunks)
+    schedule = shape.schedule
+    if isinstance(schedule, str):
+        schedule = windows(schedule, p, shape.m, shape.chunks)
+    alive = alive_of_stages(schedule, shape.m, shape.chunks)
     for (i, j), w, count in zip(shape.chain.ranges, shape.chain.ways, alive, strict=True):
         way, pool = shape.ways[w], shape.pools[shape.ways[w].pool]
         need = int(way.costs.fixed[i, j]) + count * int(way.costs.held[i, j])

@@ -78,16 +78,16 @@ class Space:
         """
         if line not in self._gathered:
             of, at = self.lines[line]
-            made = None
+            gathered = None
             if of.gathered is not None:
-                made = Gathered(
+                gathered = Gathered(
                     self.problem,
                     self.batch,
                     _shared=self._shared,
                     _placed=self._placed,
                     line=(Line(of.gathered, of.is_open), at),
                 )
-            self._gathered[line] = made
+            self._gathered[line] = gathered
         return self._gathered[line]
 
     @cached_property
@@ -105,12 +105,12 @@ class Space:
     @cached_property
     def layer_of(self) -> list[str]:
         """The layer that each op is in, by its path up to the first number; "": none."""
-        found = []
+        modules = []
         for module in self.problem.model.modules:
             words = module_path(module)
             end = next((i + 1 for i, word in enumerate(words) if word.isdigit()), 0)
-            found.append(".".join(words[:end]))
-        return found
+            modules.append(".".join(words[:end]))
+        return modules
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
@@ -123,8 +123,8 @@ class Space:
         cost is kept by these.
         """
         if width not in self._insides:
-            found = insides(self.problem, self.pools, width, self.labelled)
-            self._insides[width] = list(found)
+            ways = insides(self.problem, self.pools, width, self.labelled)
+            self._insides[width] = list(ways)
         return self._insides[width]
 
     @cached_property

@@ -108,10 +108,10 @@ class StageCosts:
         its links, busy: [n_cuts, n_cuts]; infinite where it has an op that the type may not run.
         """
         ends = np.maximum(self.enters.sum(axis=0), self.leaves.sum(axis=0))
-        found = [np.maximum(self.compute(kind), ends) for kind in range(self.barred.shape[1])]
-        for seconds, barred in zip(found, self.barred.T, strict=True):
+        per_kind = [np.maximum(self.compute(kind), ends) for kind in range(self.barred.shape[1])]
+        for seconds, barred in zip(per_kind, self.barred.T, strict=True):
             seconds[barred[None, :] > barred[:, None]] = np.inf
-        return found
+        return per_kind
 
     def path(self, device_type: int) -> NDArray[np.float64]:
         """Seconds that a micro-batch takes through a stage and on to the next one, and back."""
@@ -176,27 +176,27 @@ class _Looked:
         bytes, by number and part that reads.
         """
         src, dst, tensor, size = (column[reads] for column in self.edges)
-        made, read = self.part[src], self.part[dst]
-        _, first = np.unique((tensor * self.n + read) * self.n + made, return_index=True)
-        return made[first], read[first], tensor[first], size[first]
+        source, read = self.part[src], self.part[dst]
+        _, first = np.unique((tensor * self.n + read) * self.n + source, return_index=True)
+        return source[first], read[first], tensor[first], size[first]
 
     def _moved(self, *, is_up: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Transfers into stages and out of them, of the last micro-batch: how many, and bytes."""
         src, dst = self.edges[:2]
         here = (self.micro == self.last) & self.is_first
-        made, read, tensor, size = self._tensors(here[src] & here[dst])
+        source, read, tensor, size = self._tensors(here[src] & here[dst])
         n = self.n
-        away = read > made if is_up else read < made
-        made, read, tensor, size = made[away], read[away], tensor[away], size[away]
+        away = read > source if is_up else read < source
+        source, read, tensor, size = source[away], read[away], tensor[away], size[away]
         if not is_up:
             # Mirrored, gradients go up: part q is part n - 2 - q.
-            made, read = n - 2 - made, n - 2 - read
+            source, read = n - 2 - source, n - 2 - read
             order = np.lexsort((read, tensor))
-            made, read, tensor, size = made[order], read[order], tensor[order], size[order]
+            source, read, tensor, size = source[order], read[order], tensor[order], size[order]
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
-        before = np.where(is_new, made, np.append(0, read[:-1])[: len(read)])
+        before = np.where(is_new, source, np.append(0, read[:-1])[: len(read)])
         is_last = np.append(tensor[1:] != tensor[:-1], True)[: len(tensor)]
-        from_, to = made[is_last], read[is_last]
+        from_, to = source[is_last], read[is_last]
         into, out = [], []
         for each in (np.ones(len(size)), size.astype(np.float64)):
             into.append(_rectangles(n, before + 1, read, read + 1, np.full_like(read, n - 1), each))
@@ -228,10 +228,10 @@ class _Looked:
         """
         src, dst = self.edges[:2]
         first = (self.micro == 0) & (self.kind >= 0) & self.is_first
-        made, _, tensor, size = self._tensors(first[src] & (self.micro[dst] != 0))
+        source, _, tensor, size = self._tensors(first[src] & (self.micro[dst] != 0))
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
         until = np.zeros(self.n)
-        np.add.at(until, made[is_new] + 1, size[is_new].astype(np.float64))
+        np.add.at(until, source[is_new] + 1, size[is_new].astype(np.float64))
         return np.asarray(np.cumsum(until))
 
     @cached_property
@@ -241,9 +241,9 @@ class _Looked:
         """
         src, dst = self.edges[:2]
         read = (self.kind[src] == ONCE) & (self.kind[dst] != ONCE)
-        made, _, tensor, size = self._tensors(read & self.is_first[src] & self.is_first[dst])
+        source, _, tensor, size = self._tensors(read & self.is_first[src] & self.is_first[dst])
         is_new = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
-        return made[is_new], size[is_new].astype(np.float64)
+        return source[is_new], size[is_new].astype(np.float64)
 
     def _fixed(self) -> NDArray[np.uint64]:
         """Bytes that stay, gradients of parameters among them, and the most that one op has for
@@ -252,8 +252,8 @@ class _Looked:
         graph, some = self.problem.graph, self.is_first
         stays = np.zeros(self.n)
         np.add.at(stays, self.part[some] + 1, graph.resident[some].astype(np.float64))
-        made, size = self._for_all
-        np.add.at(stays, made + 1, size)
+        source, size = self._for_all
+        np.add.at(stays, source + 1, size)
         own = (graph.static_bytes - graph.resident + graph.workspace).astype(np.float64)
         most = np.zeros(self.n - 1)
         np.maximum.at(most, self.part[some], own[some])
@@ -275,5 +275,5 @@ def _rectangles(
     columns = np.concatenate([first_column, first_column, last_column + 1, last_column + 1])
     signed = np.concatenate([value, -value, -value, value])
     step = np.bincount(rows * (n + 1) + columns, signed, (n + 1) ** 2).reshape(n + 1, n + 1)
-    made = np.cumsum(np.cumsum(step, axis=0), axis=1)[:n, :n]
-    return np.maximum(made, 0.0)
+    sums = np.cumsum(np.cumsum(step, axis=0), axis=1)[:n, :n]
+    return np.maximum(sums, 0.0)

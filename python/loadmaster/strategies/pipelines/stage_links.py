@@ -79,8 +79,8 @@ def joins(links: fast.Cluster, devices: tuple[tuple[int, ...], ...]) -> Joins:
 
 def mean_link(links: fast.Cluster, sets: Sequence[Sequence[int]]) -> tuple[float, float]:
     """The mean of :func:`link` over stages that follow each other, there and back."""
-    found = [link(links, *ends) for a, b in pairwise(sets) for ends in ((a, b), (b, a))]
-    latency, per_byte = np.mean(found or [(0.0, 0.0)], axis=0).tolist()
+    links_between = [link(links, *ends) for a, b in pairwise(sets) for ends in ((a, b), (b, a))]
+    latency, per_byte = np.mean(links_between or [(0.0, 0.0)], axis=0).tolist()
     return latency, per_byte
 
 
@@ -103,13 +103,13 @@ def collective_seconds(problem: Problem, sets: Sequence[Sequence[int]]) -> NDArr
     O(V + E), and sorting.
     """
     op_of, program = problem.reduced.op_of, problem.program
-    found = np.zeros(len(op_of))
+    seconds = np.zeros(len(op_of))
     member = np.flatnonzero(program.graph.is_member[op_of])
     if not len(member):
-        return found
+        return seconds
     labels = program.graph.collectives
     group = program.graph._core.column("collective")[op_of[member]]
-    read, made = _bytes(problem)
+    read, written = _bytes(problem)
     table, times = np.array(sets), dict[tuple[int, ...], Traffic]()
     order = np.argsort(group, kind="stable")
     for some in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
@@ -118,9 +118,9 @@ def collective_seconds(problem: Problem, sets: Sequence[Sequence[int]]) -> NDArr
         if ranks not in times:
             times[ranks] = Traffic(problem.links, table[:, list(ranks)].astype(np.int64))
         kind = labels[int(op_of[ops[0]])].partition("/")[0]
-        size = _whole(kind, read[ops], made[ops])
-        found[ops] = times[ranks].seconds(fast.COLLECTIVES.index(kind), size)
-    return found
+        size = _whole(kind, read[ops], written[ops])
+        seconds[ops] = times[ranks].seconds(fast.COLLECTIVES.index(kind), size)
+    return seconds
 
 
 def _bytes(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -128,19 +128,19 @@ def _bytes(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     src, dst, tensor, size, is_home = fast.edges(problem.graph)
     data, n = tensor >= 0, problem.graph.n_ops
     code = joint(tensor, is_home)
-    read, made = np.zeros(n), np.zeros(n)
-    for into, op, some in ((read, dst, data), (made, src, data & ~is_home)):
+    read, written = np.zeros(n), np.zeros(n)
+    for into, op, some in ((read, dst, data), (written, src, data & ~is_home)):
         once = firsts(joint(np.where(some, op, -1), np.where(some, code, -1)))
         once = once[some[once]]
         np.add.at(into, op[once], size[once].astype(np.float64))
-    return read, made
+    return read, written
 
 
-def _whole(kind: str, read: NDArray[np.float64], made: NDArray[np.float64]) -> float:
+def _whole(kind: str, read: NDArray[np.float64], written: NDArray[np.float64]) -> float:
     """Bytes of the whole tensor of a collective, by those that its members read and make."""
-    largest = max(read.max(), made.max())
+    largest = max(read.max(), written.max())
     if kind == "all_gather":
         return float(max(largest, read.sum()))
     if kind == "reduce_scatter":
-        return float(max(largest, made.sum()))
-    return float(max(read.sum(), made.sum()) if kind == "all_to_all" else largest)
+        return float(max(largest, written.sum()))
+    return float(max(read.sum(), written.sum()) if kind == "all_to_all" else largest)

@@ -85,13 +85,13 @@ class Staged:
                 f"stages have {table.shape[1]} devices each, and the program has ranks up to "
                 f"{program.rank.max()}"
             )
-        made = cls(batched, of, table)
-        if not (made.p and (table == table[made.set_of]).all()):
+        staged = cls(batched, of, table)
+        if not (staged.p and (table == table[staged.set_of]).all()):
             raise InputError(
                 f"devices of stages are {table.tolist()}: wants those of the first stages, then "
                 "the same again in the same order, or once in reverse"
             )
-        return made
+        return staged
 
     @property
     def problem(self) -> Problem:
@@ -206,8 +206,8 @@ def kept_bytes(staged: Staged) -> NDArray[np.uint64]:
     kept &= staged.micro[src] == 0
     where = np.stack([tensor[kept].astype(np.int64), staged.placed[dst[kept]].astype(np.int64)])
     _, once = np.unique(where, axis=1, return_index=True)
-    found = summed(bytes_[kept][once], where[1, once], problem.cluster.n_devices)
-    return found // np.uint64(staged.chunks)
+    bytes_of = summed(bytes_[kept][once], where[1, once], problem.cluster.n_devices)
+    return bytes_of // np.uint64(staged.chunks)
 
 
 def in_flight(staged: Staged, seen: Candidate) -> NDArray[np.int64]:

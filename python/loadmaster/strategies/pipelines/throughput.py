@@ -46,15 +46,15 @@ def _staged(
     problem: Problem, along: list[Line], paths: list[list[int]], share: float = 1.0
 ) -> list[Candidate]:
     """The same along some lines, on each of several lists of devices."""
-    found: dict[bytes, Candidate] = {}
+    distinct: dict[bytes, Candidate] = {}
     for line in along:
         left = len(line.is_open) - line.place[problem.reduced.op_of]
         order = fast.priority_order(problem.graph, left.astype(np.float64))
         for path in paths:
             at = period_cuts(problem, line, path, share)
-            if at is not None and at.tobytes() not in found:
-                found[at.tobytes()] = judged(problem, Assignment(at, ranks(order)))
-    return sorted(found.values(), key=lambda one: problem.objective.rank(one.verdict))
+            if at is not None and at.tobytes() not in distinct:
+                distinct[at.tobytes()] = judged(problem, Assignment(at, ranks(order)))
+    return sorted(distinct.values(), key=lambda one: problem.objective.rank(one.verdict))
 
 
 def of_downsets(problem: Problem) -> Candidate | None:
@@ -68,7 +68,7 @@ def of_downsets(problem: Problem) -> Candidate | None:
     src, dst, seconds = sent(problem)
     away = unit[src] != unit[dst]
     ends = np.unique(np.stack([unit[src[away]], unit[dst[away]]]).astype(np.int64), axis=1)
-    given = MaxLoad(
+    inputs = MaxLoad(
         ids=tuple(range(n)),
         times=np.stack([busy, busy], axis=1),
         bytes=np.bincount(unit, problem.graph.resident.astype(np.float64), n).astype(np.int64),
@@ -82,7 +82,7 @@ def of_downsets(problem: Problem) -> Candidate | None:
         cpus=0,
     )
     try:
-        stage = split(given).stage
+        stage = split(inputs).stage
     except InfeasibleError:
         return None
     at = np.array(next(_paths(problem)), dtype=np.int32)[stage[unit]]
@@ -167,8 +167,8 @@ def dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
     priority = batch * problem.graph.n_ops + order
     words = f"{len(lanes)} whole models take batches in turn"
     unequal = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
-    made = Assignment(at.astype(np.int32), priority.astype(np.int32))
-    return judged(placed, made, (words + unequal,))
+    assignment = Assignment(at.astype(np.int32), priority.astype(np.int32))
+    return judged(placed, assignment, (words + unequal,))
 
 
 def counts_by_speed(periods: NDArray[np.float64]) -> list[int]:

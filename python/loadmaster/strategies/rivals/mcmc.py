@@ -84,8 +84,8 @@ def walks(trials: Trials, *, beta: float, warm_start: Assignment | None = None) 
     """A walk from each start, with equal parts of what is left of the steps."""
     problem, groups = trials.problem, trials.groups
     rng = np.random.default_rng(problem.seed)
-    given = [] if warm_start is None else [by_most_time(groups, warm_start.devices)]
-    starts = (*given, by_layers(groups), at_random(groups, rng))
+    warm = [] if warm_start is None else [by_most_time(groups, warm_start.devices)]
+    starts = (*warm, by_layers(groups), at_random(groups, rng))
     for i, start in enumerate(starts):
         part = trials.left // (len(starts) - i)
         if part:

@@ -144,14 +144,14 @@ class Trials:
         """
         self.taken += 1
         problem = self.problem
-        found = judged(problem, Assignment(devices[self.groups.group], self._priority))
-        if self.best is None or problem.objective.better(self.best, found) is found:
-            self.best = found
-            self._tell(found.verdict.step_time)
-        seconds = problem.objective.seconds(found.verdict)
-        if found.fits:
+        candidate = judged(problem, Assignment(devices[self.groups.group], self._priority))
+        if self.best is None or problem.objective.better(self.best, candidate) is candidate:
+            self.best = candidate
+            self._tell(candidate.verdict.step_time)
+        seconds = problem.objective.seconds(candidate.verdict)
+        if candidate.fits:
             return seconds
-        over = found.verdict.excess / sum(problem.cluster.memory)
+        over = candidate.verdict.excess / sum(problem.cluster.memory)
         return seconds + self.serial * (1 + over)
 
 
@@ -186,16 +186,16 @@ def by_trials(
     checks.integer("steps", steps)
     began = time.perf_counter()
     tell = progress or (lambda stage, makespan: None)
-    made = Choices.make(problem, groups, coarsener)
-    trials = Trials(made, steps, lambda makespan: tell(name, Incumbent(makespan)))
+    choices = Choices.make(problem, groups, coarsener)
+    trials = Trials(choices, steps, lambda makespan: tell(name, Incumbent(makespan)))
     if time_limit is not None:
         trials.deadline = began + time_limit
     notes: tuple[str, ...] = ()
     try:
-        if len(made.free):
+        if len(choices.free):
             search(trials)
         else:
-            trials.cost(first_largest(made.allowed))
+            trials.cost(first_largest(choices.allowed))
         if trials.taken < steps and time.perf_counter() >= trials.deadline:
             notes = (f"out of time after {trials.taken} of {steps} steps",)
     except KeyboardInterrupt:

@@ -48,8 +48,8 @@ def blended(problem: Problem, parts: Parts, memory: MemoryModel, *, part: str) -
             best = replace(best, refused=error)
             if not (problem.best_effort and blend == BLENDS[-1]):
                 continue
-        found = judged(problem, Assignment(devices, priority))
-        best = better_outcome(problem, best, Outcome(found, 1.0))
+        candidate = judged(problem, Assignment(devices, priority))
+        best = better_outcome(problem, best, Outcome(candidate, 1.0))
         if best.fits:
             break
     return in_a_better_order(problem, best)

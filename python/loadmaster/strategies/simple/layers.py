@@ -49,11 +49,11 @@ def place(
     """
     if micro_batches != 1:
         return _piped(problem, micro_batches)
-    found = layers(problem)
+    of_model = layers(problem)
     tried: list[NDArray[np.int32]] = []
 
     def assign(bytes_: NDArray[np.uint64], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
-        devices = ranges(problem, found.layer, bytes_, capacity)
+        devices = ranges(problem, of_model.layer, bytes_, capacity)
         # Once bytes are as even as they can be, less capacity gives the same ranges again.
         again = bool(tried) and np.array_equal(devices, tried[-1])
         tried.append(devices)
@@ -63,7 +63,7 @@ def place(
         return devices
 
     candidate = assigned(problem, assign, memory)
-    if any(found.names):
+    if any(of_model.names):
         return candidate
     return candidate.noted(_NO_PATHS_NOTE)
 

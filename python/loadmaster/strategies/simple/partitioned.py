@@ -81,11 +81,11 @@ def _best(problem: Problem, attempts: Iterable[Callable[[], Candidate]]) -> Cand
     refused: InfeasibleError | None = None
     for attempt in attempts:
         try:
-            found = attempt()
+            candidate = attempt()
         except InfeasibleError as error:
             refused = refused or error
             continue
-        best = found if best is None else problem.objective.better(best, found)
+        best = candidate if best is None else problem.objective.better(best, candidate)
     if best is None:
         assert refused is not None
         raise refused

@@ -54,8 +54,8 @@ def on_mesh(problem: Problem, program: Program, mesh: NDArray[np.int32]) -> Cand
     devices = mesh[np.maximum(placed.program.rank[placed.reduced.op_of], 0)]
     if program.recipe is not None:
         _override(placed, program.recipe, devices)
-    found = in_best_order(placed, where_allowed(placed, devices))
-    return found.noted(*placed.program.notes)
+    candidate = in_best_order(placed, where_allowed(placed, devices))
+    return candidate.noted(*placed.program.notes)
 
 
 def _override(placed: Problem, recipe: Recipe, devices: NDArray[np.int32]) -> None:

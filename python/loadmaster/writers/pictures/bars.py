@@ -69,9 +69,9 @@ def of_ops(plan: Plan) -> Bars:
 def of_messages(messages: Messages) -> Bars:
     """A bar per message and channel that the message holds."""
     held = messages.channels
-    what = np.repeat(np.arange(len(held)), [len(channels) for channels in held])
+    message = np.repeat(np.arange(len(held)), [len(channels) for channels in held])
     row = np.array([channel for channels in held for channel in channels], dtype=np.int64)
-    return Bars(messages.start[what], messages.finish[what], row, what)
+    return Bars(messages.start[message], messages.finish[message], row, message)
 
 
 # -- pixels ----------------------------------------------------------------------------------

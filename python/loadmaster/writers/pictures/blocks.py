@@ -125,9 +125,9 @@ def _chunks(plan: Plan, device: Ints) -> Ints:
     pairs = np.stack([device, stage[plan.program.serves[op_of]].astype(np.int64)])[:, many]
     known, which = np.unique(pairs, axis=1, return_inverse=True)
     first = np.searchsorted(known[0], known[0])
-    found = np.zeros(len(device), dtype=np.int64)
-    found[many] = (np.arange(known.shape[1]) - first)[which.ravel()]
-    return found
+    stages = np.zeros(len(device), dtype=np.int64)
+    stages[many] = (np.arange(known.shape[1]) - first)[which.ravel()]
+    return stages
 
 
 def _whole_backward(part: Ints, alike: NDArray[np.bool_]) -> Ints:
@@ -155,5 +155,5 @@ def _alive(start: Floats, finish: Floats, device: Ints, micro: Ints, n: int) -> 
     np.maximum.at(end, of, finish[many])
     there = end > begin
     at = np.arange(n * m) // max(m, 1)
-    found = [most_at_once(begin[there & (at == d)], end[there & (at == d)]) for d in range(n)]
-    return np.array(found, dtype=np.int64)
+    most = [most_at_once(begin[there & (at == d)], end[there & (at == d)]) for d in range(n)]
+    return np.array(most, dtype=np.int64)

@@ -77,8 +77,8 @@ def draw(comparison: Comparison, path: str | os.PathLike[str], *, width: int = 1
 
 def _facts(plan: Plan, hidden: int, failures: dict[str, str]) -> str:
     """A legend in words: the meaning of bars and lines, and rows that are not drawn."""
-    what = "period" if plan.objective.goal == "throughput" else "step time"
-    said = [f"bar: {what}", "line across it: lower bound of plans of its kind"]
+    quantity = "period" if plan.objective.goal == "throughput" else "step time"
+    said = [f"bar: {quantity}", "line across it: lower bound of plans of its kind"]
     if hidden:
         said.append(f"{hidden} slower not drawn")
     if failures:

@@ -44,8 +44,8 @@ def graphml_text(
         '<?xml version="1.0" encoding="UTF-8"?>',
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
         *(
-            f'  <key id="{key}" for="{what}" attr.name="{key}" attr.type="{_KINDS[kind]}"/>'
-            for what, key, kind in keys
+            f'  <key id="{key}" for="{owner}" attr.name="{key}" attr.type="{_KINDS[kind]}"/>'
+            for owner, key, kind in keys
         ),
         f'  <graph id={quoteattr(_printable(name))} edgedefault="directed">',
     ]

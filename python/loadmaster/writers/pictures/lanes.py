@@ -115,9 +115,9 @@ def _alike(plan: Plan, messages: Messages) -> list[list[int]]:
     groups: dict[tuple[int, ...], list[int]] = {}
     names, busy = plan.cluster.channels, plan.schedule.channel_busy
     for channel in sorted(np.flatnonzero(busy > 0).tolist(), key=lambda c: _natural(names[c])):
-        what = carried.get(channel, [-1])
-        alone = what[0] < messages.n_transfers
-        groups.setdefault((-1, channel) if alone else tuple(what), []).append(channel)
+        carried_messages = carried.get(channel, [-1])
+        alone = carried_messages[0] < messages.n_transfers
+        groups.setdefault((-1, channel) if alone else tuple(carried_messages), []).append(channel)
     return list(groups.values())
 
 
@@ -237,16 +237,16 @@ def links_of(plan: Plan, view: View) -> list[Link]:
     messages, devices = Messages(plan), plan.schedule.devices
     links = []
     for blame in plan.schedule.blame[::-1]:
-        found: list[int | None] = []
+        lanes: list[int | None] = []
         message = messages.of_link(blame)
         if blame.doing == "copy":
-            found = [view.row_of_device.get(int(plan.schedule.transfers.src[message]))]
+            lanes = [view.row_of_device.get(int(plan.schedule.transfers.src[message]))]
         elif blame.doing == "share" and blame.op is not None:
-            found = [view.row_of_device.get(int(devices[blame.op]))]
+            lanes = [view.row_of_device.get(int(devices[blame.op]))]
         elif message >= 0:
-            found = [view.row_of_channel.get(channel) for channel in messages.channels[message]]
+            lanes = [view.row_of_channel.get(channel) for channel in messages.channels[message]]
         elif blame.op is not None and blame.doing == "run":
-            found = [view.row_of_device.get(int(devices[blame.op]))]
-        rows = sorted({row for row in found if row is not None})
+            lanes = [view.row_of_device.get(int(devices[blame.op]))]
+        rows = sorted({row for row in lanes if row is not None})
         links.append((blame.start, blame.finish, rows))
     return links

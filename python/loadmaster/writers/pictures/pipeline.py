@@ -196,8 +196,8 @@ def _mark_chunks(axes: Axes, blocks: Blocks, n: int) -> None:
 
 
 def _of_colour(colour: int) -> tuple[float, float, float]:
-    what, which = divmod(colour, TINTS + 1)
-    return tint(what, which if which < TINTS else -1)
+    index, which = divmod(colour, TINTS + 1)
+    return tint(index, which if which < TINTS else -1)
 
 
 def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:

@@ -198,8 +198,8 @@ def _draw_lanes(axes: Axes, view: View, tracks: list[tuple[float, float]], frame
         _section(axes, above, _named("channels", view.hidden_channels), "busy")
 
 
-def _named(what: str, hidden: int) -> str:
-    return f"{what} (the {MAX_LANES} busiest; {hidden} more not shown)" if hidden else what
+def _named(noun: str, hidden: int) -> str:
+    return f"{noun} (the {MAX_LANES} busiest; {hidden} more not shown)" if hidden else noun
 
 
 def _rectangles(begin: Floats, end: Floats, top: float, bottom: float) -> Floats:

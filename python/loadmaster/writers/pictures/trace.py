@@ -180,8 +180,8 @@ def _metadata(plan: Plan) -> list[Event]:
         if i < len(labels):
             facts["process_labels"] = {"labels": labels[i]}
         events += [
-            {"ph": "M", "name": what, "pid": i + 1, "tid": i + 1, "args": args}
-            for what, args in facts.items()
+            {"ph": "M", "name": fact, "pid": i + 1, "tid": i + 1, "args": args}
+            for fact, args in facts.items()
         ]
     return events
 
@@ -244,10 +244,10 @@ def _waits(plan: Plan, order: Ints, messages: Messages) -> list[str]:
     return said
 
 
-def _message_events(plan: Plan, held: _Slices, what: Ints, messages: Messages) -> list[Event]:
-    """Messages on every channel that they hold; ``what`` is the message of each slice."""
+def _message_events(plan: Plan, held: _Slices, message: Ints, messages: Messages) -> list[Event]:
+    """Messages on every channel that they hold; ``message`` is the message of each slice."""
     order = np.lexsort((held.begin, held.process))
-    of = what[order]
+    of = message[order]
     tensors = plan.schedule.transfers.tensor.tolist()
     kinds = ["control" if tensor < 0 else "transfer" for tensor in tensors]
     kinds += ["collective"] * len(plan.schedule.collectives)
@@ -391,12 +391,12 @@ def _flow_events(
     maker, reader = ends
     # An arrow needs two ends besides the message's own slice, or that slice for one of them.
     real = (sent.length > 0) & ((maker >= 0) | (reader >= 0))
-    made, read = real & (maker >= 0), real & (reader >= 0)
-    first, last = real & ~made, real & ~read
+    is_sent, read = real & (maker >= 0), real & (reader >= 0)
+    first, last = real & ~is_sent, real & ~read
     return [
-        *_flow("s", name, number[made], ops.at(maker[made])),
+        *_flow("s", name, number[is_sent], ops.at(maker[is_sent])),
         *_flow("s", name, number[first], sent.at(first)),
-        *_flow("t", name, number[made & read], sent.at(made & read)),
+        *_flow("t", name, number[is_sent & read], sent.at(is_sent & read)),
         *_flow("f", name, number[read], ops.at(reader[read])),
         *_flow("f", name, number[last], sent.at(last)),
     ]
@@ -413,9 +413,9 @@ def _makers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
     """The reduced op whose slice each transfer comes from; -1: none."""
     transfers, reduced = plan.schedule.transfers, plan.problem.reduced
     maker = reduced.map[transfers.op].astype(np.int64)
-    made = ~plan.schedule.sent_from_home & (ops.length[maker] > 0)
-    made &= ops.begin[maker] + ops.length[maker] <= sent.begin
-    return np.where(made, maker, -1)
+    is_op = ~plan.schedule.sent_from_home & (ops.length[maker] > 0)
+    is_op &= ops.begin[maker] + ops.length[maker] <= sent.begin
+    return np.where(is_op, maker, -1)
 
 
 def _readers(plan: Plan, ops: _Slices, sent: _Slices) -> Ints:
@@ -460,9 +460,9 @@ def _first_after(
     order = np.argsort(place, kind="stable")
     place = np.append(place[order], np.iinfo(np.int64).max)
     group = key[which] * n + plan.schedule.transfers.dst[which]
-    found = np.searchsorted(place, group * step + rank[len(readers) :])
-    candidate = np.append(readers[order], -1)[found]
-    return np.where(place[found] // step == group, candidate, -1)
+    position = np.searchsorted(place, group * step + rank[len(readers) :])
+    candidate = np.append(readers[order], -1)[position]
+    return np.where(place[position] // step == group, candidate, -1)
 
 
 def _counters(plan: Plan) -> list[Event]:

@@ -154,9 +154,9 @@ def ratio_rows(measured: Measured) -> tuple[Cells, list[Cells]]:
     return HEAD, _some([row.cells() for row in measured.ratios().rows])
 
 
-def cause_rows(found: Account) -> tuple[list[Cells], list[Cells]]:
+def cause_rows(difference: Account) -> tuple[list[Cells], list[Cells]]:
     """Causes of the difference: its parts, and its largest rows."""
-    parts: list[Cells] = [(signed(seconds), words) for words, seconds in found.told()]
+    parts: list[Cells] = [(signed(seconds), words) for words, seconds in difference.told()]
     rows: list[Cells] = [
         (
             signed(row.seconds),
@@ -167,7 +167,7 @@ def cause_rows(found: Account) -> tuple[list[Cells], list[Cells]]:
             format_seconds(row.predicted),
             format_seconds(row.measured),
         )
-        for row in found.rows
+        for row in difference.rows
         if row.seconds
     ]
     return parts, _some(rows)

@@ -60,13 +60,11 @@ def parts(plan: Plan) -> list[Part]:
         return Part(kind, module, _where(plan, messages, longest), seconds, longest)
 
     least = LITTLE * plan.makespan
-    found = [
-        part(kind, "" if module == "." else module, of) for (kind, module), of in links.items()
-    ]
-    found.sort(key=lambda one: (-one.seconds, one.kind, one.module))
-    kept = [one for one in found[:MOST] if one.seconds >= least]
+    rows = [part(kind, "" if module == "." else module, of) for (kind, module), of in links.items()]
+    rows.sort(key=lambda one: (-one.seconds, one.kind, one.module))
+    kept = [one for one in rows[:MOST] if one.seconds >= least]
     by_kind: dict[str, list[int]] = defaultdict(list)
-    for one in found[len(kept) :]:
+    for one in rows[len(kept) :]:
         by_kind[one.kind] += one.links
     named = {one.kind for one in kept}
     sums = [part(kind, "elsewhere" if kind in named else "", of) for kind, of in by_kind.items()]
@@ -74,8 +72,8 @@ def parts(plan: Plan) -> list[Part]:
     kept += [one for one in sums if one.seconds >= least]
     kept.sort(key=lambda one: (-one.seconds, one.kind, one.module))
     if len(little) > 1:
-        what = f"{counted(len(little), 'kind')}, each less than {LITTLE:.0%}"
-        return [*kept, part(what, "", (k for one in little for k in one.links))]
+        words = f"{counted(len(little), 'kind')}, each less than {LITTLE:.0%}"
+        return [*kept, part(words, "", (k for one in little for k in one.links))]
     return kept + little
 
 
@@ -112,13 +110,13 @@ def _where(plan: Plan, messages: Messages, links: tuple[int, ...]) -> str:
     return first if not others else f"{first} and {len(others)} more"
 
 
-def parts_table(found: list[Part], span: float) -> str:
+def parts_table(rows: list[Part], span: float) -> str:
     """The parts as rows whose buttons open their links (``page.chain.js``), and the time between
     links, which measured steps have.
     """
-    most = max((part.seconds for part in found), default=0.0) or 1.0
+    most = max((part.seconds for part in rows), default=0.0) or 1.0
     lines = []
-    for i, part in enumerate(found):
+    for i, part in enumerate(rows):
         module = f'<span class="quiet">{breakable(part.module)}</span>' if part.module else ""
         lines.append(
             f'<tr><td><button type="button" class="opens" aria-expanded="false" data-part="{i}">'
@@ -127,7 +125,7 @@ def parts_table(found: list[Part], span: float) -> str:
             f"<td>{_share(part.seconds, span)}</td><td>{counted(len(part.links), 'link')}</td>"
             f"<td>{text(part.where)}</td></tr>"
         )
-    between = span - sum(part.seconds for part in found)
+    between = span - sum(part.seconds for part in rows)
     if between > 5e-4 * span:
         lines.append(
             f'<tr><td>between links</td><td class="bar"></td><td>{_share(between, span)}</td>'

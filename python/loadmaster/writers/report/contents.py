@@ -62,15 +62,15 @@ class Columns:
         return b"".join(self._parts)
 
 
-def contents(plan: Plan, found: list[Part], measured: Measured | None = None) -> bytes:
+def contents(plan: Plan, chain: list[Part], measured: Measured | None = None) -> bytes:
     """All that the page's script draws: the length of a JSON document (uint64), that document,
     blanks up to a multiple of eight bytes, and the columns it speaks of; see ``page.data.js``.
 
-    ``found`` are the parts of the chain of causes.
+    ``chain`` are the parts of the chain of causes.
     """
     columns = Columns()
     text = json.dumps(
-        _document(plan, found, measured, columns),
+        _document(plan, chain, measured, columns),
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
@@ -80,7 +80,7 @@ def contents(plan: Plan, found: list[Part], measured: Measured | None = None) ->
 
 
 def _document(
-    plan: Plan, found: list[Part], measured: Measured | None, columns: Columns
+    plan: Plan, chain: list[Part], measured: Measured | None, columns: Columns
 ) -> dict[str, Any]:
     view, messages = folded(lanes_of(plan, MAX_LANES)), Messages(plan)
     return {
@@ -96,7 +96,7 @@ def _document(
         "messages": _messages(columns, plan, view, messages),
         "transfers": messages.n_transfers,
         "chain": _chain(columns, plan, view, messages),
-        "parts": [columns.add(part.links, "i4") for part in found],
+        "parts": [columns.add(part.links, "i4") for part in chain],
         "memory": _memory_columns(columns, plan, view),
         "modules": _modules(columns, plan),
         "figures": {
@@ -265,15 +265,15 @@ def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, 
 
 def _modules(columns: Columns, plan: Plan) -> dict[str, Any]:
     """The tree of modules; see :class:`~loadmaster.writers.report.modules.Tree`."""
-    found = tree(plan)
-    node, device, seconds = found.busy
-    src, dst, sent, moved = found.sent
+    modules = tree(plan)
+    node, device, seconds = modules.busy
+    src, dst, sent, moved = modules.sent
     return {
-        "name": found.name,
-        "parent": found.parent,
-        "ops": columns.add(found.ops, "i4"),
-        "start": columns.add(found.start, "f8"),
-        "finish": columns.add(found.finish, "f8"),
+        "name": modules.name,
+        "parent": modules.parent,
+        "ops": columns.add(modules.ops, "i4"),
+        "start": columns.add(modules.start, "f8"),
+        "finish": columns.add(modules.finish, "f8"),
         "busy": {
             "node": columns.add(node, "i4"),
             "device": columns.add(device, "i4"),

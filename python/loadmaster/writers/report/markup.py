@@ -75,12 +75,12 @@ def joined(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     >>> joined([("gpu0", "1 GiB"), ("gpu1", "1 GiB"), ("gpu2", "1 GiB"), ("cpu", "0 B")])
     [('gpu0 to gpu2', '1 GiB'), ('cpu', '0 B')]
     """
-    found: list[Sequence[str]] = []
+    joined_rows: list[Sequence[str]] = []
     for _, alike in groupby(rows, key=lambda row: tuple(row[1:])):
         first, *others = alike
         name = f"{first[0]} to {others[-1][0]}" if others else first[0]
-        found.append((name, *first[1:]))
-    return found
+        joined_rows.append((name, *first[1:]))
+    return joined_rows
 
 
 def _breaking(words: str) -> str:
@@ -144,14 +144,14 @@ def section(title: str, *parts: str) -> str:
 _VIEWS = {"in": "zoom in", "out": "out", "all": "all", "back": "earlier", "on": "later"}
 
 
-def figure(name: str, what: str) -> str:
+def figure(name: str, description: str) -> str:
     """The place of one of the page's figures, which script draws, and buttons that zoom it."""
     buttons = "".join(
         f'<button type="button" data-view="{view}">{words}</button>'
         for view, words in _VIEWS.items()
     )
     return (
-        f'<div class="tools views" role="group" aria-label="zoom of {text(what)}" '
+        f'<div class="tools views" role="group" aria-label="zoom of {text(description)}" '
         f'data-figure="{name}">{buttons}</div><div id="{name}"></div>'
     )
 

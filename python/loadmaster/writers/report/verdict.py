@@ -25,8 +25,8 @@ def head(plan: Plan) -> str:
 
 def verdict_list(plan: Plan) -> str:
     """The facts behind the verdict, and how the plan was made, folded."""
-    made = f"<details><summary>How it was planned</summary>{definitions(how(plan))}</details>"
-    return definitions(facts(plan)) + made
+    details = f"<details><summary>How it was planned</summary>{definitions(how(plan))}</details>"
+    return definitions(facts(plan)) + details
 
 
 def _sentence(plan: Plan) -> str:
@@ -113,5 +113,5 @@ def _memory(plan: Plan) -> str:
     to.
     """
     judged = plan.predicted if plan.memory.is_predicted else plan
-    found = shortage(judged.schedule, plan.cluster, plan.program) or "fits"
-    return f"{found}, as predicted" if plan.memory.is_predicted else found
+    words = shortage(judged.schedule, plan.cluster, plan.program) or "fits"
+    return f"{words}, as predicted" if plan.memory.is_predicted else words
