@@ -17,13 +17,17 @@ import argparse
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
 import numpy as np
+from exact_labels import exact_labels
 from numpy.typing import NDArray
 from quality import CLUSTERS, traced
 
@@ -34,7 +38,6 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.sharding import fsdp, megatron, sharded
-from loadmaster.strategies.sharding.exact_labels import exact_labels
 from loadmaster.strategies.sharding.judging import expanded
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.ranking import Ranked

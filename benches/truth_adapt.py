@@ -17,11 +17,9 @@ from pathlib import Path
 import torch
 from quality import table
 from truth_models import MODELS, step_of
-from truth_real import ON, cpus, resting
+from truth_real import ON, BusyError, cpus, refuse_if_busy, resting
 
 import loadmaster as lm
-from loadmaster.base.errors import BusyError
-from loadmaster.running.measured.rounds import refuse_if_busy
 from loadmaster.running.runners import running
 
 PAGE = Path(__file__).parent / "results" / "truth-adapt.md"

@@ -36,11 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster as lm
-from loadmaster.base.errors import BusyError
+from loadmaster.base.units import counted
 from loadmaster.judge.problem import Problem
 from loadmaster.running.measured.learning import learn_times, learnt_links, times_of
 from loadmaster.running.measured.measured import Measured, fastest, typical
-from loadmaster.running.measured.rounds import Runner, Session, interleaved, refuse_if_busy
+from loadmaster.running.measured.rounds import Runner, Session, interleaved
 from loadmaster.running.measured.together import together
 from loadmaster.running.runners import running
 
@@ -113,6 +113,18 @@ def measure(name: str, graph: lm.OpGraph, ready: Runner, rounds: int) -> Case:
     except BusyError as error:
         return Case(name, rounds, str(error))
     return judged(name, plans, runs, beside)
+
+
+class BusyError(Exception):
+    """The machine had other work, so that what was measured on it means little."""
+
+
+def refuse_if_busy(runs: Sequence[Measured]) -> None:
+    """Raises a BusyError if in some run workers waited too long for cores."""
+    busy = [run for run in runs if run.is_busy]
+    if busy:
+        worst = max(busy, key=lambda run: run.delay)
+        raise BusyError(f"{worst.busy} ({counted(len(busy), 'run')} of {len(runs)})")
 
 
 def cpus(n: int) -> lm.Cluster:

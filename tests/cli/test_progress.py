@@ -168,10 +168,3 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end(tmp_path):
     assert said.rstrip().splitlines()[-1].endswith(f"plan written to {tmp_path / 'plan.json'}")
     assert "per step" in out
     assert "left" not in out
-
-
-def test_the_old_name_warns_of_the_new_one():
-    with pytest.warns(DeprecationWarning, match=r"Progress is now ProgressLine"):
-        assert module.Progress is ProgressLine
-    with pytest.raises(AttributeError, match="nonesuch"):
-        _ = module.nonesuch

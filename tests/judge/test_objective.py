@@ -95,12 +95,3 @@ def test_a_verdict_says_what_the_simulator_saw(data):
     other = "priority" if found.assignment.policy == "fixed" else "fixed"
     rival = problem.verdict(Assignment(devices, priority, other))
     assert problem.objective.rank(found.verdict) <= problem.objective.rank(rival)
-
-
-def test_the_old_name_of_assignments_works_with_a_warning():
-    ops = np.arange(2, dtype=np.int32)
-    with pytest.warns(DeprecationWarning, match="Placement is now Assignment"):
-        made = loadmaster.strategies.Placement(ops, ops, 0.5, is_sequence=True)
-    assert made == Assignment(ops, ops, "fixed", 0.5)
-    with pytest.raises(AttributeError, match="Placements"):
-        _ = loadmaster.strategies.Placements

@@ -21,7 +21,6 @@ HEAVY = (
     "scipy",
     "pandas",
     "mip",
-    "msgspec",
     "highspy",
     "ortools",
     "tensorflow",

@@ -443,7 +443,7 @@ def reached(n, pairs):
 
 def test_tensorflow_is_not_imported():
     code = (
-        "import sys; from loadmaster.readers import tensorflow, tensorflow_protos as protos;"
+        "import sys; import loadmaster.readers.tensorflow.protos as protos;"
         "protos._classes(); print('tensorflow' in sys.modules, 'onnx' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Rounds: plans take turns, runs are joined, intervals hold what they should, busy is refused."""
+"""Rounds: plans take turns, runs are joined, intervals hold what they should."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from ran import measured
 
 import loadmaster as lm
-from loadmaster.base.errors import BusyError, InputError
-from loadmaster.running.measured.rounds import interleaved, interval, joined, refuse_if_busy
+from loadmaster.base.errors import InputError
+from loadmaster.running.measured.rounds import interleaved, interval, joined
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +94,3 @@ def test_an_interval_is_that_of_a_mean():
     half = 1.645 * values.std() / np.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), rel=5e-3)
     assert interval(lambda rows: 3.0, 5) == (3.0, 3.0)
-
-
-def test_a_busy_machine_is_refused(plans):
-    quiet = measured(plans[0], [0.2] * 4)
-    late = replace(quiet, steps=replace(quiet.steps, delay=np.array([0, 0, 0.04, 0])))
-    refuse_if_busy([quiet, quiet])
-    with pytest.raises(BusyError, match=r"for 5.0% of the time, more than 2%.*\(1 run of 2\)"):
-        refuse_if_busy([quiet, late])

@@ -98,6 +98,9 @@ def test_a_busy_machine_is_refused_and_counts_in_no_figure():
     plans = {"single": lm.place(BRANCHES, truth_real.cpus(2), "single")}
     seen = measured(plans["single"], [0.1])
     late = replace(seen, steps=replace(seen.steps, delay=np.array([0.05])))
+    truth_real.refuse_if_busy([seen, seen])
+    with pytest.raises(truth_real.BusyError, match=r"50.0% of the time.*\(1 run of 2\)"):
+        truth_real.refuse_if_busy([seen, late])
     case = truth_real.Case("late", 1, late.busy)
     assert "1 refused" in truth_real.report([case])
     assert "50.0% of the time" in truth_real.report([case])

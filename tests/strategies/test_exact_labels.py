@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from exact_labels import exact_labels
 from labellings import energy, least_energy, random_costs, tied_by_labels
 
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.strategies.sharding.exact_labels import exact_labels
 
 WEIGHTS = np.array([1.0, 0.5])
 

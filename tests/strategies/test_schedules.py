@@ -14,6 +14,7 @@ from strategies import in_ms
 import loadmaster as lm
 from loadmaster.judge.timeline import Timeline
 from loadmaster.model.micro import Micro
+from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated, most_at_once
 from loadmaster.strategies.pipelines.phases import PASSES
@@ -27,7 +28,7 @@ from loadmaster.strategies.pipelines.schedules import (
     named_for,
     windows,
 )
-from loadmaster.strategies.pipelines.scheduling import scheduled, unheld
+from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.searching import searched
 from loadmaster.strategies.pipelines.staged import (
     Staged,
@@ -165,7 +166,8 @@ def test_stages_of_a_v_keep_no_more_alive_than_is_counted():
 
 def test_priorities_alone_run_ahead_and_control_edges_hold_them_back():
     given = uniform(4, 8, 2, 5)
-    free, held = unheld(given, "1f1b"), scheduled(given, Windows((4, 3, 2, 1), in_order=False))
+    free = judged(given.problem, scheduled(given, "1f1b").assignment)
+    held = scheduled(given, Windows((4, 3, 2, 1), in_order=False))
     assert in_flight(given, free).tolist() == [8, 8, 5, 1]
     assert in_flight(given, held).tolist() == [4, 3, 2, 1]
     assert free.verdict.step_time == held.verdict.step_time

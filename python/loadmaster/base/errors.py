@@ -89,10 +89,6 @@ class InfeasibleError(LoadmasterError):
         self.shortfall: dict[str, int] = dict(shortfall or {})
 
 
-class BusyError(LoadmasterError):
-    """The machine has other work, so that what was measured on it means little."""
-
-
 class SolverError(LoadmasterError):
     """A solver crashed, hung or returned nonsense, and no plan could be kept.
 

@@ -124,13 +124,3 @@ def _live(line: Callable[[], str]) -> Live:
             yield self.spinner
 
     return Live(Line(), console=Console(stderr=True), refresh_per_second=4, transient=True)
-
-
-def __getattr__(name: str) -> Any:
-    if name != "Progress":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import warnings
-
-    # The old name goes with version 0.3.
-    warnings.warn(f"{__name__}.Progress is now ProgressLine", DeprecationWarning, stacklevel=2)
-    return ProgressLine

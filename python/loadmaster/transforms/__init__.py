@@ -24,13 +24,3 @@ __all__ = [
     "split_op",
     "stream_weights",
 ]
-
-
-def __getattr__(name: str) -> type[Program]:
-    if name != "Transformed":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import warnings
-
-    message = "loadmaster.transforms.Transformed is now loadmaster.transforms.Program"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return Program

@@ -14,6 +14,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_input, read_bytes
+from loadmaster.readers.shared.varint import varint
 
 #: Fields by message: name, number, type; ``*``: repeated. Lists among attributes are skipped.
 _MESSAGES = {
@@ -88,7 +89,7 @@ def may_be_trace(head: bytes) -> bool:
     >>> may_be_trace(b"\x07\x0a\x050.0.4"), may_be_trace(b"\x0a\x0a\x0a\x01a\x12\x05Const")
     (True, False)
     """
-    size, at = _varint(head, 0)
+    size, at = varint(head, 0)
     mark, text = _field(head, at)
     if mark == b"\x0a":
         return len(text) + 2 <= size and _VERSION.fullmatch(text) is not None
@@ -135,21 +136,11 @@ def load(path: str | os.PathLike[str]) -> tuple[Any, list[Any]]:
 def _parts(data: bytes, name: str) -> Iterator[bytes]:
     at, count = 0, 0
     while at < len(data):
-        size, start = _varint(data, at)
+        size, start = varint(data, at)
         if size == 0 or start + size > len(data):
             raise InputError(f"{name} is cut off or damaged behind message {count}")
         yield data[start : start + size]
         at, count = start + size, count + 1
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of at most five bytes and where it ends; 0 where there is none."""
-    value = 0
-    for shift, byte in enumerate(data[at : at + 5]):
-        value |= (byte & 127) << 7 * shift
-        if byte < 128:
-            return value, at + shift + 1
-    return 0, at
 
 
 def dump(messages: Iterable[Any]) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import read_bytes
+from loadmaster.readers.shared.varint import varint
 
 #: Fields by message: name, number, type; ``*``: repeated, ``{}``: map from text.
 _MESSAGES = {
@@ -210,7 +211,7 @@ def may_be_saved_model(data: bytes) -> bool:
     """
     if not data.startswith(b"\x08\x01\x12"):
         return False
-    _, at = _varint(data, 3)
+    _, at = varint(data, 3)
     return data[at : at + 1] in (b"\x0a", b"\x12")
 
 
@@ -232,7 +233,7 @@ def may_be_graph(data: bytes) -> bool:
         return False
     if data.lstrip()[:1] in (b"{", b"["):
         return max(_field_ends(data), default=0) == len(data)
-    _, at = _varint(data, 1)
+    _, at = varint(data, 1)
     return at < len(data) and data[at] in _MARKS
 
 
@@ -240,14 +241,14 @@ def _field_ends(data: bytes) -> Iterator[int]:
     """Where each field ends; up to the first that is none."""
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = varint(data, at)
         match key & 7:
             case 0:
-                _, at = _varint(data, at)
+                _, at = varint(data, at)
             case 1:
                 at += 8
             case 2:
-                size, at = _varint(data, at)
+                size, at = varint(data, at)
                 at += size
             case 5:
                 at += 4
@@ -256,13 +257,3 @@ def _field_ends(data: bytes) -> Iterator[int]:
         if key >> 3 == 0 or at > len(data):
             return
         yield at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of at most ten bytes, and where it ends; past the end if it is cut off."""
-    value = 0
-    for shift, byte in enumerate(data[at : at + 10]):
-        value |= (byte & 127) << 7 * shift
-        if byte < 128:
-            return value, at + shift + 1
-    return value, len(data) + 1

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base import checks
-from loadmaster.base.errors import BusyError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.units import counted
 from loadmaster.plans.plan import Plan
 from loadmaster.running.measured.measured import Measured
 
@@ -110,17 +108,3 @@ def interval(
     values = [statistic(rows) for rows in drawn]
     low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
-
-
-def refuse_if_busy(runs: Sequence[Measured]) -> None:
-    """Refuses figures of a machine that had other work.
-
-    Raises
-    ------
-    BusyError
-        In some run, workers waited too long for cores; the message says how long.
-    """
-    busy = [run for run in runs if run.is_busy]
-    if busy:
-        worst = max(busy, key=lambda run: run.delay)
-        raise BusyError(f"{worst.busy} ({counted(len(busy), 'run')} of {len(runs)})")

@@ -84,9 +84,6 @@ class Piece:
             stride *= len(places)
         return found
 
-    def _in_one_row(self) -> Piece:
-        return Piece(self.sizes, Piece.whole(self.sizes).box, np.sort(self.index))
-
 
 def _found(places: Ints, wanted: Ints) -> Ints:
     """Where each of some places is among ascending ones."""

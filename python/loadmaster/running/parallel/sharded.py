@@ -133,7 +133,6 @@ class _Sharded:
         }
         self._added = {int(which[i]): i for i in np.flatnonzero(which >= 0).tolist()}
         self._halos = shards.halos
-        self._call_of = {call.op: call for call in tape.calls}
         self._tensors = {p.op: given.get(p.slot, p.tensor) for p in tape.placeholders}
         self._slot_of: dict[tuple[int, int], int] = {}  # of the tape, by op and output
         for placed in tape.placeholders:

@@ -91,12 +91,6 @@ def _judged(staged: Staged, in_windows: Windows) -> Candidate:
     return judged(problem, Assignment(staged.placed, plan.priority), (note,))
 
 
-def unheld(staged: Staged, schedule: Named | Windows) -> Candidate:
-    """The same by priorities alone, without control edges: devices run ahead where they can."""
-    plan = _Turns.of(staged, _windows(staged, schedule))
-    return judged(staged.problem, Assignment(staged.placed, plan.priority))
-
-
 @dataclass(frozen=True)
 class _Turns:
     """The turn of each op.

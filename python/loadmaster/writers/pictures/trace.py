@@ -8,6 +8,7 @@ in about a second.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,10 +51,8 @@ def write_trace(plan: Plan, path: str | os.PathLike[str]) -> None:
     ...     path.exists()
     True
     """
-    import msgspec
-
-    # The same bytes as those of json, in a sixth of the time.
-    write_bytes(path, msgspec.json.encode(trace_document(plan)))
+    text = json.dumps(trace_document(plan), ensure_ascii=False, separators=(",", ":"))
+    write_bytes(path, text.encode())
 
 
 def trace_document(plan: Plan) -> dict[str, Any]:
