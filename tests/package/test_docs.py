@@ -204,6 +204,11 @@ def test_links_of_pages_lead_somewhere(page):
 #: it.
 ADDRESSES = {
     "https://ui.perfetto.dev",
+    # Words that PyTorch documents.
+    "https://docs.pytorch.org/docs/stable/checkpoint.html",
+    "https://docs.pytorch.org/docs/stable/distributed.html",
+    "https://docs.pytorch.org/docs/stable/distributed.tensor.html",
+    "https://docs.pytorch.org/docs/stable/tensor_view.html",
     # Where figures of device types were read.
     "https://glennklockwood.com/garden/processors/B200",
     "https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html",
@@ -230,6 +235,9 @@ ADDRESSES = {
 #: The name of an XML namespace, which looks like an address and is opened by no one.
 NAMESPACES = {"http://graphml.graphdrawing.org/xmlns"}
 
+#: A paper's number, as an address: it names the paper for good, whether or not it was opened.
+PAPER = re.compile(r"https://(arxiv\.org/abs/\d{4}\.\d{5}|doi\.org/10\.\d{4,5}/[\w.:-]+)")
+
 
 def test_addresses_are_those_that_were_opened_in_one_spelling():
     sources = ("python/loadmaster", "rust", "docs", "benches")
@@ -241,7 +249,14 @@ def test_addresses_are_those_that_were_opened_in_one_spelling():
         for file in files
         for address in re.findall(r"\bhttps?://[^\s<>()\[\]{}\"'`\\]+", file.read_text())
     }
-    assert found - NAMESPACES == ADDRESSES
+    assert {one for one in found - NAMESPACES if not PAPER.fullmatch(one)} == ADDRESSES
+
+
+def test_the_glossary_has_a_word_a_line_in_alphabetical_order():
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/glossary.md").read_text(), re.M)
+    words = [word.lower() for word, _ in rows[1:]]
+    assert len(words) > 100
+    assert words == sorted(set(words))
 
 
 def test_every_method_is_described():
