@@ -140,6 +140,7 @@ class Mirror:
         outer = self.candidate
         priority = self.coarse.expanded(np.zeros_like(order), order).priority
         inner = judged(outer.problem, Assignment(outer.assignment.devices, priority), outer.notes)
+        inner = replace(inner, parallelism=outer.parallelism)
         return outer.problem.objective.better(outer, inner)
 
 

@@ -20,6 +20,7 @@ from loadmaster.strategies.pipelines.in_turn import in_turn
 from loadmaster.strategies.pipelines.schedules import Named, Windows
 from loadmaster.strategies.pipelines.scheduling import scheduled
 from loadmaster.strategies.pipelines.staged import Staged
+from loadmaster.strategies.sharding.degrees import in_stages
 from loadmaster.strategies.sharding.judging import in_best_order
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches
@@ -117,7 +118,9 @@ def with_recipe(
     modules: Sequence[str] = (),
     layout: Layout | None = None,
 ) -> Candidate:
-    """The candidate of :func:`piped` from the same arguments, with their recipe in its program."""
+    """The candidate of :func:`piped` from the same arguments, with their recipe in its program, and
+    its degrees of parallelism.
+    """
     problem = candidate.problem
     table = np.asarray(devices)
     on = table[: len(table) // micro.chunks]
@@ -129,7 +132,11 @@ def with_recipe(
         source, Mesh(axes, names), stage, micro, recompute=tuple(modules), **inside
     )
     program = replace(problem.program, recipe=recipe)
-    return replace(candidate, problem=replace(problem, program=program))
+    return replace(
+        candidate,
+        problem=replace(problem, program=program),
+        parallelism=in_stages(source, layout, np.asarray(stage), micro, modules),
+    )
 
 
 def _inside(layout: Layout) -> dict[str, Any]:
@@ -159,7 +166,11 @@ def in_stages_of(problem: Problem, recipe: Recipe, layout: Layout | None) -> Can
     on = slices_of_stages(slices, recipe.micro)
     candidate = piped(problem, stage, on, recipe.micro, recipe.recompute, layout)
     program = replace(candidate.problem.program, recipe=recipe)
-    candidate = replace(candidate, problem=replace(candidate.problem, program=program))
+    candidate = replace(
+        candidate,
+        problem=replace(candidate.problem, program=program),
+        parallelism=in_stages(problem.model, layout, stage, recipe.micro, recipe.recompute),
+    )
     return candidate.noted(*program.notes)
 
 

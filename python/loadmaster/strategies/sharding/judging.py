@@ -13,6 +13,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.degrees import degrees
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.homes import where_allowed
@@ -69,12 +70,19 @@ def layout(space: Space, found: Ranked) -> Layout:
 
 
 def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
-    """The candidate that ranked labels became, with their recipe in its program."""
+    """The candidate that ranked labels became, with their recipe in its program, and its degrees of
+    parallelism.
+    """
     problem = candidate.problem
     name = space.recipe.name if space.recipe else ""
-    recipe = replace(layout(space, found).recipe(), recompute=space.recompute, name=name)
+    labels = layout(space, found)
+    recipe = replace(labels.recipe(), recompute=space.recompute, name=name)
     program = replace(problem.program, recipe=recipe)
-    made = replace(candidate, problem=replace(problem, program=program))
+    made = replace(
+        candidate,
+        problem=replace(problem, program=program),
+        parallelism=degrees(labels, space.recompute),
+    )
     return made.noted(*without_rule(space.source))
 
 

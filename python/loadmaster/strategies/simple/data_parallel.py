@@ -13,6 +13,7 @@ device's memory gives samples to the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from loadmaster.base import checks
 from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.registry import strategy
@@ -90,10 +92,22 @@ def place(
         else:
             replica = done.replica[placed.reduced.op_of]
             at = where_allowed(placed, np.array(devices, dtype=np.int32)[replica])
-        return in_best_order(placed, at).noted(*notes, *done.notes)
+        candidate = in_best_order(placed, at).noted(*notes, *done.notes)
+        is_trained = bool(problem.model.updates.any())
+        return replace(candidate, parallelism=_degrees(rows, aggregation, is_trained))
 
     found = _within_memory(problem, devices, replicated)
     return accepted(found.problem, Outcome(found, 1.0))
+
+
+def _degrees(rows: Sequence[int], aggregation: Aggregation, is_trained: bool) -> Parallelism | None:
+    """The degrees of parallelism of replicas with so many samples each; None: of servers."""
+    n, shares = len(rows), tuple(rows) if len(set(rows)) > 1 else ()
+    if not is_trained or aggregation == "all-reduce":
+        return Parallelism(replicate=n, shares=shares)
+    if aggregation == "parameter-server":
+        return None
+    return Parallelism(shard=n, shard_state="gradients", shares=shares)
 
 
 def usable(problem: Problem) -> list[int]:

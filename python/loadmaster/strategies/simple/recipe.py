@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from loadmaster.model.recipe import Recipe
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.piped import by_recipe
 from loadmaster.strategies.registry import strategy
+from loadmaster.strategies.sharding.degrees import degrees
 from loadmaster.strategies.simple.data_parallel import in_best_order
 from loadmaster.strategies.simple.homes import where_allowed
 from loadmaster.transforms import shard
+from loadmaster.transforms.layout import Layout
 
 
 @strategy("recipe", "a user's recipe, applied as it is", is_final=True)
@@ -42,7 +45,11 @@ def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     mesh = recipe.mesh.on(problem.cluster)
     if recipe.micro is not None:
         return by_recipe(problem, recipe)
-    return on_mesh(problem, shard(problem.model, recipe), mesh)
+    found = on_mesh(problem, shard(problem.model, recipe), mesh)
+    if recipe.overrides:
+        return found
+    named = degrees(Layout.of(problem.model, recipe), recipe.recompute)
+    return replace(found, parallelism=named)
 
 
 def on_mesh(problem: Problem, program: Program, mesh: NDArray[np.int32]) -> Candidate:
