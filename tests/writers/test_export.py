@@ -21,9 +21,9 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, MissingExtraError
 from loadmaster.cli import main
 from loadmaster.plans.segments import Segments
-from loadmaster.systems import TARGETS as SYSTEMS
+from loadmaster.systems.registry import SYSTEMS, planned_for
 from loadmaster.systems.shared.refusal import refusal
-from loadmaster.writers.export import TARGETS, export
+from loadmaster.writers.export import export, forms
 
 HALVES = {"": 0, "layers.2": 1, "layers.3": 1, "head": 1}
 
@@ -459,7 +459,7 @@ def test_pictures_of_a_plan_in_parts_say_whose_parts_they_are():
 
 
 def test_every_target_has_a_writer_that_takes_its_options():
-    for name, target in TARGETS.items():
+    for name, target in forms().items():
         taken = inspect.signature(target.write).parameters
         assert list(taken)[:2] == ["plan", "path"], name
         assert set(target.options) == set(taken) - {"plan", "path"}, name
@@ -485,7 +485,7 @@ OF_RANKS = ("chakra",)
 
 SELF_CONTAINED = [
     n
-    for n, t in TARGETS.items()
+    for n, t in forms().items()
     if not t.options.get("model") and n not in (*OF_RECIPES, *OF_RANKS)
 ]
 
@@ -545,11 +545,12 @@ def test_a_plan_for_no_target_must_be_told_what_to_write_it_as(tmp_path, capsys,
 def test_what_targets_make_of_a_plan_is_listed(capsys):
     assert main(["targets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {*TARGETS, *SYSTEMS}
-    for name, target in SYSTEMS.items():
-        assert listed[name]["semantics"]["unit"] == target.semantics.unit
+    assert set(listed) == {*forms(), *SYSTEMS}
+    for name in planned_for():
+        said = SYSTEMS[name].says
+        assert listed[name]["semantics"]["unit"] == said.unit
         assert main(["targets", name]) == 0
-        assert target.semantics.moves in capsys.readouterr().out
+        assert said.moves in capsys.readouterr().out
     assert main(["targets", "device-mapp"]) == 2
     assert "did you mean 'device-map'?" in capsys.readouterr().err
 

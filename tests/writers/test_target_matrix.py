@@ -19,9 +19,8 @@ from target_models import EXAMPLES, MODULES, PACKAGES, graph_of, onnx_file  # no
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
-from loadmaster.systems import TARGETS as SYSTEMS  # noqa: E402
-from loadmaster.writers.export import TARGETS as WRITTEN  # noqa: E402
-from loadmaster.writers.export import export  # noqa: E402
+from loadmaster.systems.registry import planned_for  # noqa: E402
+from loadmaster.writers.export import export, form_of  # noqa: E402
 
 CASES = tomllib.loads((Path(__file__).parents[1] / "targets.toml").read_text()).get("case", [])
 
@@ -42,14 +41,14 @@ def test_the_table_is_of_known_targets_and_models():
         assert set(case) <= set(KEYS), case
         assert {key for key, needed in KEYS.items() if needed} <= set(case), case
         assert ("runs" in case) != ("refused" in case), case
-        assert case["target"] in SYSTEMS, case
+        assert case["target"] in planned_for(), case
         assert case["model"] in (*MODULES, *EXAMPLES), case
         if case.get("runs"):
             assert find_spec(runner(case)), f"{case}: tests/support/{runner(case)}.py is not there"
 
 
 def test_every_target_that_is_planned_for_has_every_model():
-    for target in SYSTEMS:
+    for target in planned_for():
         tried = {case["model"] for case in CASES if case["target"] == target}
         assert tried == {*MODULES, *EXAMPLES}, target
 
@@ -81,7 +80,7 @@ def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
         twice = export(again, path=tmp_path / "again", **given)
         assert json.dumps(written, default=str) == json.dumps(twice, default=str)
     if case.get("runs"):
-        of_use = tmp_path / "written" if WRITTEN[case["target"]].is_file else written
+        of_use = tmp_path / "written" if form_of(case["target"]).is_file else written
         importlib.import_module(runner(case)).run(case, plan, of_use)
 
 
@@ -89,7 +88,7 @@ def models_of(case):
     """What the writer needs beside the plan, and the graph that is planned."""
     if needed := PACKAGES.get(case["model"]):
         pytest.importorskip(needed, reason=f"needs {needed}")
-    if WRITTEN[case["target"]].options.get("model") and case["model"] in MODULES:
+    if form_of(case["target"]).options.get("model") and case["model"] in MODULES:
         pytest.importorskip("onnx", minversion="1.18", reason="needs onnx 1.18 or later")
         pytest.importorskip("onnxscript", reason="needs onnxscript")
         model = onnx_file(case["model"])

@@ -84,9 +84,9 @@ def _examples() -> Iterable[str]:
 
 
 def _targets() -> Iterable[str]:
-    from loadmaster.systems.registry import TARGETS
+    from loadmaster.systems.registry import planned_for
 
-    return TARGETS
+    return planned_for()
 
 
 def _of_cluster() -> Iterable[str]:

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.writers import check_onnx
-    from loadmaster.writers.export import TARGETS, export, target_for
+    from loadmaster.writers.export import export, form_of, target_for
 
     path = None if arguments.output == "-" else arguments.output
     names = _names(arguments.name)
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
         _print(text, whole=arguments.json or path != arguments.output)
     if arguments.check:
         note(f"parts and whole differ by {error:.2g} at most")
-    if TARGETS[target].in_segments:
+    if form_of(target).in_segments:
         _say_step(plan)
     if path is not None:
         note(f"{target} written to {path}")

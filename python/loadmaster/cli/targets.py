@@ -31,15 +31,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Lists all in a line each, or says what one makes of a plan."""
     from loadmaster.base.errors import InputError
     from loadmaster.base.text import meant
-    from loadmaster.systems.registry import TARGETS
-    from loadmaster.writers.export import TARGETS as WRITTEN
+    from loadmaster.systems.registry import SYSTEMS, is_planned_for
+    from loadmaster.writers.export import forms
 
-    known = list(dict.fromkeys([*WRITTEN, *TARGETS]))
+    written = forms()
+    known = list(dict.fromkeys([*SYSTEMS, *written]))
     if arguments.target is not None and arguments.target not in known:
         raise InputError(f"no target is named {arguments.target!r}{meant(arguments.target, known)}")
     chosen = known if arguments.target is None else [arguments.target]
-    texts = {name: WRITTEN[name].text if name in WRITTEN else None for name in chosen}
-    semantics = {name: TARGETS[name].semantics for name in chosen if name in TARGETS}
+    texts = {name: written[name].text if name in written else None for name in chosen}
+    semantics = {name: SYSTEMS[name].says for name in chosen if is_planned_for(name)}
     if arguments.json:
         show_json(
             {

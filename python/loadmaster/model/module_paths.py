@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 #: First words of a path that say who made an op, not where its module is.
 _PREFIXES = frozenset({"optim", "gradients", "gradient_tape"})
@@ -18,3 +19,13 @@ def module_path(module: str) -> tuple[str, ...]:
     while words and words[0] in _PREFIXES:
         words.pop(0)
     return tuple(words)
+
+
+@lru_cache(maxsize=1 << 14)
+def alike(module: str) -> str:
+    """A module with its numbers as wildcards: layers have the same.
+
+    >>> alike("layers.3.mlp")
+    'layers.*.mlp'
+    """
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)

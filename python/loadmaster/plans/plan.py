@@ -99,7 +99,7 @@ class Plan(Printed):
     constraints : Constraints
         What it was made to obey. Capacities are the cluster's all the same.
     target : str or None
-        The system that it was made for, by a name in :data:`loadmaster.systems.TARGETS`.
+        The system that it was made for, by a name in :data:`loadmaster.systems.SYSTEMS`.
     parallelism : Parallelism or None
         How many devices share what of a step. None: no degrees say that, as where whole ops are
         placed freely.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import BYTE_ORDER_MARK, read_head
+from loadmaster.base.later import imported
 
 #: Texts have no control characters; the fields of a protobuf begin with some.
 _TEXT = re.compile(rb"[\t\n\f\r -\x7e\x80-\xff]*")
@@ -77,9 +78,8 @@ class Later:
     @property
     def function(self) -> Callable[..., Any]:
         """The function itself."""
-        module, _, name = self.place.partition(":")
-        found: Callable[..., Any] = getattr(import_module(f"loadmaster.readers.{module}"), name)
-        return found
+        function: Callable[..., Any] = imported(f"loadmaster.readers.{self.place}")
+        return function
 
 
 class Reader(NamedTuple):

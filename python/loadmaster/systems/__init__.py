@@ -1,5 +1,5 @@
 """Systems that run plans: a folder each, for planning, writing and checking."""
 
-from loadmaster.systems.registry import TARGETS
+from loadmaster.systems.registry import SYSTEMS
 
-__all__ = ["TARGETS"]
+__all__ = ["SYSTEMS"]

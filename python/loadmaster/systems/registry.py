@@ -1,46 +1,69 @@
-"""Targets by name: what each system makes of a plan, and the function that plans for it.
+"""Systems by name: what each makes of a plan, the function that plans for it, and its writer.
 
-A target states its semantics once. Planning for it stays within them and prices them, so that the
-system's writer never refuses a plan that was made for it.
+A system is a folder. Its file ``semantics.py`` declares it, under every name that it has, and names
+the functions of ``plan.py`` and ``write.py``. These are imported when they are asked for. Planning
+stays within the semantics and prices them, so that the writer never refuses a plan that was made
+for the system.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
+from inspect import signature
 from pkgutil import iter_modules
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.later import imported
 from loadmaster.base.text import meant
-from loadmaster.judge.problem import Problem
-from loadmaster.model.graph import OpGraph
-from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import METHODS, PASSED_ON, keywords
+
+if TYPE_CHECKING:
+    from loadmaster.judge.problem import Problem
+    from loadmaster.model.graph import OpGraph
+    from loadmaster.strategies.candidate import Candidate
+
+
+class Launcher(StrEnum):
+    """The one who pays for launching ops."""
+
+    #: Each device launches its own ops, as the cluster has it.
+    DEVICES = "devices"
+    #: One thread launches the ops of all devices, one after another.
+    ONE_THREAD = "one thread"
+    #: Nobody launches during a step: kernels were captured or compiled before.
+    NOBODY = "nobody"
 
 
 @dataclass(frozen=True)
 class Semantics:
-    """What a system makes of a plan, each a sentence or a few words for a person.
+    """What a system makes of a plan. Words are for people; the last two members steer planning.
 
     Attributes
     ----------
     system : str
-        What it is called where it comes from.
+        Its name where it comes from.
     models : str
         The kind of models that it takes.
     splits : str
-        What may be split, and how.
+        Things that may be split, and how.
     unit : str
         The unit of placement.
     moves : str
-        What moves between devices, and when.
+        Things that move between devices, and when.
     launches : str
         Who launches ops.
     memory : str
-        What counts as memory, and what else it keeps.
+        Things that count as memory.
+    framework : str
+        The beginning of the ``framework`` of the graphs that it takes, where it runs the model
+        itself. Empty: it takes a graph of any.
+    launcher : Launcher
+        The one who pays for launches: a plan is priced so.
     """
 
     system: str
@@ -50,34 +73,104 @@ class Semantics:
     moves: str
     launches: str
     memory: str
+    framework: str = ""
+    launcher: Launcher = Launcher.DEVICES
 
 
 @dataclass(frozen=True)
-class Target:
-    """A system that runs plans.
+class Form:
+    """A form that a plan can be written in.
+
+    Attributes
+    ----------
+    place : str
+        The writer, as :func:`~loadmaster.base.later.imported` takes it: a function of a plan, a
+        path or None, and options as keywords.
+    text : str
+        The form in a few words, for people.
+    is_file : bool
+        True if the writer's result is of use in a file only.
+    in_segments : bool
+        True if the plan is cut into :class:`~loadmaster.plans.segments.Segments`, so that its step
+        may be another than planned.
+    """
+
+    place: str
+    text: str
+    is_file: bool = False
+    in_segments: bool = False
+
+    @property
+    def write(self) -> Callable[..., Any]:
+        """The writer."""
+        writer: Callable[..., Any] = imported(self.place)
+        return writer
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """Options of the writer beside the plan and the path; True: it cannot do without."""
+        taken = signature(self.write).parameters.values()
+        return {p.name: p.default is p.empty for p in taken if p.kind is p.KEYWORD_ONLY}
+
+
+@dataclass(frozen=True)
+class System:
+    """A system that runs or reads plans, under one of its names.
 
     Attributes
     ----------
     name : str
-    semantics : Semantics
-    plan : callable
-        From a :class:`~loadmaster.judge.problem.Problem` and options, as keywords, to a
-        :class:`~loadmaster.strategies.Candidate` that the system can run. It refuses a model of
-        another kind with an :class:`~loadmaster.base.errors.InputError` that names the kind
-        (:func:`refused`).
-    priced : callable
-        From the problem that was given to the same at the prices of the system: what launches cost,
-        for one.
-    framework : str
-        Whose graphs it takes, where it runs the model itself: what their ``framework`` begins with.
-        Empty: it takes a graph of any.
+        As ``--target`` takes it.
+    semantics : Semantics or None
+        None: nothing is planned for it, it reads any plan that it can.
+    planner : str
+        The function that plans for it, as :func:`~loadmaster.base.later.imported` takes it: from a
+        :class:`~loadmaster.judge.problem.Problem` and options with defaults, as keywords, to a
+        :class:`~loadmaster.strategies.Candidate` that the system can run. The problem is at the
+        system's prices. Keywords ``time_limit`` and ``progress`` are passed on as methods get them.
+        It refuses a model of another kind with an :class:`~loadmaster.base.errors.InputError` that
+        names the kind (:func:`refused`). Empty: there is none.
+    form : Form or None
+        The form of its files; None: nothing is written for it.
+    beside : tuple of str
+        Other functions of ``loadmaster.writers``, as ``planner`` is given.
     """
 
     name: str
-    semantics: Semantics
-    plan: Callable[..., Candidate]
-    priced: Callable[[Problem], Problem]
-    framework: str = ""
+    semantics: Semantics | None = None
+    planner: str = ""
+    form: Form | None = None
+    beside: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Callable[..., Candidate]:
+        """The function that plans for it."""
+        planner: Callable[..., Candidate] = imported(self.planner)
+        return planner
+
+    @property
+    def says(self) -> Semantics:
+        """The semantics of a system that is planned for."""
+        assert self.semantics is not None, f"nothing is planned for {self.name}"
+        return self.semantics
+
+    def priced(self, problem: Problem) -> Problem:
+        """The problem at the prices of the system.
+
+        Raises
+        ------
+        InputError
+            One thread launches, and the cluster does not say what a launch takes.
+        """
+        from loadmaster.systems.shared import launches
+
+        match self.says.launcher:
+            case Launcher.DEVICES:
+                return problem
+            case Launcher.ONE_THREAD:
+                return launches.by_one_thread(problem, self.name)
+            case Launcher.NOBODY:
+                return launches.by_nobody(problem)
 
     def check_framework(self, graph: OpGraph) -> None:
         """Refuses a graph that says that it is from another framework than the system runs.
@@ -86,15 +179,15 @@ class Target:
         ------
         InputError
         """
-        found = str(graph.meta.get("framework", ""))
-        if found and not found.startswith(self.framework):
-            raise refused(self.name, f"{graph.name or 'the graph'!r} is of {found}")
+        framework = str(graph.meta.get("framework", ""))
+        if framework and not framework.startswith(self.says.framework):
+            raise refused(self.name, f"{graph.name or 'the graph'!r} is of {framework}")
 
     def decides_alone(self, others: Mapping[str, bool]) -> None:
         """Refuses what else would decide: each by its name, with whether it is given."""
-        for what in (name for name, is_given in others.items() if is_given):
+        for other in (name for name, is_given in others.items() if is_given):
             raise InputError(
-                f"target {self.name!r} has a way of planning of its own: leave out {what}"
+                f"target {self.name!r} has a way of planning of its own: leave out {other}"
             )
 
     def checked(self, options: Mapping[str, object]) -> None:
@@ -104,111 +197,103 @@ class Target:
             raise InputError(f"target {self.name!r} has no option {name!r}{meant(name, known)}")
 
 
-class _Targets(Mapping[str, Target]):
-    """Targets by name, in the order of their names. Their files are imported when asked for."""
+class _Systems(Mapping[str, System]):
+    """Systems by name, in the order of their names. Folders are looked into when asked for."""
 
     def __init__(self) -> None:
-        self.registered: dict[str, Target] = {}
+        self.declared: dict[str, System] = {}
 
-    def __getitem__(self, name: str) -> Target:
-        if name not in self.registered:
-            _import_that_of(name)
-        return self.registered[name]
+    def __getitem__(self, name: str) -> System:
+        if name not in self.declared:
+            self._look_for(name)
+        return self.declared[name]
 
     def __iter__(self) -> Iterator[str]:
-        _import_all()
-        return iter(sorted(self.registered))
+        self._look_into_all()
+        return iter(sorted(self.declared))
 
     def __len__(self) -> int:
-        _import_all()
-        return len(self.registered)
+        self._look_into_all()
+        return len(self.declared)
+
+    def _look_for(self, name: str) -> None:
+        """Looks into the folder that has the name of a system; into all, if that has no such."""
+        folder = str(name).replace("-", "_")
+        if folder in _folders():
+            self._look_into(folder)
+        if name not in self.declared:
+            self._look_into_all()
+
+    def _look_into_all(self) -> None:
+        for folder in _folders():
+            self._look_into(folder)
+
+    def _look_into(self, folder: str) -> None:
+        """Declares the systems of a folder, if it has any: the folder of shared parts has none."""
+        for system in _declared_in(folder):
+            self.declared[system.name] = system
 
 
-#: Every target that is planned for.
-TARGETS = _Targets()
+#: Every system that plans are made for, or written for.
+SYSTEMS = _Systems()
 
 
-def _import_that_of(name: str) -> None:
-    """Imports the folder that has the name of a target; all of them, if none has."""
-    folder = str(name).replace("-", "_")
-    if folder.isidentifier():
-        _import_plan(folder)
-    if name not in TARGETS.registered:
-        _import_all()
+def _folders() -> list[str]:
+    assert __package__ is not None
+    return [m.name for m in iter_modules(import_module(__package__).__path__) if m.ispkg]
 
 
 @cache
-def _import_all() -> None:
-    assert __package__ is not None
-    for module in iter_modules(import_module(__package__).__path__):
-        if module.ispkg:
-            _import_plan(module.name)
+def _declared_in(folder: str) -> tuple[System, ...]:
+    """The systems that the file ``semantics`` of a folder declares; none: there is no such file."""
+    name = f"{__package__}.{folder}"
+    if not any(m.name == "semantics" for m in iter_modules(import_module(name).__path__)):
+        return ()
+    declared: tuple[System, ...] = import_module(f"{name}.semantics").SYSTEMS
+    return declared
 
 
-def _import_plan(folder: str) -> None:
-    """Imports the file ``plan`` of a folder, if there is such a folder with such a file."""
-    assert __package__ is not None
-    path = resources.files(__package__) / folder
-    if (path / "plan.py").is_file():
-        import_module(f"{__package__}.{folder}.plan")
+def planned_for() -> list[str]:
+    """The names of the systems that plans are made for, in their order."""
+    return [name for name, system in SYSTEMS.items() if system.semantics is not None]
 
 
-Function = TypeVar("Function", bound=Callable[..., Candidate])
+def is_planned_for(name: str) -> bool:
+    """True if plans are made for a system of that name."""
+    return name in SYSTEMS and SYSTEMS[name].semantics is not None
 
 
-def target(
-    name: str,
-    semantics: Semantics,
-    *,
-    priced: Callable[[Problem], Problem] = lambda given: given,
-    framework: str = "",
-) -> Callable[[Function], Function]:
-    """Makes a function what plans for a target: ``place(..., target=name)`` calls it.
-
-    The function takes a :class:`~loadmaster.judge.problem.Problem` and, as keywords, options with
-    defaults. Keywords ``time_limit`` and ``progress`` are passed on as methods get them. The
-    problem is at the system's prices (:attr:`Target.priced`), and so is the plan. Graphs of another
-    framework than :attr:`Target.framework` are refused before.
-    """
-
-    def register(function: Function) -> Function:
-        TARGETS.registered[name] = Target(name, semantics, function, priced, framework)
-        return function
-
-    return register
-
-
-def target_of(name: str) -> Target:
-    """The target of a name.
+def target_of(name: str) -> System:
+    """The system of a name, which plans are made for.
 
     Raises
     ------
     InputError
         There is none.
     """
-    if not isinstance(name, str) or name not in TARGETS:
+    if not isinstance(name, str) or not is_planned_for(name):
         other = f"; {name} is a method (--method {name})" if name in METHODS else ""
-        raise InputError(f"no target is named {name!r}{other or meant(name, TARGETS)}")
-    return TARGETS[name]
+        raise InputError(f"no target is named {name!r}{other or meant(name, planned_for())}")
+    return SYSTEMS[name]
 
 
 def limits_of(name: str) -> tuple[tuple[str, str], ...]:
-    """Plans that a target leaves out, and why: as :attr:`loadmaster.Plan.left_out` has them."""
-    splits = TARGETS[name].semantics.splits
+    """Plans that a system leaves out, and why: as :attr:`loadmaster.Plan.left_out` has them."""
+    splits = SYSTEMS[name].says.splits
     return ((f"what the target {name} cannot run", f"it may split {splits}"),)
 
 
 def check_no_target(method: object) -> None:
-    """Refuses a target's name where a method's is wanted, with the option that takes it.
+    """Refuses a system's name where a method's is wanted, with the option that takes it.
 
     Raises
     ------
     InputError
     """
-    if isinstance(method, str) and method not in METHODS and method in TARGETS:
+    if isinstance(method, str) and method not in METHODS and is_planned_for(method):
         raise InputError(f"no method is named {method!r}; {method} is a target (--target {method})")
 
 
 def refused(name: str, because: str) -> InputError:
-    """The error for a model that is not of the kind that a target takes."""
-    return InputError(f"target {name!r} takes {TARGETS[name].semantics.models}: {because}")
+    """The error for a model that is not of the kind that a system takes."""
+    return InputError(f"target {name!r} takes {SYSTEMS[name].says.models}: {because}")

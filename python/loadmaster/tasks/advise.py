@@ -12,7 +12,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
 from loadmaster.strategies.registry import DEFAULT
-from loadmaster.systems.registry import TARGETS, target_of
+from loadmaster.systems.registry import is_planned_for, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import plan_for
 
@@ -44,7 +44,7 @@ def advise(
     costs : optional
         As for :func:`loadmaster.place`.
     targets : iterable of str, optional
-        Systems to plan for, by their names in :data:`loadmaster.systems.TARGETS`. If absent:
+        Systems to plan for, by their names in :data:`loadmaster.systems.SYSTEMS`. If absent:
         those that run models of the framework that the graph is from.
     progress : callable, optional
         As for :func:`loadmaster.place`; stages stand behind the target and its number.
@@ -104,4 +104,4 @@ def _tried(graph: OpGraph) -> list[str]:
     """Targets for the framework that a graph says that it is from; none where it does not say."""
     framework = str(graph.meta.get("framework", "")).partition(" ")[0].partition(".")[0]
     training, inference = _TRIED.get(framework, ((), ()))
-    return [name for name in (training if graph.updates.any() else inference) if name in TARGETS]
+    return [*filter(is_planned_for, training if graph.updates.any() else inference)]

@@ -116,7 +116,7 @@ def place(
         devices share the experts of a mixture: 1 or more. If absent: what the recipe says, else 1,
         tokens spread evenly. A plan that shares experts says which it took.
     target : str, optional
-        The system that will run the plan, by a name in :data:`loadmaster.systems.TARGETS`. The
+        The system that will run the plan, by a name in :data:`loadmaster.systems.SYSTEMS`. The
         plan is then made within what that system can run, and priced as it runs it; there is no
         ``method``, and ``options`` are those of the target. What was planned for a target is
         exported to it.
@@ -300,9 +300,9 @@ def _planner(
     if target is None:
         check_no_target(method)
         return function_of(method, options), given
-    found = target_of(target)
-    found.check_framework(given.model)
-    return found.plan, found.priced(given)
+    system = target_of(target)
+    system.check_framework(given.model)
+    return system.plan, system.priced(given)
 
 
 def _began_with(problem: Problem, plan: Plan) -> str:

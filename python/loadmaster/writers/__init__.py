@@ -6,109 +6,83 @@ first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.base.later import imported
+
+# For type checkers and editors. A writer that is not here is looked up all the same.
 if TYPE_CHECKING:
-    from loadmaster.running.onnx.check import check_onnx
-    from loadmaster.running.onnx.processes import OnnxProcesses
-    from loadmaster.running.onnx.segments import OnnxSegments
-    from loadmaster.systems.accelerate.write import device_map, max_memory
-    from loadmaster.systems.chakra.write import chakra
-    from loadmaster.systems.ddp.write import ddp
-    from loadmaster.systems.deepspeed.write import deepspeed
-    from loadmaster.systems.dtensor.write import dtensor
-    from loadmaster.systems.eager.write import fx, fx_split
-    from loadmaster.systems.fsdp.write import fsdp
-    from loadmaster.systems.jax.write import jax
-    from loadmaster.systems.llama_cpp.write import llama_cpp
-    from loadmaster.systems.megatron.write import megatron
-    from loadmaster.systems.model_explorer.write import model_explorer, model_explorer_graph
-    from loadmaster.systems.onnx.annotations import onnx_annotated
-    from loadmaster.systems.onnx.write import onnx
-    from loadmaster.systems.openvino.write import openvino
-    from loadmaster.systems.pipelining.write import pipelining
-    from loadmaster.systems.saga.write import saga, saga_schedule
-    from loadmaster.systems.tensorflow.write import tensorflow, tensorflow_graph
-    from loadmaster.systems.torchtitan.write import torchtitan
-    from loadmaster.systems.vllm.write import vllm
-    from loadmaster.writers.pictures.drawings import dot, graphml
-    from loadmaster.writers.pictures.trace import write_trace as perfetto
+    from loadmaster.running.onnx.check import check_onnx as check_onnx
+    from loadmaster.running.onnx.processes import OnnxProcesses as OnnxProcesses
+    from loadmaster.running.onnx.segments import OnnxSegments as OnnxSegments
+    from loadmaster.systems.accelerate.write import (
+        device_map as device_map,
+    )
+    from loadmaster.systems.accelerate.write import (
+        max_memory as max_memory,
+    )
+    from loadmaster.systems.chakra.write import chakra as chakra
+    from loadmaster.systems.ddp.write import ddp as ddp
+    from loadmaster.systems.deepspeed.write import deepspeed as deepspeed
+    from loadmaster.systems.dtensor.write import dtensor as dtensor
+    from loadmaster.systems.eager.write import fx as fx
+    from loadmaster.systems.eager.write import fx_split as fx_split
+    from loadmaster.systems.fsdp.write import fsdp as fsdp
+    from loadmaster.systems.jax.write import jax as jax
+    from loadmaster.systems.llama_cpp.write import llama_cpp as llama_cpp
+    from loadmaster.systems.megatron.write import megatron as megatron
+    from loadmaster.systems.model_explorer.write import (
+        model_explorer as model_explorer,
+    )
+    from loadmaster.systems.model_explorer.write import (
+        model_explorer_graph as model_explorer_graph,
+    )
+    from loadmaster.systems.onnx.annotations import onnx_annotated as onnx_annotated
+    from loadmaster.systems.onnx.write import onnx as onnx
+    from loadmaster.systems.openvino.write import openvino as openvino
+    from loadmaster.systems.pipelining.write import pipelining as pipelining
+    from loadmaster.systems.saga.write import saga as saga
+    from loadmaster.systems.saga.write import saga_schedule as saga_schedule
+    from loadmaster.systems.tensorflow.write import (
+        tensorflow as tensorflow,
+    )
+    from loadmaster.systems.tensorflow.write import (
+        tensorflow_graph as tensorflow_graph,
+    )
+    from loadmaster.systems.torchtitan.write import torchtitan as torchtitan
+    from loadmaster.systems.vllm.write import vllm as vllm
+    from loadmaster.writers.pictures.drawings import dot as dot
+    from loadmaster.writers.pictures.drawings import graphml as graphml
+    from loadmaster.writers.pictures.trace import write_trace
 
-__all__ = [
-    "OnnxProcesses",
-    "OnnxSegments",
-    "chakra",
-    "check_onnx",
-    "ddp",
-    "deepspeed",
-    "device_map",
-    "dot",
-    "dtensor",
-    "fsdp",
-    "fx",
-    "fx_split",
-    "graphml",
-    "jax",
-    "llama_cpp",
-    "max_memory",
-    "megatron",
-    "model_explorer",
-    "model_explorer_graph",
-    "onnx",
-    "onnx_annotated",
-    "openvino",
-    "perfetto",
-    "pipelining",
-    "saga",
-    "saga_schedule",
-    "tensorflow",
-    "tensorflow_graph",
-    "torchtitan",
-    "vllm",
-]
+    perfetto = write_trace
 
-#: Module of each name, and its name there where that is another.
-_HOMES = {
-    "OnnxProcesses": "running.onnx.processes",
-    "OnnxSegments": "running.onnx.segments",
-    "chakra": "systems.chakra.write",
-    "check_onnx": "running.onnx.check",
-    "ddp": "systems.ddp.write",
-    "deepspeed": "systems.deepspeed.write",
-    "device_map": "systems.accelerate.write",
-    "dot": "writers.pictures.drawings",
-    "dtensor": "systems.dtensor.write",
-    "fsdp": "systems.fsdp.write",
-    "fx": "systems.eager.write",
-    "fx_split": "systems.eager.write",
-    "graphml": "writers.pictures.drawings",
-    "jax": "systems.jax.write",
-    "llama_cpp": "systems.llama_cpp.write",
-    "max_memory": "systems.accelerate.write",
-    "megatron": "systems.megatron.write",
-    "model_explorer": "systems.model_explorer.write",
-    "model_explorer_graph": "systems.model_explorer.write",
-    "onnx": "systems.onnx.write",
-    "onnx_annotated": "systems.onnx.annotations",
-    "openvino": "systems.openvino.write",
-    "perfetto": "writers.pictures.trace:write_trace",
-    "pipelining": "systems.pipelining.write",
-    "saga": "systems.saga.write",
-    "saga_schedule": "systems.saga.write",
-    "tensorflow": "systems.tensorflow.write",
-    "tensorflow_graph": "systems.tensorflow.write",
-    "torchtitan": "systems.torchtitan.write",
-    "vllm": "systems.vllm.write",
+#: Functions and classes beside the writers: what runs and checks what was written.
+_BESIDE = {
+    "OnnxProcesses": "loadmaster.running.onnx.processes:OnnxProcesses",
+    "OnnxSegments": "loadmaster.running.onnx.segments:OnnxSegments",
+    "check_onnx": "loadmaster.running.onnx.check:check_onnx",
 }
 
 
+def _places() -> dict[str, str]:
+    """Every name that the module has by itself, and where it stands, in the order of the names."""
+    from loadmaster.systems.registry import SYSTEMS
+    from loadmaster.writers.export import forms
+
+    places = {name.replace("-", "_"): form.place for name, form in forms().items()} | _BESIDE
+    for system in SYSTEMS.values():
+        places |= {place.partition(":")[2]: place for place in system.beside}
+    return dict(sorted(places.items()))
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "__all__":
+        return list(_places())
+    if name.startswith("_") or name not in (places := _places()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, there = _HOMES[name].partition(":")
-    return getattr(import_module(f"loadmaster.{module}"), there or name)
+    return imported(places[name])
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(_places())

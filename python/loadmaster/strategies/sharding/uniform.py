@@ -35,6 +35,14 @@ def roles_only(structure: Structure, roles: Collection[str], state: Collection[s
     return mask
 
 
+def by_batch(structure: Structure, state: str) -> Mask:
+    """Every op that has a batch has its share of it; parameters lie as ``state`` says."""
+    mask, ways = roles_only(structure, ("batch",), (state,)), structure.ways
+    shared = mask & ways.with_role(("batch",))[structure.way]
+    has = shared.any(axis=1) & ~structure.in_update
+    return np.where(has[:, None], shared, mask)
+
+
 def tensor_parallel(structure: Structure, parts: int, *, sequence: bool) -> Mask:
     """Labels of tensor parallelism on an axis of so many parts: bool [n_nodes, most labels].
 

@@ -31,10 +31,9 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.strategies.attempts import SHARES, Outcome, accepted, attempts, charged
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.accelerate.module_units import Units, units_of
-from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.accelerate.semantics import NAME
+from loadmaster.systems.registry import refused
 from loadmaster.transforms.weight_streaming import above, stream_weights
-
-_NAME = "device-map"
 
 #: Halvings of the load that the busiest GPU may have, where work is shared out evenly.
 _HALVINGS = 30
@@ -43,23 +42,6 @@ _HALVINGS = 30
 _FEWER = 8
 
 
-@target(
-    _NAME,
-    Semantics(
-        system="Hugging Face accelerate and transformers, device_map",
-        models="models whose ops know their modules, as lm.capture makes them",
-        splits="nothing: every op is whole, on one device",
-        unit="a module, with all below it; one with code of its own that joins what it is given "
-        "with what it makes stays whole, and tied parameters stay together",
-        moves="a module's inputs go to its device before it runs; weights of a module on cpu or "
-        "disk are copied to the main GPU before each time it runs, and dropped after it (inference "
-        "only): nothing overlaps with these copies",
-        launches="one thread of Python, in the model's order",
-        memory="weights, activations and copies, per device; what is on cpu or disk is stored "
-        "there, and computes on the main GPU, the first",
-    ),
-    framework="torch",
-)
 def place(problem: Problem, *, root: str = "") -> Candidate:
     """Modules on GPUs, or streamed.
 
@@ -77,7 +59,7 @@ def place(problem: Problem, *, root: str = "") -> Candidate:
         Weights, even streamed, do not fit.
     """
     if not any(problem.model.modules):
-        raise refused(_NAME, f"{problem.model.name or 'the graph'!r} has no module paths")
+        raise refused(NAME, f"{problem.model.name or 'the graph'!r} has no module paths")
     return _Placing(problem, units_of(problem, root), root).best()
 
 

@@ -23,7 +23,7 @@ from loadmaster.base.files import written
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.shared.modules import Module, Modules
+from loadmaster.systems.accelerate.modules import Module, Modules
 from loadmaster.systems.shared.names import device_names, divided
 from loadmaster.systems.shared.refusal import Reason, refusal
 
@@ -51,7 +51,7 @@ def device_map(
         Where to write it as JSON.
     root : str, optional
         What the model is called in the graph's module paths; see
-        :class:`~loadmaster.systems.shared.modules.Modules`. If absent: as the plan was made.
+        :class:`~loadmaster.systems.accelerate.modules.Modules`. If absent: as the plan was made.
     names : mapping, optional
         Device names to values, such as ``{"gpu0": "cuda:3"}``.
 

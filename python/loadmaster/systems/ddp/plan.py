@@ -21,7 +21,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.simple.homes import where_allowed
-from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.ddp.semantics import NAME
 from loadmaster.systems.shared.replicas import (
     check_all_there,
     check_kind,
@@ -34,8 +34,6 @@ from loadmaster.transforms.reducer import updated_last, with_standing_buckets
 from loadmaster.transforms.replicas import Replication, replicated
 from loadmaster.transforms.shares import batch_size
 
-NAME = "ddp"
-
 #: Whether every process updates all parameters, or each some of them.
 Optimizer = Literal["replicated", "sharded"]
 
@@ -45,18 +43,7 @@ MEGABYTE = 2**20
 #: What DistributedDataParallel takes if nothing is said, and other sizes of buckets that are tried.
 USUAL, BUCKETS = 25, (5, 100, 400)
 
-SEMANTICS = Semantics(
-    system="torch.nn.parallel.DistributedDataParallel",
-    models="training steps with a batch and an optimizer",
-    splits="the batch, equally; the optimizer's state, by whole parameters",
-    unit="a process with the whole model, on a device",
-    moves="gradients, summed in buckets while the backward pass goes on",
-    launches="each process its own ops, in the program's order",
-    memory="all weights and gradients on every device, the latter for the whole step",
-)
 
-
-@target(NAME, SEMANTICS, framework="torch")
 def plan(
     problem: Problem,
     *,

@@ -11,7 +11,8 @@ import numpy as np
 from loadmaster.base.files import write_bytes
 from loadmaster.model.graph import BUFFER
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.ddp.plan import NAME, USUAL
+from loadmaster.systems.ddp.plan import USUAL
+from loadmaster.systems.ddp.semantics import NAME
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import command, devices_of, no_replicas, start
 from loadmaster.systems.shared.refusal import Reason, refusal

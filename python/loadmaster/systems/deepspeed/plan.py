@@ -24,7 +24,7 @@ from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.space import has_shapes
 from loadmaster.strategies.simple.homes import where_allowed
-from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.deepspeed.semantics import NAME
 from loadmaster.systems.shared.replicas import (
     check_all_there,
     check_kind,
@@ -34,24 +34,11 @@ from loadmaster.systems.shared.replicas import (
 from loadmaster.transforms import replicate, shard
 from loadmaster.transforms.reducer import gathered_last, updated_last
 
-NAME = "deepspeed"
-
 #: Millions of bytes of buckets that are tried: about DeepSpeed's own for stage 3 and above, and
 #: smaller ones.
 BUCKETS = (200, 50, 1000)
 
-SEMANTICS = Semantics(
-    system="DeepSpeed's ZeRO",
-    models="training steps with a batch and an optimizer",
-    splits="the batch, equally; the optimizer's state, in stage 3 every parameter and gradient",
-    unit="a process on a device",
-    moves="gradients in buckets; what was updated, or in stage 3 parameters before they are used",
-    launches="each process its own ops, in the program's order",
-    memory="a part of the optimizer's state on each device, in stage 3 of all state",
-)
 
-
-@target(NAME, SEMANTICS, framework="torch")
 def plan(
     problem: Problem,
     *,

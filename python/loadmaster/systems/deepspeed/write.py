@@ -13,7 +13,7 @@ from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import PARAMETER
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
-from loadmaster.systems.deepspeed.plan import NAME
+from loadmaster.systems.deepspeed.semantics import NAME
 from loadmaster.systems.shared.figures import sentences
 from loadmaster.systems.shared.precision import dtype_of, elements_in
 from loadmaster.systems.shared.processes import command, devices_of, no_replicas

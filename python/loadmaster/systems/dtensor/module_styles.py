@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE, Form
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
 from loadmaster.strategies.sharding.structure import Structure
 
@@ -95,16 +96,6 @@ class Styled:
 
 #: Where a structure keeps its forward passes.
 _KEPT = "_forward_passes"
-
-
-@lru_cache(maxsize=1 << 14)
-def alike(module: str) -> str:
-    """A module with its numbers as wildcards: layers have the same.
-
-    >>> alike("layers.3.mlp")
-    'layers.*.mlp'
-    """
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
 @dataclass

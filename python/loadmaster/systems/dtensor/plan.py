@@ -24,16 +24,17 @@ from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.module_paths import alike
 from loadmaster.model.patterns import ordinals
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.structure import GRADIENT, Structure
-from loadmaster.strategies.sharding.uniform import TENSOR, Mask, roles_only
-from loadmaster.systems.dtensor.module_styles import SEQUENCE, Forward, Styled, alike
-from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.strategies.sharding.structure import GRADIENT
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, roles_only
+from loadmaster.systems.dtensor.module_styles import SEQUENCE, Forward, Styled
+from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
 from loadmaster.systems.shared.uniform_meshes import (
     DATA,
@@ -46,19 +47,6 @@ from loadmaster.systems.shared.uniform_meshes import (
 )
 
 
-@target(
-    "dtensor",
-    Semantics(
-        system="torch.distributed.tensor.parallel, with fully_shard around it",
-        models="models whose batch can be shared, or that have nn.Linear or nn.Embedding to cut",
-        splits="weights by columns, rows or entries, tokens between those, the batch; all evenly",
-        unit="modules: what lies turns where a module begins or ends",
-        moves="all-gathers, reduce-scatters and all-reduces at modules; gradients in the backward",
-        launches="each process for its own device",
-        memory="parts of weights, gradients and states; activations as they lie",
-    ),
-    framework="torch",
-)
 def place(
     problem: Problem,
     *,
@@ -247,14 +235,6 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     if not (labels.columns[:, nodes] > 0).any(axis=1).all():
         return None
     return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
-
-
-def by_batch(structure: Structure, state: str) -> Mask:
-    """Every op that has a batch has its share of it; parameters lie as ``state`` says."""
-    mask, ways = roles_only(structure, ("batch",), (state,)), structure.ways
-    shared = mask & ways.with_role(("batch",))[structure.way]
-    has = shared.any(axis=1) & ~structure.in_update
-    return np.where(has[:, None], shared, mask)
 
 
 def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:

@@ -18,6 +18,7 @@ from loadmaster.base.files import write_bytes, write_json
 from loadmaster.base.units import counted
 from loadmaster.dimensions.form import FLAT, PARTIAL, REPLICATE
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
@@ -29,7 +30,6 @@ from loadmaster.systems.dtensor.module_styles import (
     Forward,
     Style,
     Styled,
-    alike,
 )
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, PARTS, REPLICAS

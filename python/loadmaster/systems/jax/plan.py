@@ -25,28 +25,14 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
 from loadmaster.strategies.sharding.space import Space, has_shapes
-from loadmaster.strategies.sharding.uniform import TENSOR, Mask, matrices, roles_only
-from loadmaster.systems.dtensor.plan import by_batch
-from loadmaster.systems.eager.plan import no_launches
+from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, matrices, roles_only
 from loadmaster.systems.jax.partition_specs import sayable
-from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.jax.semantics import NAME
+from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
 from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, tensor_parts, uniform_meshes
 
-NAME = "jax"
 
-SEMANTICS = Semantics(
-    system="jax.jit with NamedSharding, partitioned by XLA",
-    models="graphs that say the shapes of arrays, with a batch to share or arrays to cut",
-    splits="axes of arrays, over axes of one mesh, evenly and in runs",
-    unit="an array: ops follow those that they read, or a constraint on what they make",
-    moves="what the partitioner puts between arrays that lie in different ways",
-    launches="nobody, at the time of the step: the program was compiled before",
-    memory="parts of parameters, state and activations; what is donated is updated in place",
-)
-
-
-@target(NAME, SEMANTICS, priced=no_launches)
 def place(
     problem: Problem,
     *,

@@ -17,13 +17,13 @@ from loadmaster.base.files import write_bytes
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.families import families
 from loadmaster.model.graph import BUFFER, INPUT, PARAMETER
+from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
-from loadmaster.systems.dtensor.module_styles import alike
 from loadmaster.systems.jax.constraints import constrained
 from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said
-from loadmaster.systems.jax.plan import NAME
+from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.layout import Layout

@@ -8,27 +8,13 @@ from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
 from loadmaster.model.families import families
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.llama_cpp.semantics import NAME
 from loadmaster.systems.shared.layered import in_runs, inference_layers, layer_of
-
-NAME = "llama-cpp"
 
 #: Entries that ``--tensor-split`` takes: one less than ``llama_max_devices()``.
 MAX_GPUS = 15
 
-SEMANTICS = Semantics(
-    system="llama.cpp",
-    models="the inference of a transformer: a list of layers with attention",
-    splits="nothing: --split-mode layer",
-    unit="a run of layers: the first ones on the CPU, then one run per GPU; the output is with the "
-    "last, and the embedding on the CPU, where there is one",
-    moves="activations, where the next layer is elsewhere",
-    launches="one thread, for all devices",
-    memory="weights where their layer is, and activations",
-)
 
-
-@target(NAME, SEMANTICS)
 def llama_cpp(
     problem: Problem, *, root: str = "", layers: str | None = None, gpus: int | None = None
 ) -> Candidate:

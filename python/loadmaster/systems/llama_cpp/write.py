@@ -9,7 +9,8 @@ from typing import Any
 from loadmaster.base.files import written
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.llama_cpp.plan import MAX_GPUS, NAME
+from loadmaster.systems.llama_cpp.plan import MAX_GPUS
+from loadmaster.systems.llama_cpp.semantics import NAME
 from loadmaster.systems.shared.layers import (
     layer_split,
     once_each,

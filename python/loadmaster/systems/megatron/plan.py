@@ -8,44 +8,23 @@ from __future__ import annotations
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.megatron.modules import APART, lines_of_modules
-from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.megatron.semantics import NAME
+from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.again import NOTHING, Again, worthwhile
-from loadmaster.systems.shared.grids import ANY, Asked, Cut, Grids
+from loadmaster.systems.shared.fastest_grids import fastest
+from loadmaster.systems.shared.grids import ANY, Asked, Grids
 from loadmaster.systems.shared.layered import listed_layers
 from loadmaster.transforms.shares import batch_size
-
-NAME = "megatron"
-
-SEMANTICS = Semantics(
-    system="Megatron-LM",
-    models="a training step of a transformer: a list of layers with attention, and a batch",
-    splits="heads, features and vocabulary over tp devices, tokens between the products; the batch "
-    "over dp, and into micro-batches; routed experts over ep of dp; the optimizer's state over dp",
-    unit="runs of layers on the tp x dp devices of a stage: one run, or several where interleaved",
-    moves="activations within layers, and from one run of layers to the next; tokens to experts "
-    "and back; gradients of replicas in buckets, and what was updated",
-    launches="each rank its own ops",
-    memory="parameters, gradients and optimizer state of the rank, and activations of the "
-    "micro-batches that the schedule keeps, or what recomputed layers or modules begin with",
-)
-
-#: How many grids are judged that fit, at most, and how many at all; so many more where routed
-#: experts may be apart, on more or fewer replicas of grids that are else the same.
-_JUDGED, _TRIED, _OF_EXPERTS = 3, 12, 2
-
-#: How often stages are found for less of the memory, and the share of it that is left free then.
-_ATTEMPTS, _SPARE = 4, 0.97
 
 #: What ``recompute`` may say, beside names of modules.
 FULL, SELECTIVE = "full", "selective"
 
 
-@target(NAME, SEMANTICS)
 def megatron(
     problem: Problem,
     *,
@@ -216,33 +195,3 @@ def _levels(grids: Grids, recompute: bool | str | None) -> tuple[Again, ...]:
             raise InputError(f"recompute is {recompute!r}: wants {known}, or several of a layer")
     first, *rest = (parts[name] for name in dict.fromkeys(names))
     return (sum(rest, start=first),)
-
-
-def fastest(
-    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None, share: float = 1.0
-) -> tuple[Candidate, Cut] | None:
-    """The best of the grids that were judged; None: the layers of no grid fit."""
-    objective = grids.problem.objective
-    best: tuple[Candidate, Cut] | None = None
-    most = _JUDGED * (_OF_EXPERTS if grids.n_experts else 1)
-    for _ in range(_ATTEMPTS):
-        judged = fitting = 0
-        for cut in grids.best_first(asked, share):
-            if best is not None and best[0].fits and (fitting >= most or budget.lacks(0.0)):
-                break
-            if judged >= _TRIED:
-                break
-            one = grids.judged(cut, flat=grids.flat)
-            judged, fitting = judged + 1, fitting + one.fits
-            if not one.fits:
-                grids.over.add(cut.grid)
-            if best is None or objective.better(best[0], one) is one:
-                best = one, cut
-                if one.fits:
-                    grids.below(one.verdict.step_time)
-                if progress is not None:
-                    progress(cut.grid.words, Incumbent(one.verdict.step_time))
-        if best is None or best[0].fits:
-            return best
-        share *= _SPARE / best[0].overfull
-    return best

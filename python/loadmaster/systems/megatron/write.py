@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from loadmaster.base.files import write_bytes
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.megatron.plan import NAME
+from loadmaster.systems.megatron.semantics import NAME
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.grid_of_plan import Grid, grid_of
 from loadmaster.systems.shared.layers import options_of

@@ -14,26 +14,13 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.segmented import in_segments, step_of
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.onnx.semantics import NAME
 from loadmaster.systems.shared.whole_ops import refuse_others, whole_op_plans
-
-NAME = "onnx"
 
 #: The share by which a step may grow in segments without a word.
 _NOTABLE = 0.01
 
-SEMANTICS = Semantics(
-    system="ONNX Runtime, a session per sub-model",
-    models="the inference of an ONNX model, as it was read",
-    splits="nothing",
-    unit="a segment: ops on one device between what it waits for and what it sends",
-    moves="what other segments read, when a segment ends",
-    launches="each device's process its own segments, in the order of the manifest",
-    memory="weights in each segment that reads them, and activations",
-)
 
-
-@target(NAME, SEMANTICS, framework="onnx")
 def onnx(
     problem: Problem, *, time_limit: float | None = None, progress: Progress | None = None
 ) -> Candidate:

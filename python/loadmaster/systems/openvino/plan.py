@@ -16,26 +16,13 @@ from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.registry import Semantics, target
+from loadmaster.systems.openvino.semantics import NAME
 from loadmaster.systems.shared.whole_ops import refuse_others, whole_op_plans
-
-NAME = "openvino"
 
 #: The share by which a step may be longer than simulated without a word.
 _NOTABLE = 0.01
 
-SEMANTICS = Semantics(
-    system="OpenVINO's HETERO plugin",
-    models="the inference of an ONNX model, as it was read",
-    splits="nothing",
-    unit="an op, by its affinity",
-    moves="what another device reads, between sub-graphs",
-    launches="one sub-graph after another: devices do not work at the same time",
-    memory="weights where they are read, and activations",
-)
 
-
-@target(NAME, SEMANTICS, framework="onnx")
 def openvino(
     problem: Problem, *, time_limit: float | None = None, progress: Progress | None = None
 ) -> Candidate:

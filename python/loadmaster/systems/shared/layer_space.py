@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line
-from loadmaster.systems.pipelining.plan import ModuleSpace
+from loadmaster.systems.shared.module_space import ModuleSpace
 
 
 @dataclass(frozen=True, eq=False)

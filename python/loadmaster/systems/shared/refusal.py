@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from loadmaster.base.errors import InputError
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.registry import TARGETS
+from loadmaster.systems.registry import is_planned_for
 from loadmaster.systems.shared.names import NAMED
 
 #: A sentence that stands alone, or one with the things that it is true of, in words.
@@ -35,7 +35,7 @@ def refusal(plan: Plan, name: str, reasons: Iterable[Reason]) -> InputError:
     """
     said = "; ".join(map(_said, reasons))
     way = ""
-    if name in TARGETS:
+    if is_planned_for(name):
         way = f". What plans for it: loadmaster place GRAPH --cluster CLUSTER --target {name}"
     return InputError(f"the plan by {plan.made_by} cannot be written as {name}: {said}{way}")
 

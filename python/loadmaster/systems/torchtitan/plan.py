@@ -27,36 +27,22 @@ from loadmaster.model.recipe import Recipe
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.fsdp import plan as fsdp
-from loadmaster.systems.megatron.plan import fastest
-from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.again import NOTHING, Again, whole_layers
+from loadmaster.systems.shared.fastest_grids import fastest
+from loadmaster.systems.shared.fully_sharded import planned
 from loadmaster.systems.shared.grids import ANY, Asked, Grids, Known
 from loadmaster.systems.shared.layered import is_encoder, listed_layers
 from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
-from loadmaster.systems.shared.sharded_grids import ShardedGrids
 from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
-from loadmaster.systems.shared.v_grids import GridsInV, ShardedGridsInV
 from loadmaster.systems.torchtitan.checkpointing import SELECTIVE, selected
+from loadmaster.systems.torchtitan.semantics import NAME
+from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
+from loadmaster.systems.torchtitan.v_grids import GridsInV, ShardedGridsInV
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size
 
-NAME = "torchtitan"
 
-SEMANTICS = Semantics(
-    system="torchtitan",
-    models="a training step of a decoder: a list of layers with causal attention, and a batch",
-    splits="the batch over replicas, with all state in parts or whole; or heads, features, "
-    "vocabulary and tokens over tp devices; or the batch into micro-batches",
-    unit="a process on a device; layers, whose parameters are gathered together",
-    moves="parameters of a layer before it is used, gradients; activations within layers or "
-    "between them",
-    launches="each process its own ops",
-    memory="a part of all state, or of the layers of a stage, and activations",
-)
-
-
-@target(NAME, SEMANTICS)
 def torchtitan(
     problem: Problem,
     *,
@@ -232,7 +218,7 @@ def _sharded(
     n = max(map(len, numbers_of_devices(problem, NAME, None)))
     parts = n // replicate if replicate and shard is None else shard
     replicas = replicate * parts if replicate and parts else None
-    return fsdp.planned(problem, levels, replicas, parts, progress=progress)
+    return planned(problem, NAME, levels, replicas, parts, progress=progress)
 
 
 def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:

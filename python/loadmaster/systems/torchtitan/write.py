@@ -23,7 +23,8 @@ from loadmaster.systems.shared.layered import is_encoder
 from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.torchtitan.checkpointing import level_of
-from loadmaster.systems.torchtitan.plan import NAME, degrees
+from loadmaster.systems.torchtitan.plan import degrees
+from loadmaster.systems.torchtitan.semantics import NAME
 from loadmaster.transforms.shares import batch_size
 
 _FILE = '''"""{title}: parallelism for torchtitan 0.3, written by Loadmaster.

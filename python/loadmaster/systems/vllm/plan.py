@@ -25,7 +25,7 @@ from loadmaster.strategies.sharding.judging import with_recipe as with_labels
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.layer_ranges import ranges
-from loadmaster.systems.registry import Semantics, refused, target
+from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.layered import (
     in_runs,
@@ -34,23 +34,9 @@ from loadmaster.systems.shared.layered import (
     layer_of,
 )
 from loadmaster.systems.shared.tensor_parallel import Experts, divides, weights_cut
-
-NAME = "vllm"
-
-SEMANTICS = Semantics(
-    system="vLLM",
-    models="the inference of a transformer: a list of layers with attention",
-    splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
-    "parallelism), which have routed experts in parts, or apart (expert parallelism)",
-    unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
-    "devices",
-    moves="activations to the next run of layers, and an all-reduce after each product by rows",
-    launches="each device's process its own ops",
-    memory="weights of its part, and activations; not the cache of keys and values",
-)
+from loadmaster.systems.vllm.semantics import NAME
 
 
-@target(NAME, SEMANTICS)
 def vllm(
     problem: Problem,
     *,

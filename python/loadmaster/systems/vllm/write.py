@@ -14,7 +14,7 @@ from loadmaster.systems.shared.layered import is_encoder
 from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.names import device_names, torch_device
 from loadmaster.systems.shared.refusal import Reason, refusal
-from loadmaster.systems.vllm.plan import NAME
+from loadmaster.systems.vllm.semantics import NAME
 
 #: The environment variable that has the number of layers of each stage.
 PARTITION = "VLLM_PP_LAYER_PARTITION"

@@ -1,0 +1,25 @@
+"""llama.cpp as planning for it sees it."""
+
+from loadmaster.systems.registry import Form, Semantics, System
+
+NAME = "llama-cpp"
+
+SEMANTICS = Semantics(
+    system="llama.cpp",
+    models="the inference of a transformer: a list of layers with attention",
+    splits="nothing: --split-mode layer",
+    unit="a run of layers: the first ones on the CPU, then one run per GPU; the output is with the "
+    "last, and the embedding on the CPU, where there is one",
+    moves="activations, where the next layer is elsewhere",
+    launches="one thread, for all devices",
+    memory="weights where their layer is, and activations",
+)
+
+SYSTEMS = (
+    System(
+        NAME,
+        SEMANTICS,
+        "loadmaster.systems.llama_cpp.plan:llama_cpp",
+        Form("loadmaster.systems.llama_cpp.write:llama_cpp", "llama.cpp tensor split (JSON)"),
+    ),
+)

@@ -1,0 +1,27 @@
+"""Megatron-LM as planning for it sees it."""
+
+from loadmaster.systems.registry import Form, Semantics, System
+
+NAME = "megatron"
+
+SEMANTICS = Semantics(
+    system="Megatron-LM",
+    models="a training step of a transformer: a list of layers with attention, and a batch",
+    splits="heads, features and vocabulary over tp devices, tokens between the products; the batch "
+    "over dp, and into micro-batches; routed experts over ep of dp; the optimizer's state over dp",
+    unit="runs of layers on the tp x dp devices of a stage: one run, or several where interleaved",
+    moves="activations within layers, and from one run of layers to the next; tokens to experts "
+    "and back; gradients of replicas in buckets, and what was updated",
+    launches="each rank its own ops",
+    memory="parameters, gradients and optimizer state of the rank, and activations of the "
+    "micro-batches that the schedule keeps, or what recomputed layers or modules begin with",
+)
+
+SYSTEMS = (
+    System(
+        NAME,
+        SEMANTICS,
+        "loadmaster.systems.megatron.plan:megatron",
+        Form("loadmaster.systems.megatron.write:megatron", "Megatron-LM flags (shell script)"),
+    ),
+)

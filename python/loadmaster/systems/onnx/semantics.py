@@ -1,0 +1,38 @@
+"""ONNX Runtime as planning for it sees it, and ONNX files that only say where ops are."""
+
+from loadmaster.systems.registry import Form, Semantics, System
+
+NAME = "onnx"
+
+SEMANTICS = Semantics(
+    system="ONNX Runtime, a session per sub-model",
+    models="the inference of an ONNX model, as it was read",
+    splits="nothing",
+    unit="a segment: ops on one device between what it waits for and what it sends",
+    moves="what other segments read, when a segment ends",
+    launches="each device's process its own segments, in the order of the manifest",
+    memory="weights in each segment that reads them, and activations",
+    framework="onnx",
+)
+
+SYSTEMS = (
+    System(
+        NAME,
+        SEMANTICS,
+        "loadmaster.systems.onnx.plan:onnx",
+        Form(
+            "loadmaster.systems.onnx.write:onnx",
+            "ONNX: sub-models per device and a manifest (folder)",
+            is_file=True,
+            in_segments=True,
+        ),
+    ),
+    System(
+        "onnx-annotated",
+        form=Form(
+            "loadmaster.systems.onnx.annotations:onnx_annotated",
+            "ONNX with metadata_props and device configuration (.onnx)",
+            is_file=True,
+        ),
+    ),
+)

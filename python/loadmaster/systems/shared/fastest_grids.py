@@ -1,0 +1,45 @@
+"""The fastest of the grids of devices, by the judge."""
+
+from __future__ import annotations
+
+from loadmaster.base.effort import Budget
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.strategies.candidate import Candidate
+from loadmaster.systems.shared.grids import Asked, Cut, Grids
+
+#: How many grids are judged that fit, at most, and how many at all; so many more where routed
+#: experts may be apart, on more or fewer replicas of grids that are else the same.
+_JUDGED, _TRIED, _OF_EXPERTS = 3, 12, 2
+
+#: How often stages are found for less of the memory, and the share of it that is left free then.
+_ATTEMPTS, _SPARE = 4, 0.97
+
+
+def fastest(
+    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None, share: float = 1.0
+) -> tuple[Candidate, Cut] | None:
+    """The best of the grids that were judged; None: the layers of no grid fit."""
+    objective = grids.problem.objective
+    best: tuple[Candidate, Cut] | None = None
+    most = _JUDGED * (_OF_EXPERTS if grids.n_experts else 1)
+    for _ in range(_ATTEMPTS):
+        judged = fitting = 0
+        for cut in grids.best_first(asked, share):
+            if best is not None and best[0].fits and (fitting >= most or budget.lacks(0.0)):
+                break
+            if judged >= _TRIED:
+                break
+            one = grids.judged(cut, flat=grids.flat)
+            judged, fitting = judged + 1, fitting + one.fits
+            if not one.fits:
+                grids.over.add(cut.grid)
+            if best is None or objective.better(best[0], one) is one:
+                best = one, cut
+                if one.fits:
+                    grids.below(one.verdict.step_time)
+                if progress is not None:
+                    progress(cut.grid.words, Incumbent(one.verdict.step_time))
+        if best is None or best[0].fits:
+            return best
+        share *= _SPARE / best[0].overfull
+    return best

@@ -1,0 +1,94 @@
+"""Pipelines that are cut between modules, as PyTorch runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadmaster.fast as fast
+from loadmaster.rules.module_cuts import ModuleCuts, inside
+from loadmaster.strategies.pipelines.cuts import cuts
+from loadmaster.strategies.pipelines.lines import Line, line_of
+from loadmaster.strategies.pipelines.space import Space
+
+#: Schedules that PyTorch runs on lists of stages, which send to their neighbours only.
+MULTI = ("interleaved-1f1b", "zero-bubble", "zb-v")
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleSpace(Space):
+    """Pipelines that are cut between modules, in the order in which the model runs them."""
+
+    found: ModuleCuts = field(default_factory=lambda: ModuleCuts(None))  # type: ignore[arg-type]
+
+    @property
+    def trains(self) -> bool:
+        """True if there is a backward pass."""
+        return "b" in self.problem.model.phases
+
+    @cached_property
+    def line(self) -> Line:
+        """The order in which the model runs, with all ops of a module among those of its forward
+        pass.
+        """
+        reduced_of = np.full(self.problem.model.n_ops, -1, dtype=np.int64)
+        reduced_of[self.problem.reduced.op_of] = np.arange(self.problem.graph.n_ops)
+        line = line_of(self.problem, reduced_of[self.found.order])
+        return Line(self._with_modules(line), line.is_open)
+
+    @cached_property
+    def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
+        """The one order, with the places between modules."""
+        is_open = np.zeros_like(self.line.is_open)
+        is_open[[0, *self.found.open, -1]] = True
+        line = Line(self.line.place, is_open & self.line.is_open)
+        return [(line, cuts(self.problem, line))]
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Stages keep all activations."""
+        return ()
+
+    def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
+        """True if PyTorch takes the numbers, and can send the tensors that stages read."""
+        if schedule == "1f1b" and m < p:
+            return False
+        if schedule in ("interleaved-1f1b", "zero-bubble") and m % max(1, m // p):
+            return False
+        of_place = stage[self.found.order]
+        neighbours = schedule in MULTI
+        return not len(self.found.unsendable(of_place, train=self.trains, neighbours=neighbours))
+
+    def _with_modules(self, line: Line) -> NDArray[np.int64]:
+        """The places, with ops of the backward pass among those of their module's forward pass, and
+        none after what it reads of the backward pass.
+        """
+        problem, found = self.problem, self.found
+        place = line.place[problem.reduced.op_of].copy()
+        ends: dict[str, list[int]] = {}
+        for at, path in enumerate(found.module_of):
+            if path:
+                ends.setdefault(path, [at, at])[1] = at
+        sets, phases = problem.graph.colocation, problem.model.phases
+        phase = np.array([phases[op] for op in problem.reduced.op_of.tolist()])
+        has_forward = np.isin(sets, np.unique(sets[np.isin(phase, ("", "f"))]))
+        moves = (phase == "b") & ~has_forward
+        for op in np.flatnonzero(moves).tolist():
+            module = inside(problem.model.modules[problem.reduced.op_of[op]], found.root)
+            if module in ends:
+                place[op] = min(max(place[op], ends[module][0]), ends[module][1])
+        src, dst, _, _, is_home = fast.edges(problem.graph)
+        makers: dict[int, list[int]] = {}
+        among = (phase[src] == "b") & moves[dst] & ~is_home
+        for a, b in zip(src[among].tolist(), dst[among].tolist(), strict=True):
+            makers.setdefault(b, []).append(a)
+        of_set = np.full(int(sets.max()) + 1, len(place), dtype=np.int64)
+        for op in fast.m_topo(problem.graph).tolist():
+            if moves[op]:
+                place[op] = min([place[op], *(place[a] for a in makers.get(op, ()))])
+        np.minimum.at(of_set, sets[moves], place[moves])
+        place[moves] = of_set[sets[moves]]
+        return place[problem.reduced.map]

@@ -1,0 +1,20 @@
+"""TensorFlow: nothing is planned for it, plans of whole ops are written."""
+
+from loadmaster.systems.registry import Form, System
+
+SYSTEMS = (
+    System(
+        "tensorflow",
+        form=Form(
+            "loadmaster.systems.tensorflow.write:tensorflow", "TensorFlow device per node (JSON)"
+        ),
+    ),
+    System(
+        "tensorflow-graph",
+        form=Form(
+            "loadmaster.systems.tensorflow.write:tensorflow_graph",
+            "TensorFlow GraphDef with devices (.pb)",
+            is_file=True,
+        ),
+    ),
+)

@@ -1,0 +1,29 @@
+"""torchtitan as planning for it sees it."""
+
+from loadmaster.systems.registry import Form, Semantics, System
+
+NAME = "torchtitan"
+
+SEMANTICS = Semantics(
+    system="torchtitan",
+    models="a training step of a decoder: a list of layers with causal attention, and a batch",
+    splits="the batch over replicas, with all state in parts or whole; or heads, features, "
+    "vocabulary and tokens over tp devices; or the batch into micro-batches",
+    unit="a process on a device; layers, whose parameters are gathered together",
+    moves="parameters of a layer before it is used, gradients; activations within layers or "
+    "between them",
+    launches="each process its own ops",
+    memory="a part of all state, or of the layers of a stage, and activations",
+)
+
+SYSTEMS = (
+    System(
+        NAME,
+        SEMANTICS,
+        "loadmaster.systems.torchtitan.plan:torchtitan",
+        Form(
+            "loadmaster.systems.torchtitan.write:torchtitan",
+            "torchtitan 0.3 configuration (Python file)",
+        ),
+    ),
+)
