@@ -46,7 +46,7 @@ def test_a_step_of_drawn_labels_has_the_numbers_of_the_whole_model(name, mesh):
     labels = drawn(dimensions, on, seed=len(name))
     assert (labels[0] > 0).sum() > 10
     sharded = Sharded(tape, Layout(dimensions, on, labels, "synchronised"))
-    assert len(sharded.conversions.rows) > 10
+    assert len(sharded.conversions) > 10
     # The judge's own check that no collective waits for itself.
     assert sharded.program.graph.reduced.graph.n_ops > 0
     sharded.step()

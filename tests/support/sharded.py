@@ -61,7 +61,7 @@ class Sharded:
         self.tape, self.layout, self.d = tape, layout, layout.dimensions
         self.graph, self.k = tape.graph, layout.mesh.size
         self.places = layout.ways.places
-        self.conversions = Conversions(layout)
+        self.conversions = Conversions.of(layout)
         self.program = shard(tape.graph, layout)
         running = self.program.graph
         self.edges = set(zip(running.src.tolist(), running.dst.tolist(), strict=True))
@@ -155,10 +155,10 @@ class Sharded:
         if row in self.converted:
             return self.converted[row]
         c, layout = self.conversions, self.layout
-        tensor = int(c.rows.tensor[row])
+        tensor = int(c.tensor[row])
         op = int(layout.maker[tensor])
         which = tensor - int(layout.first_output[op])
-        want, owner = c.rows.want[:, row], c.rows.owner[:, row]
+        want, owner = c.want[:, row], c.owner[:, row]
         owners = np.where(want == OWNER, owner, layout.owner[:, op])
         factors = self.d.forms[self.d.form_of[op]].outputs[which]
         like = next(self.values[op, e][which] for e in range(self.k) if (op, e) in self.values)
@@ -167,20 +167,20 @@ class Sharded:
             self.values.get((op, e), [missing(like)] * (which + 1))[which] for e in range(self.k)
         ]
         specs = layout.made[:, tensor].copy()
-        steps = np.flatnonzero(c.steps.row == row).tolist()
+        steps = np.flatnonzero(c.steps.conversion == row).tolist()
         to_do = {int(c.steps.axis[s]): COLLECTIVES[c.steps.kind[s]] for s in steps}
         # What is free comes first: a part of what is whole; zeros on all devices but the first.
         picks = [op] * len(specs)
         for axis in set(range(len(specs))) - set(to_do):
             now = self.sliced(now, int(specs[axis]), int(want[axis]), axis)
-            specs[axis], picks[axis] = want[axis], int(c.rows.first[row])
+            specs[axis], picks[axis] = want[axis], int(c.first[row])
         now, there = self.kept(now, factors, specs, owners, picks)
         for step in steps:
             axis = int(c.steps.axis[step])
             if specs[axis] == PICKED and to_do[axis] in ("all_reduce", "reduce_scatter"):
                 now = list(map(zero_elsewhere, now))
             now = [self.joined(d, axis, now, there, to_do[axis]) for d in range(self.k)]
-            specs[axis], picks[axis] = want[axis], int(c.rows.first[row])
+            specs[axis], picks[axis] = want[axis], int(c.first[row])
             now, there = self.kept(now, factors, specs, owners, picks)
         assert (specs == want).all()
         self.converted[row] = now
@@ -220,7 +220,7 @@ class Sharded:
         layout, row = self.layout, int(self.conversions.of_argument[at])
         root, which = int(self.d.root[at]), int(self.d.output[at])
         if row >= 0:
-            value, specs = self.convert(row)[device], self.conversions.rows.want[:, row]
+            value, specs = self.convert(row)[device], self.conversions.want[:, row]
             assert self.comes_by_collective(op, device)
         else:
             source = int(self.graph.src[self.d.edge[at]])
@@ -388,8 +388,8 @@ class Sharded:
         """A parameter after the step on each device, as it lies when the next one begins."""
         op, which = self.of_slot[slot]
         tensor = int(self.layout.first_output[op]) + which
-        rows = self.conversions.rows
-        row = np.flatnonzero((rows.tensor == tensor) & (rows.what == UPDATED)).tolist()
+        c = self.conversions
+        row = np.flatnonzero((c.tensor == tensor) & (c.traffic == UPDATED)).tolist()
         if row:
             return self.convert(row[0])
         return [self.values[op, e][which] for e in self.on(op)]

@@ -50,7 +50,8 @@ from loadmaster.running.tape.slots import Joint, Placeholder, Slot
 from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.conversions import UPDATED
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.shards import Shards
+from loadmaster.transforms.lowering import Lowering
+from loadmaster.transforms.shards import Expansion
 from loadmaster.transforms.specs import specs_of
 
 Ints = NDArray[np.int64]
@@ -116,8 +117,9 @@ class _Sharded:
         self._source, self._layout = tape, layout
         self._graph, self._d = program.graph, layout.dimensions
         self._k, self._places = layout.mesh.size, layout.ways.places
-        self._shards = shards = Shards(layout)
-        self._program = made = shards.build()
+        self._lowering = Lowering(layout)
+        self._expansion = expansion = Expansion.of(self._lowering)
+        made = expansion.program
         if made.graph.names != program.graph.names:
             pairs = zip(made.graph.names, program.graph.names, strict=False)
             other = next((b for a, b in pairs if a != b), program.graph.names[-1])
@@ -125,14 +127,15 @@ class _Sharded:
                 f"op {other!r} is not of the program that the recipe makes: plan again with this "
                 "version, or without splitting ops of shards"
             )
-        self._conversions = shards.conversions
+        self._conversions = self._lowering.conversions
         self._specs = Specs(layout, of_parts)
-        which = shards.which
         self._copy = {
-            (int(made.serves[i]), int(made.rank[i])): i for i in np.flatnonzero(which < 0).tolist()
+            (op, device): at
+            for device, row in enumerate(expansion.copies.tolist())
+            for op, at in enumerate(row)
+            if at >= 0
         }
-        self._added = {int(which[i]): i for i in np.flatnonzero(which >= 0).tolist()}
-        self._halos = shards.halos
+        self._halos = _halos_of(expansion)
         self._tensors = {p.op: given.get(p.slot, p.tensor) for p in tape.placeholders}
         self._slot_of: dict[tuple[int, int], int] = {}  # of the tape, by op and output
         for placed in tape.placeholders:
@@ -149,10 +152,10 @@ class _Sharded:
         #: By conversion and device, what the conversion gives.
         self._converted: dict[tuple[int, int], _Kept] = {}
         #: By parameter or buffer that no collective updates: the op that writes it last.
-        graph, rows = tape.graph, self._conversions.rows
+        graph, c = tape.graph, self._conversions
         writers = np.flatnonzero((graph.alias_of >= 0) & ~graph.view).tolist()
         self._last_write = {int(graph.alias_of[op]): op for op in writers}
-        for tensor in rows.tensor[rows.what == UPDATED].tolist():
+        for tensor in c.tensor[c.traffic == UPDATED].tolist():
             self._last_write.pop(int(graph.alias_of[layout.maker[tensor]]), None)
         #: By op, output and device: what lies in the memory of a placeholder.
         self._at_home: set[tuple[int, int, int]] = set()
@@ -214,7 +217,9 @@ class _Sharded:
                 self._reserve(call)
         self._convert()
         exchanged: dict[int, list[tuple[int, Ints]]] = defaultdict(list)
-        for axis, op, member in self._shards.exchanges:
+        sums = self._lowering.sums
+        rows = zip(sums.axis.tolist(), sums.op.tolist(), self._expansion.sums, strict=True)
+        for axis, op, member in rows:
             exchanged[op].append((axis, member))
         for call in self._source.calls:
             if not self._source.graph.view[call.op]:
@@ -268,14 +273,14 @@ class _Sharded:
 
     def _convert(self) -> None:
         """The calls of the members of conversions."""
-        steps, rows = self._conversions.steps, self._conversions.rows
+        steps = self._conversions.steps
         by_row: dict[int, list[int]] = defaultdict(list)
-        for step, row in enumerate(steps.row.tolist()):
+        for step, row in enumerate(steps.conversion.tolist()):
             by_row[row].append(step)
         brought: dict[int, list[tuple[int, Any, int]]] = defaultdict(list)
         given: dict[int, list[tuple[Any, list[int], int]]] = defaultdict(list)
         written: dict[int, list[int]] = defaultdict(list)
-        for row in range(len(rows)):
+        for row in range(len(self._conversions)):
             self._convert_row(row, by_row[row], brought, given, written)
         for member, all_of_it in brought.items():
             refs = [Ref(slot) if slot >= 0 else None for slot, _, _ in all_of_it]
@@ -311,11 +316,11 @@ class _Sharded:
     ) -> None:
         """What the steps of a conversion bring and give."""
         c, layout, devices = self._conversions, self._layout, range(self._k)
-        tensor = int(c.rows.tensor[row])
+        tensor = int(c.tensor[row])
         op = int(layout.maker[tensor])
         which = tensor - int(layout.first_output[op])
-        want, have = c.rows.want[:, row], layout.made[:, tensor]
-        owner = np.where(want == OWNER, c.rows.owner[:, row], layout.owner[:, op]).tolist()
+        want, have = c.want[:, row], layout.made[:, tensor]
+        owner = np.where(want == OWNER, c.owner[:, row], layout.owner[:, op]).tolist()
         source = self._source.slots[self._slot_of[op, which]]
         factors = self._form(op).outputs[which]
         final = [
@@ -329,9 +334,9 @@ class _Sharded:
         stages = members.least_pieces(start, final, groups, [kind in _JOINS for kind in kinds])
         now: list[_Kept | None] = [self._made.get((op, which, device)) for device in devices]
         is_zero = (have == REPLICATE) & (want == PARTIAL)
-        state = int(self._source.graph.alias_of[op]) if c.rows.what[row] == UPDATED else -1
+        state = int(self._source.graph.alias_of[op]) if c.traffic[row] == UPDATED else -1
         for i, step in enumerate(steps):
-            member = [self._added[int(self._shards.member[device, step])] for device in devices]
+            member = self._expansion.members[:, step].tolist()
             zero = [not i and any(is_zero & (self._places[:, d] > 0)) for d in devices]
             now_or_none = [None if zero[d] else now[d] for d in devices]
             brings = zip(member, stages[i], now_or_none, strict=True)
@@ -395,7 +400,7 @@ class _Sharded:
         like = self._source.slots[call.results[0]]
         fraction, known = dict.fromkeys(part_calls, 1.0), dict[int, list[int]]()
         for axis, added in exchanges:
-            member = [self._added[int(each)] for each in added.tolist()]
+            member = added.tolist()
             shares = {
                 device: Share(self._fraction(call, device, axis), box=part_call.box)
                 for device, part_call in part_calls.items()
@@ -615,9 +620,7 @@ class _Sharded:
             part_call.add_stand_in(source.sizes, source.dtype)
             return
         assert kept is not None, self._source.graph.names[op]
-        have = (
-            self._conversions.rows.want[:, row] if row >= 0 else layout.made[:, layout.tensor[at]]
-        )
+        have = self._conversions.want[:, row] if row >= 0 else layout.made[:, layout.tensor[at]]
         is_zero = any(
             a == REPLICATE and b == PARTIAL and self._places[axis][device]
             for axis, (a, b) in enumerate(
@@ -675,7 +678,7 @@ class _Sharded:
                 self._converted[row, neighbour] if row >= 0 else self._made[root, output, neighbour]
             )
             piece = common(self._own(op, i, source.sizes, neighbour), wider)
-            cutter, cut = self._added[added], Taking.of(kept.piece, shown, piece)
+            cutter, cut = added, Taking.of(kept.piece, shown, piece)
             slots.append(self._new(cutter, source))
             self._calls.append(
                 Call(cutter, partial(members.cut_out, cut), (Ref(kept.slot),), {}, (slots[-1],))
@@ -765,3 +768,14 @@ class _Sharded:
                 slots.append(kept.slot)
                 moves.append(Move.of(kept.piece, Piece.whole(sizes)))
         return Joint(tuple(slots), partial(members.whole, moves, sizes, tuple(reversed(chain))))
+
+
+def _halos_of(expansion: Expansion) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """By argument and device, the neighbours that send rows, and the op that cuts them out."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    halos = expansion.lowering.halos
+    rows = zip(halos.argument.tolist(), halos.receiver, expansion.slices, strict=True)
+    for argument, receiver, slices in rows:
+        for sender in np.flatnonzero(receiver >= 0).tolist():
+            found[argument, int(receiver[sender])].append((sender, int(slices[sender])))
+    return found

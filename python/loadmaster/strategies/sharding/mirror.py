@@ -27,8 +27,9 @@ from loadmaster.model.clusters.links import Link
 from loadmaster.model.recipe import BUCKET_BYTES
 from loadmaster.strategies.sharding.joint import firsts, joint
 from loadmaster.strategies.sharding.structure import ACTIVATION, GRADIENT, WEIGHT
-from loadmaster.strategies.sharding.tables import Setting, stages
+from loadmaster.strategies.sharding.tables import Setting
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE
+from loadmaster.transforms.conversions import stages
 from loadmaster.transforms.specs import FREE, conversion
 
 Floats = NDArray[np.float64]

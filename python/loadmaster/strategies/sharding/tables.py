@@ -27,7 +27,7 @@ from loadmaster.strategies.sharding.parts import Parts, Place
 from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
-from loadmaster.transforms.conversions import STAGES
+from loadmaster.transforms.conversions import stages
 from loadmaster.transforms.specs import FORBIDDEN, conversion
 
 Floats = NDArray[np.float64]
@@ -38,17 +38,6 @@ SECONDS, OVERLAPPED, STAYS, WAITS = range(4)
 
 #: Conversions that there are; negative ones count from the end.
 _KINDS = len(fast.COLLECTIVES) + 2
-
-
-def stages(n_axes: int) -> list[tuple[int, int]]:
-    """The steps of a conversion, in order: what is done (an index into the collectives), and on
-    which axis.
-    """
-    found = []
-    for word, is_outer_first in STAGES:
-        axes = range(n_axes) if is_outer_first else reversed(range(n_axes))
-        found += [(fast.COLLECTIVES.index(word), axis) for axis in axes]
-    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,194 @@
+"""Buckets: the collectives that run, each of which takes one tensor or several.
+
+An activation has a collective of its own. Gradients on their way to the optimizer, parameters that
+are gathered where they are used, and parameters that were updated share collectives of one kind on
+one axis, up to ``bucket_bytes``; or, where the layout has units as FSDP has them, those of a unit.
+Activations that the same op of every expert of a layer makes or reads go together.
+
+A bucket of gradients, or of updated parameters, runs right after the last of them is there; any
+other right before the first op that reads from it. Gathers are held back so that their results do
+not take memory early: one of parameters begins when the second bucket of parameters before it is in
+use, and one in the backward pass of an activation that the forward pass has kept begins when the
+other arguments of its reader are nearly there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.transforms.conversions import (
+    ACTIVATION,
+    EXPERT,
+    GRADIENT,
+    UPDATED,
+    WEIGHT,
+    Conversions,
+)
+from loadmaster.transforms.gradients import filled, turns
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class CollectiveBuckets:
+    """The collectives of conversions that run on each group of devices, a row each.
+
+    Rows are in the order of their first steps.
+
+    Attributes
+    ----------
+    of_step : int64 [n_steps]
+        The bucket that each step of a conversion is in.
+    lead : int64 [n]
+        The first step that is in each bucket.
+    axis, kind, traffic : int64 [n]
+        The axis; the collective; the traffic, which all its conversions have in common.
+    place : int64 [n]
+        The op that the collective comes right before or right after.
+    is_before : bool [n]
+    waits_for : int64 [n]
+        The op after which the collective may begin at the earliest; -1: as soon as it can.
+    """
+
+    of_step: Ints
+    lead: Ints
+    axis: Ints
+    kind: Ints
+    traffic: Ints
+    place: Ints
+    is_before: NDArray[np.bool_]
+    waits_for: Ints
+
+    def __len__(self) -> int:
+        return len(self.lead)
+
+    @classmethod
+    def of(cls, conversions: Conversions) -> CollectiveBuckets:
+        """The buckets of conversions. O(steps), and sorting."""
+        c, steps = conversions, conversions.steps
+        _, first, of_step = np.unique(_filled(c), return_index=True, return_inverse=True)
+        number = np.empty(len(first), dtype=np.int64)
+        number[np.argsort(first, kind="stable")] = np.arange(len(first))
+        of_step, lead = number[of_step], np.sort(first)
+        traffic = c.traffic[steps.conversion]
+        made_by = c.layout.maker[c.tensor[steps.conversion]]
+        earliest = np.full(len(lead), c.layout.graph.n_ops)
+        latest = np.zeros(len(lead), dtype=np.int64)
+        reads = c.first[steps.conversion]
+        np.minimum.at(earliest, of_step, reads)
+        np.maximum.at(latest, of_step, np.where(traffic == UPDATED, reads, made_by))
+        traffic = traffic[lead]
+        is_after = np.isin(traffic, (GRADIENT, UPDATED, EXPERT))
+        place = np.where(is_after, latest, earliest)
+        held_back = _held_back(c, traffic, lead, place)
+        axis, kind = steps.axis[lead], steps.kind[lead]
+        return cls(of_step, lead, axis, kind, traffic, place, ~is_after, held_back)
+
+
+def _filled(c: Conversions) -> Ints:
+    """The bucket of each step, as some number."""
+    layout, steps = c.layout, c.steps
+    tensor, traffic = c.tensor[steps.conversion], c.traffic[steps.conversion]
+    maker = layout.maker[tensor]
+    size = c.bytes[steps.conversion]
+    ways = layout.ways.ways
+    largest = np.maximum(ways.amounts(steps.before, size), ways.amounts(steps.after, size))
+    largest = largest.max(axis=0)
+    place = np.where(traffic == WEIGHT, c.first[steps.conversion], maker)
+    turn = _turns(c, traffic, maker)
+    bucket = np.empty(len(traffic), dtype=np.int64)
+    alone = np.flatnonzero(traffic == ACTIVATION)
+    bucket[alone] = np.arange(len(alone))
+    count = len(alone)
+    group = (traffic * 8 + steps.axis) * 8 + steps.kind
+    if layout.stage is not None:
+        group += 64 * (EXPERT + 1) * layout.stage[maker]
+    group = np.where(traffic == ACTIVATION, -1, group)
+    expert_op = c.expert_op[steps.conversion]
+    # Tensors that share a bucket in one step share it in the next: otherwise two buckets could each
+    # wait for the other.
+    before = np.full(len(c), -1, dtype=np.int64)
+    begins = np.unique(group, return_index=True)[1]
+    for one in group[np.sort(begins)].tolist():
+        if one < 0:
+            continue
+        of = np.flatnonzero(group == one)
+        came = before[steps.conversion[of]]
+        order = np.lexsort((place[of], came, turn[of]))
+        of, came = of[order], came[order]
+        batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
+        if one // 64 % (EXPERT + 1) == EXPERT:
+            number = np.unique(np.stack([expert_op[of], came]), axis=1, return_inverse=True)[1]
+        elif layout.units:
+            together = np.vstack([_unit(c, steps.conversion[of]), batch])
+            number = np.unique(together, axis=1, return_inverse=True)[1]
+        else:
+            number = filled(largest[of], batch, layout.bucket_bytes)
+        bucket[of] = count + number
+        before[steps.conversion[of]] = bucket[of]
+        count += int(number.max()) + 1
+    return bucket
+
+
+def _turns(c: Conversions, traffic: Ints, maker: Ints) -> Ints:
+    """The number of updates that come before each gradient: a graph may have several in a row."""
+    turn = np.zeros(len(traffic), dtype=np.int64)
+    of_gradients = np.flatnonzero(traffic == GRADIENT)
+    if len(of_gradients):
+        d = c.layout.dimensions
+        is_gradient = (c.of_argument >= 0) & (c.traffic[c.of_argument] == GRADIENT)
+        is_gradient &= c.layout.graph.updates[d.reader]
+        level = turns(c.layout.graph, d.edge[is_gradient])
+        turn[of_gradients] = level[maker[of_gradients]]
+    return turn
+
+
+def _unit(c: Conversions, of: Ints) -> Ints:
+    """The unit of the parameter that each conversion is of, and whether it is gathered for the
+    backward pass: [2, n].
+    """
+    layout = c.layout
+    first = c.first[of]
+    op = np.where(c.traffic[of] == GRADIENT, first, layout.maker[c.tensor[of]])
+    phases = np.array(layout.graph.phases, dtype=object)
+    is_late = (c.traffic[of] == WEIGHT) & (phases[first] == "b") & ~layout.is_kept[op]
+    return np.stack([layout.unit[op], is_late])
+
+
+def _held_back(c: Conversions, traffic: Ints, lead: Ints, place: Ints) -> Ints:
+    """The op that each collective has to wait for; -1: none.
+
+    Of a graph with ops before what they read, nothing is held back: waits could close a circle.
+    """
+    graph, layout, steps = c.layout.graph, c.layout, c.steps
+    wait = np.full(len(lead), -1, dtype=np.int64)
+    if not (graph.src < graph.dst).all():
+        return wait
+    is_first = steps.is_first[lead]
+    of_weights = np.flatnonzero((traffic == WEIGHT) & is_first)
+    of_weights = of_weights[np.argsort(place[of_weights], kind="stable")]
+    places = place[of_weights]
+    for i, at in enumerate(of_weights.tolist()):
+        # The last op that begins the use of a bucket, two or more before this one.
+        before = int(np.searchsorted(places[: max(i - 1, 0)], places[i])) - 1
+        wait[at] = places[before] if before >= 0 else -1
+    phases = np.array(graph.phases, dtype=object)
+    maker = layout.maker[c.tensor[steps.conversion[lead]]]
+    late = np.flatnonzero((traffic == ACTIVATION) & is_first)
+    late = late[phases[maker[late]] != phases[place[late]]]
+    newest = _newest_read(c)
+    trigger = newest[newest[place[late]]]
+    wait[late] = np.where(trigger > maker[late], trigger, -1)
+    return wait
+
+
+def _newest_read(c: Conversions) -> Ints:
+    """The last of the ops whose tensors each op reads; -1: it reads placeholders alone."""
+    layout, d = c.layout, c.layout.dimensions
+    some = np.flatnonzero(layout.is_read & ~layout.graph.placeholder[d.root])
+    newest = np.full(layout.graph.n_ops + 1, -1, dtype=np.int64)
+    np.maximum.at(newest, d.reader[some], d.root[some])
+    return newest

@@ -1,0 +1,214 @@
+"""Lowering: everything that a layout makes devices do beside their parts of the ops, as data.
+
+A layout (:mod:`.layout`) says which part of every op and tensor each device has. What follows from
+it is said here once: which collectives convert tensors, in which buckets and when; which sums the
+parts of an op exchange while they run; which rows a part gets from its neighbours; and which ops
+the backward pass recomputes. Three readers use it, and none decides anything of this again: the
+program that the judge simulates (:mod:`.shards`), the estimate that ranks layouts
+(:mod:`loadmaster.strategies.sharding.estimate`), and the runner
+(:mod:`loadmaster.running.parallel.sharded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.errors import InputError
+from loadmaster.dimensions.form import REPLICATE
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.program import Program
+from loadmaster.model.recipe import Recipe
+from loadmaster.transforms.buckets import CollectiveBuckets
+from loadmaster.transforms.conversions import Conversions
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.recomputation import recompute
+from loadmaster.transforms.specs import halo
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PartSums:
+    """Sums that the parts of ops all-reduce while they run, a row each, such as the statistics of a
+    synchronised batch norm.
+
+    An op that exchanges sums on several axes has a row for each, and sums over the outermost first.
+
+    Attributes
+    ----------
+    axis, op : int64 [n]
+    bytes : uint64 [n]
+    """
+
+    axis: Ints
+    op: Ints
+    bytes: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @classmethod
+    def of(cls, layout: Layout) -> PartSums:
+        """The sums of a layout."""
+        axis, op = np.nonzero(layout.exchanged * ~layout.graph.view)
+        return cls(axis, op, layout.exchanged[axis, op].astype(np.uint64))
+
+
+@dataclass(frozen=True, eq=False)
+class Halos:
+    """Rows of arguments that parts of ops get from their neighbours on an axis, a row each: a
+    window of a convolution that reaches over the end of a part reads them.
+
+    Attributes
+    ----------
+    axis, argument : int64 [n]
+    step : int64 [n]
+        1: rows go to the next place on the axis; -1: to the one before.
+    bytes : uint64 [n, k]
+        What each device of the mesh would send.
+    receiver : int64 [n, k]
+        The device that each device sends to; -1: it is at the end of the axis.
+    """
+
+    axis: Ints
+    argument: Ints
+    step: Ints
+    bytes: NDArray[np.uint64]
+    receiver: Ints
+
+    def __len__(self) -> int:
+        return len(self.argument)
+
+    @classmethod
+    def of(cls, layout: Layout) -> Halos:
+        """The halos of a layout: axis by axis, those to the next places first."""
+        k, places = layout.mesh.size, layout.ways.places
+        none = np.empty(0, dtype=np.int64)
+        columns: list[tuple[NDArray[Any], ...]] = [
+            (none, none, none, np.empty((0, k), dtype=np.uint64), none.reshape(0, k))
+        ]
+        for axis, size in enumerate(layout.mesh.shape):
+            stride = int(np.prod(layout.mesh.shape[axis + 1 :]))
+            argument, parts = _halo_parts(layout, axis)
+            for part, step in zip(parts, (1, -1), strict=True):
+                some = np.flatnonzero(part > 0)
+                at = argument[some]
+                sends = (places[axis] + step >= 0) & (places[axis] + step < size)
+                to = np.where(sends, np.arange(k) + step * stride, -1)
+                same = (np.full(len(at), axis), at, np.full(len(at), step))
+                amount = _halo_bytes(layout, axis, at, part[some])
+                columns.append((*same, amount, np.broadcast_to(to, (len(at), k))))
+        return cls(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """What a layout makes each device of its mesh do.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of the graph that runs, so with the ops that are recomputed.
+    recomputation : Program or None
+        The graph of the layout, made of the user's by running ops a second time in the backward
+        pass (:func:`.recomputation.recompute`); None: nothing is recomputed.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:lenet")
+    >>> recipe = lm.Recipe({"tp": 2}, {"tp": {"m.7 aten.addmm.default": "column"}})
+    >>> lowering = Lowering.of_recipe(graph, recipe)
+    >>> len(lowering.conversions) >= len(lowering.buckets) > 0, len(lowering.sums)
+    (True, 0)
+    """
+
+    layout: Layout
+    recomputation: Program | None = None
+
+    def __post_init__(self) -> None:
+        graph = self.layout.graph
+        if graph.is_member.any():
+            op = int(graph.is_member.argmax())
+            raise InputError(
+                f"op {graph.names[op]!r} is a member of collective "
+                f"{graph.collectives[op]!r}: a graph of several devices is not sharded"
+            )
+
+    @classmethod
+    def of_recipe(cls, graph: OpGraph, recipe: Recipe, modules: Sequence[str] = ()) -> Lowering:
+        """The lowering that a recipe describes; ``modules`` are recomputed beside the recipe's.
+
+        Raises
+        ------
+        InputError
+            What :meth:`.Layout.of` and :func:`.recomputation.recompute` refuse.
+        """
+        return cls.recomputing(Layout.of(graph, recipe), (*recipe.recompute, *modules))
+
+    @classmethod
+    def recomputing(cls, layout: Layout, modules: Sequence[str]) -> Lowering:
+        """The lowering of a layout with modules recomputed. An op that runs a second time has the
+        label that it has the first time.
+        """
+        if not modules:
+            return cls(layout)
+        again = recompute(layout.graph, modules)
+        return cls(layout.of_graph(again.graph, again.serves.tolist()), again)
+
+    @cached_property
+    def conversions(self) -> Conversions:
+        """The tensors that change their spec, and by which collectives."""
+        return Conversions.of(self.layout)
+
+    @cached_property
+    def buckets(self) -> CollectiveBuckets:
+        """The collectives of conversions: what shares one, and when it runs."""
+        return CollectiveBuckets.of(self.conversions)
+
+    @cached_property
+    def sums(self) -> PartSums:
+        """The sums that parts of ops exchange while they run."""
+        return PartSums.of(self.layout)
+
+    @cached_property
+    def halos(self) -> Halos:
+        """The rows that parts get from their neighbours."""
+        return Halos.of(self.layout)
+
+
+def _halo_parts(layout: Layout, axis: int) -> tuple[Ints, NDArray[np.float64]]:
+    """The arguments that need rows of neighbours on an axis, int64 [n], and the share of the
+    argument that they need of the place before and of the next one, float64 [2, n].
+    """
+    d, labels = layout.dimensions, layout.labels[axis]
+    has = np.array([any(cut.halos for cut in form.cuts) for form in d.forms] + [False])
+    rows: list[tuple[int, float, float]] = []
+    for op in np.flatnonzero(has[layout.form_of] & (labels > 0)).tolist():
+        form = d.forms[layout.form_of[op]]
+        cut = form.cuts[int(labels[op]) - 1]
+        for i in range(len(cut.halos)):
+            argument = int(d.first[op]) + i
+            is_cut = layout.wanted[axis, argument] >= 0
+            # A tensor that every device has whole has no neighbours.
+            if is_cut and layout.made[axis, layout.tensor[argument]] != REPLICATE:
+                rows.append((argument, *halo(cut, i, form.inputs[i])))
+    table = np.array(rows).reshape(-1, 3).T
+    return table[0].astype(np.int64), table[1:]
+
+
+def _halo_bytes(
+    layout: Layout, axis: int, at: Ints, part: NDArray[np.float64]
+) -> NDArray[np.uint64]:
+    """Bytes of parts of arguments on each device, of all that an axis has: [n, k]."""
+    specs = layout.wanted[:, at].copy()
+    specs[axis] = REPLICATE
+    way = layout.way(layout.tensor[at], specs, layout.owner[:, layout.dimensions.reader[at]])
+    whole = layout.ways.fractions[way].T * layout.graph.bytes[layout.dimensions.edge[at]]
+    return np.ceil(whole * part).astype(np.uint64).T
