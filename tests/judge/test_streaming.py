@@ -14,6 +14,7 @@ from loadmaster.judge.loads import Loads
 from loadmaster.judge.objective import THROUGHPUT
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
+from loadmaster.judge.verdict import Resource
 
 
 def problem_of(graph, cluster):
@@ -46,13 +47,13 @@ def test_uniform_stages_finish_a_sample_per_stage_time_with_one_in_flight_each()
         assert steady.in_flight == p
         assert steady.period == verdict.period == pytest.approx(1.0)
         assert steady.latency == pytest.approx(p)
-        assert steady.limit.startswith("device ")
+        assert steady.limit.resource is Resource.DEVICE
 
 
 def test_the_slowest_stage_sets_the_period_and_is_named():
     verdict = streamed(problem_of(chain([1.0, 3.0, 2.0]), cluster_of(3)), stages(3))
     assert verdict.steady.period == pytest.approx(3.0)
-    assert verdict.steady.limit == "device gpu1"
+    assert str(verdict.steady.limit) == "device gpu1"
     # 6 s of work in 3 s each: two at a time are enough.
     assert verdict.steady.in_flight == 2
 
@@ -61,7 +62,7 @@ def test_a_slow_channel_is_named():
     cluster = cluster_of(2, bandwidth=4.0)
     verdict = streamed(problem_of(chain([1.0, 1.0]), cluster), stages(2))
     assert verdict.steady.period == pytest.approx(4.0)
-    assert verdict.steady.limit == "channel gpu0->gpu1"
+    assert str(verdict.steady.limit) == "channel gpu0->gpu1"
 
 
 def test_memory_holds_fewer_samples_and_is_named():
@@ -73,7 +74,7 @@ def test_memory_holds_fewer_samples_and_is_named():
     assert tight.fits
     assert tight.steady.in_flight < 4
     assert tight.steady.period == pytest.approx(seconds / tight.steady.in_flight)
-    assert tight.steady.limit.startswith("memory of gpu")
+    assert tight.steady.limit.resource is Resource.MEMORY
 
 
 def test_a_weight_that_is_read_elsewhere_is_sent_once_and_kept_there():
@@ -98,7 +99,7 @@ def test_training_waits_for_the_update():
     plan = lm.place(graph, cluster, "layers")
     problem = replace(plan.problem, objective=THROUGHPUT)
     verdict = streamed(problem, plan.assignment)
-    assert "update of parameters" in verdict.steady.limit
+    assert verdict.steady.limit.resource is Resource.UPDATE
     assert verdict.steady.period >= 0.9 * plan.makespan
     # Without a stream the step is what is known of the period.
     assert problem.verdict(plan.assignment).period == plan.makespan

@@ -9,9 +9,9 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.cli import main
-from loadmaster.plans.considered import considered, kind_of, not_considered
+from loadmaster.plans.considered import Considered, considered, kind_of, not_considered
 from loadmaster.plans.plan import Plan
-from loadmaster.strategies.kinds import KINDS
+from loadmaster.strategies.kinds import REQUESTS
 
 GRAPHS = ["lenet", "alexnet"]
 
@@ -34,7 +34,7 @@ def test_the_plan_is_among_the_kinds_and_none_that_fits_is_faster(plan):
 def test_every_kind_is_either_judged_or_left_out_with_why(plan):
     judged = {row.kind for row in considered(plan)}
     left = dict(plan.left_out)
-    assert judged | set(left) == set(KINDS)
+    assert judged | set(left) == set(REQUESTS)
     assert judged & set(left) == set()
     assert all(left.values())
     assert all(why in not_considered(plan) for why in left.values())
@@ -69,14 +69,44 @@ def test_the_head_is_saved_with_the_plan(plan, tmp_path):
 def test_a_document_of_before_has_spaces_and_no_kinds(plan):
     document = plan.to_document() | {"version": 2}
     del document["left_out"]
-    document["offers"] = [row[:3] for row in document["offers"]]
+    document["version"] = 2
+    fields = ("space", "what", "seconds")
+    document["offers"] = [[offer[field] for field in fields] for offer in document["offers"]]
     rows = considered(Plan.from_document(document))
     assert sum(row.is_plan for row in rows) == 1
-    assert {row.kind for row in rows} <= {*KINDS, "split ops"}
+    assert {row.kind for row in rows} <= {*REQUESTS, "split ops"}
+
+
+OFFER = {
+    "space": "whole ops",
+    "what": "a",
+    "seconds": 1.0,
+    "kind": "whole ops",
+    "peak": 1,
+    "memory": 2,
+    "request": None,
+}
+
+
+def test_offers_of_version_2_are_those_of_version_3(plan):
+    document = plan.to_document()
+    rows = [
+        [one.space, one.what, one.seconds, one.kind, one.peak, one.memory, row.arguments]
+        for one in plan.offers
+        for row in [Considered(one.kind, one.what, one.seconds, request=one.request)]
+    ]
+    assert any("--option" in row[-1] for row in rows)
+    old = Plan.from_document({**document, "version": 2, "offers": rows})
+    assert old.offers == Plan.from_document(document).offers == plan.offers
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("offers", [["whole ops", "a", 1.0, 3]]), ("left_out", [["shards", 2]])]
+    ("key", "value"),
+    [
+        ("offers", [OFFER | {"kind": 3}]),
+        ("offers", [OFFER | {"peak": "much"}]),
+        ("left_out", [["shards", 2]]),
+    ],
 )
 def test_a_damaged_head_is_refused(plan, key, value):
     with pytest.raises(lm.InputError, match=key):
@@ -194,4 +224,4 @@ def test_kinds_of_a_training_stream_were_judged_by_one_step():
     plan = lm.place("example:lenet", "4xV100-PCIe", objective="throughput")
     assert plan.offers == ()
     assert all(why.endswith("by one step's time") for _, why in plan.left_out)
-    assert {kind for kind, _ in plan.left_out} | {kind_of(plan), "one device"} == set(KINDS)
+    assert {kind for kind, _ in plan.left_out} | {kind_of(plan), "one device"} == set(REQUESTS)

@@ -30,7 +30,7 @@ from loadmaster.strategies.auto.seeds import SEEDS, Seed, worth_trying
 from loadmaster.strategies.auto.tuning import TUNING
 from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.deciders import deciders
-from loadmaster.strategies.kinds import KINDS
+from loadmaster.strategies.kinds import REQUESTS, Kind
 from loadmaster.strategies.lists import heft, noised
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.simple.assigned import on_allowed
@@ -538,7 +538,7 @@ def test_the_recipe_of_shards_is_written_down_where_they_are_the_best(
     monkeypatch.setattr(shards, "with_recipe", lambda *of: written.append(of) or write(*of))
     plan = lm.place(example("lenet"), lm.Cluster.preset(cluster))
     best = min(plan.offers, key=lambda one: one.seconds)
-    assert (best.arguments == KINDS["shards"]) == is_sharded
+    assert (best.request == REQUESTS[Kind.SHARDS]) == is_sharded
     assert is_sharded == (plan.recipe is not None) == bool(written)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.judge.verdict import Limit, Resource
 from loadmaster.transforms.copies import is_state
 
 if TYPE_CHECKING:
@@ -62,13 +63,13 @@ class Loads:
             float(seconds.max(initial=0.0)) for seconds in (self.device, self.host, self.channel)
         )
 
-    def named(self, problem: Problem) -> str:
-        """The busiest of them all, by its kind and name."""
+    def limit(self, problem: Problem) -> Limit:
+        """The busiest of them all."""
         if self.device.max(initial=0.0) >= self.busiest:
-            return f"device {problem.cluster.devices[int(self.device.argmax())].name}"
+            return Limit(Resource.DEVICE, problem.cluster.devices[int(self.device.argmax())].name)
         if self.host.max(initial=0.0) >= self.busiest:
-            return "the host, which launches" if len(self.host) == 1 else "a device's host"
-        return f"channel {problem.cluster.channels[int(self.channel.argmax())]}"
+            return Limit(Resource.HOST if len(self.host) == 1 else Resource.HOSTS)
+        return Limit(Resource.CHANNEL, problem.cluster.channels[int(self.channel.argmax())])
 
 
 def _sent_once(problem: Problem, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:

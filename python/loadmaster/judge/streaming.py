@@ -10,7 +10,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.loads import Loads
 from loadmaster.judge.problem import Problem
-from loadmaster.judge.verdict import Steady, Verdict
+from loadmaster.judge.verdict import Limit, Resource, Steady, Verdict
 from loadmaster.transforms.streams import stream
 
 #: A period that is longer than the shortest there can be by no more than this share of it is it.
@@ -229,16 +229,16 @@ class _Trial:
         in_flight = run.window * self.problem.program.batches
         return Steady(run.period, run.latency, in_flight, self._limit(run))
 
-    def _limit(self, run: _Run) -> str:
+    def _limit(self, run: _Run) -> Limit:
         """The resource that keeps the period from being shorter."""
         problem = self.problem
         if self._reaches(run):
-            return self.loads.named(problem)
+            return self.loads.limit(problem)
         full = [one for one in self.runs.values() if one.is_over]
         if full:
             most = min(full, key=lambda one: one.window).peak.astype(np.float64)
             fullest = int((most / np.maximum(problem.capacity, 1)).argmax())
-            return f"memory of {problem.cluster.devices[fullest].name}"
+            return Limit(Resource.MEMORY, problem.cluster.devices[fullest].name)
         if problem.waits_for_updates:
-            return "the update of parameters, which the next step waits for"
-        return f"{self.loads.named(problem)}, busy {self.least / run.period:.0%} of the time"
+            return Limit(Resource.UPDATE)
+        return replace(self.loads.limit(problem), busy=self.least / run.period)

@@ -4,11 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+
+
+class Resource(Enum):
+    """A kind of what may keep steps of a stream from following each other faster."""
+
+    DEVICE = "device {name}"
+    CHANNEL = "channel {name}"
+    #: The host that launches the ops of all devices, or those that launch for a device each.
+    HOST = "the host, which launches"
+    HOSTS = "a device's host"
+    MEMORY = "memory of {name}"
+    UPDATE = "the update of parameters, which the next step waits for"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The resource that keeps a stream's period from being shorter.
+
+    Attributes
+    ----------
+    resource : Resource
+    name : str
+        Of the device or channel, if it is one.
+    busy : float or None
+        Share of the time that it is busy; None: all of it, or it is none that works.
+
+    Examples
+    --------
+    >>> print(Limit(Resource.MEMORY, "gpu2"))
+    memory of gpu2
+    """
+
+    resource: Resource
+    name: str = ""
+    busy: float | None = None
+
+    def __str__(self) -> str:
+        share = "" if self.busy is None else f", busy {self.busy:.0%} of the time"
+        return self.resource.value.format(name=self.name) + share
 
 
 @dataclass(frozen=True)
@@ -23,15 +63,13 @@ class Steady:
         Seconds from the start of a batch's first op to the end of its last.
     in_flight : int
         Batches that are under way at a time.
-    limit : str
-        What keeps the period from being shorter: "device gpu1", "channel gpu0->gpu1", "memory of
-        gpu2", ...
+    limit : Limit
     """
 
     period: float
     latency: float
     in_flight: int
-    limit: str
+    limit: Limit
 
 
 @dataclass(frozen=True)

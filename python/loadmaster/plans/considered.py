@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +13,15 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import mesh_in_words
 from loadmaster.strategies import kinds
 from loadmaster.strategies.candidate import Best, fullest
-from loadmaster.strategies.kinds import KINDS
+from loadmaster.strategies.kinds import REQUESTS, Kind, Request
 from loadmaster.strategies.registry import DEFAULT
 
 #: What no method considers; systems have limits of their own.
 _NEVER = "offloading, lower precision; `loadmaster advise` has what each system can run"
 
 
-#: What a kind is called where its plans on one device stand apart.
-_OF_SEVERAL = {"whole ops": "whole ops on several devices"}
+#: Words for a kind where its plans on one device stand apart.
+_OF_SEVERAL: dict[str, str] = {Kind.WHOLE_OPS: "whole ops on several devices"}
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Considered:
 
     Attributes
     ----------
-    kind, what : str
-        The kind, and the plan in a few words.
+    kind : Kind
+    what : str
+        The plan in a few words.
     seconds : float or None
         Its step time, or its period where the objective is throughput. None: there is none.
     ratio : float or None
@@ -40,14 +42,13 @@ class Considered:
     fits : bool
     left : float or None
         By which share a plan of whole ops could be shorter at most; None: of another kind.
-    arguments : str
-        Of ``loadmaster place``, behind the graph and the cluster, that make such a plan; empty:
-        none do alone.
+    request : Request or None
+        The arguments of :func:`loadmaster.place` that make such a plan; None: none do alone.
     is_plan : bool
         Whether it is the plan itself.
     """
 
-    kind: str
+    kind: Kind
     what: str
     seconds: float | None
     ratio: float | None = None
@@ -55,19 +56,30 @@ class Considered:
     memory: int | None = None
     fits: bool = True
     left: float | None = None
-    arguments: str = ""
+    request: Request | None = None
     is_plan: bool = False
 
     @property
     def in_words(self) -> str:
         """The plan in a few words, where its kind does not stand beside it."""
-        if self.kind == "one device":
+        if self.kind is Kind.ONE_DEVICE:
             return self.kind
-        return f"{self.kind} {self.what}" if self.what.startswith("on ") else self.what
+        # Of these kinds only the number of devices is said.
+        is_bare = self.kind in (Kind.WHOLE_OPS, Kind.SPLIT_OPS)
+        return f"{self.kind} {self.what}" if is_bare else self.what
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of ``loadmaster place``, behind the graph and the cluster, that make such a
+        plan; empty: none do alone.
+        """
+        return "" if self.request is None else arguments_of(self.request)
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON: seconds, bytes, shares."""
-        return dict(vars(self))
+        fields = vars(self) | {"arguments": self.arguments}
+        del fields["request"]
+        return fields
 
 
 def considered(plan: Plan) -> list[Considered]:
@@ -76,19 +88,20 @@ def considered(plan: Plan) -> list[Considered]:
     The plan itself is among them, and what one device takes: where none holds the graph, without
     seconds and at the end.
     """
-    bests: dict[str, Best] = {}
+    bests: dict[Kind, Best] = {}
     for one in sorted(plan.offers, key=lambda one: one.seconds):
-        bests.setdefault(one.kind or one.space, one)
+        bests.setdefault(_kind(one), one)
     own = _own(plan, bests)
     bests = {kind: one for kind, one in bests.items() if kind != own.kind}
     rows = [_row(plan, own, is_plan=True), *(_row(plan, one) for one in bests.values())]
-    if not any(row.kind == "one device" for row in rows):
+    if not any(row.kind is Kind.ONE_DEVICE for row in rows):
         single, ratio = plan.single, None if plan.single is None else 1.0
-        rows.append(Considered("one device", "", single, ratio, arguments=KINDS["one device"]))
+        request = REQUESTS[Kind.ONE_DEVICE]
+        rows.append(Considered(Kind.ONE_DEVICE, "", single, ratio, request=request))
     return sorted(rows, key=lambda row: (row.seconds is None, not row.fits, row.seconds or 0.0))
 
 
-def _own(plan: Plan, bests: dict[str, Best]) -> Best:
+def _own(plan: Plan, bests: Mapping[Kind, Best]) -> Best:
     """The plan as the best of its kind: what its method said of it, or what can be seen of it."""
     seconds = plan.objective.seconds(plan.verdict)
     for one in bests.values():
@@ -100,12 +113,17 @@ def _own(plan: Plan, bests: dict[str, Best]) -> Best:
     return Best(space, f"{in_words(plan)}{measured}", seconds, kind_of(plan), *fullest(peaks))
 
 
+def _kind(one: Best) -> Kind:
+    """The kind of an offer; plans of older versions name the space alone."""
+    return one.kind or Kind(one.space)
+
+
 def _row(plan: Plan, one: Best, *, is_plan: bool = False) -> Considered:
     left, single = None, plan.single
-    if one.kind == "whole ops" and one.seconds and WHOLE_OPS in plan.bounds:
+    if one.kind is Kind.WHOLE_OPS and one.seconds and WHOLE_OPS in plan.bounds:
         left = max(1 - plan.bounds[WHOLE_OPS] / one.seconds, 0.0)
     return Considered(
-        kind=one.kind or one.space,
+        kind=_kind(one),
         what=one.what,
         seconds=one.seconds,
         ratio=single / one.seconds if single and one.seconds else None,
@@ -113,19 +131,19 @@ def _row(plan: Plan, one: Best, *, is_plan: bool = False) -> Considered:
         memory=one.memory,
         fits=plan.fits if is_plan else (one.peak or 0) <= (one.memory or 0),
         left=left,
-        arguments=one.arguments,
+        request=one.request,
         is_plan=is_plan,
     )
 
 
-def kind_of(plan: Plan) -> str:
+def kind_of(plan: Plan) -> Kind:
     """The kind of plans that a plan is of; see :func:`loadmaster.strategies.kinds.kind_of`."""
     return kinds.kind_of(plan.program, len(set(plan.running_devices.tolist())))
 
 
 def in_words(plan: Plan) -> str:
     """A plan in a few words, by what it looks like."""
-    if kind_of(plan) == "replicas":
+    if kind_of(plan) is Kind.REPLICAS:
         return kinds.replicas_in_words(plan.program)
     if plan.recipe is None:
         return f"on {counted(len(set(plan.running_devices.tolist())), 'device')}"
@@ -145,6 +163,20 @@ def head(plan: Plan) -> list[str]:
     return [*(f"  {line}" for line in lines), *([f"Not considered: {left}."] if left else [])]
 
 
+def arguments_of(request: Request) -> str:
+    """The arguments of ``loadmaster place`` that ask for a plan.
+
+    >>> arguments_of(Request("data-parallel", (("replicas", 2),)))
+    '--method data-parallel --option replicas=2'
+    >>> arguments_of(REQUESTS[Kind.WHOLE_OPS])
+    '--split none'
+    """
+    words = [] if request.method == DEFAULT else [f"--method {request.method}"]
+    for name, value in request.options:
+        words.append(f"--split {value}" if name == "split" else f"--option {name}={value}")
+    return " ".join(words)
+
+
 def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     if row.seconds is None:
         return row.kind, "-", "", "", "found none that holds everything, in any order tried"
@@ -152,7 +184,7 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     fits = "fits" if row.fits else "DOES NOT FIT"
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
-    what = "" if row.kind == "one device" else row.what
+    what = "" if row.kind is Kind.ONE_DEVICE else row.what
     said = ["this plan", what] if row.is_plan else [what, row.arguments]
     words = [": ".join(filter(None, said))]
     if row.left is not None and not (row.is_plan and plan.space == WHOLE_OPS):
@@ -173,5 +205,5 @@ def not_considered(plan: Plan) -> str:
             reasons.setdefault(why, []).append(_OF_SEVERAL.get(kind, kind))
         left = [f"{', '.join(kinds)} ({why})" for why, kinds in reasons.items()]
         return "; ".join([*left, _NEVER])
-    others = [kind for kind in KINDS if kind not in ("one device", kind_of(plan))]
+    others = [kind for kind in REQUESTS if kind not in (Kind.ONE_DEVICE, kind_of(plan))]
     return f"other methods, such as {DEFAULT}, which has {', '.join(others)} where it can"

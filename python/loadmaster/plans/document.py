@@ -9,7 +9,7 @@ columns, and the recipe if there is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -35,6 +35,7 @@ from loadmaster.plans import older
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Best
+from loadmaster.strategies.kinds import Kind, Request
 
 FORMAT = "loadmaster-plan"
 VERSION = 3
@@ -64,7 +65,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "bound_source": plan.bound_source,
         "space": plan.space,
         "bounds": dict(plan.bounds),
-        "offers": [list(astuple(one)) for one in plan.offers],
+        "offers": [_offer_row(one) for one in plan.offers],
         "left_out": [list(row) for row in plan.left_out],
         "notes": list(plan.notes),
         "planning_seconds": plan.planning_seconds,
@@ -83,6 +84,13 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
         **({} if plan.parallelism is None else {"parallelism": plan.parallelism.to_document()}),
     }
+
+
+def _offer_row(offer: Best) -> dict[str, Any]:
+    """An offer as plain data; its kind is empty where it has none."""
+    request = offer.request
+    asked = request and {"method": request.method, "options": dict(request.options)}
+    return vars(offer) | {"kind": offer.kind or "", "request": asked}
 
 
 def _rows(splits: tuple[Split, ...]) -> list[list[Any]]:
@@ -339,7 +347,7 @@ class _Reader:
     def _spaces(self) -> dict[str, Any]:
         """What is said of spaces of plans."""
         space, bounds = self.document["space"], self.document["bounds"]
-        offers = tuple(Best(*row) for row in self.document["offers"])
+        offers = tuple(self._offer(row) for row in self.document["offers"])
         left_out = tuple((kind, why) for kind, why in self.document["left_out"])
         self.expect(space in SPACES, f"space is {space!r}: wants one of {SPACES}")
         self.expect(
@@ -353,18 +361,29 @@ class _Reader:
                 offer.space in SPACES
                 and isinstance(offer.what, str)
                 and checks.is_number(offer.seconds)
-                and isinstance(offer.kind, str)
-                and isinstance(offer.arguments, str)
                 and all(_is_size(size) for size in (offer.peak, offer.memory))
                 for offer in offers
             ),
-            "offers are no list of space, words, seconds, kind, peak, memory and arguments",
+            "offers are no list of space, words, seconds, kind, peak, memory and request",
         )
         self.expect(
             all(isinstance(text, str) for row in left_out for text in row),
             "left_out is no list of kinds and reasons",
         )
         return {"space": space, "bounds": dict(bounds), "offers": offers, "left_out": left_out}
+
+    def _offer(self, row: Mapping[str, Any]) -> Best:
+        kind, request = row["kind"], row["request"]
+        self.expect(kind in ("", *Kind), f"one of the offers is of an unknown kind, {kind!r}")
+        return Best(
+            row["space"],
+            row["what"],
+            row["seconds"],
+            Kind(kind) if kind else None,
+            row["peak"],
+            row["memory"],
+            request and Request(request["method"], tuple(request["options"].items())),
+        )
 
     def _constraints(self) -> Constraints:
         return Constraints.from_document(self.document.get("constraints", {}), self.source)

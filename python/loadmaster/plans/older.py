@@ -10,7 +10,7 @@ the plan is known to be for that graph; a document of version 2 may have it from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
@@ -18,6 +18,7 @@ from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.module_paths import module_path
 from loadmaster.rules.constraints import REGEX, Constraints, matcher
+from loadmaster.strategies.registry import DEFAULT
 
 #: The versions that are read beside the one that is written.
 VERSIONS = (1, 2)
@@ -29,6 +30,9 @@ _ADDED = ("split", "concat", "sum", "aggregate")
 _USUAL = {
     "objective": "step", "space": WHOLE_OPS, "bounds": {}, "offers": [], "left_out": [],
 }  # fmt: skip
+
+#: The last fields of an offer, where a document ends before them.
+_UNSAID = ("", None, None, "")
 
 #: The digest of the user's graph, in a document that holds the transformed graph alone.
 _ORIGINAL = "original_sha256"
@@ -58,6 +62,7 @@ def upgraded(
         program = document["program"]
         columns = {"rank": [-1] * len(program["columns"]["part"]), **program["columns"]}
         upgraded["program"] = {"batches": 1, **program, "columns": columns}
+    upgraded["offers"] = [_offer(row) for row in upgraded["offers"]]
     if (original := upgraded.pop(_ORIGINAL, None)) is None:
         return upgraded, graph
     if not isinstance(original, str):
@@ -72,6 +77,41 @@ def upgraded(
         f"{source} is a plan for another graph: {own!r}, made from the one with hash {original}, "
         f"not {graph!r}"
     )
+
+
+def _offer(row: Sequence[Any]) -> dict[str, Any]:
+    """An offer of version 3 from its row of version 2, which may end after any of its fields.
+
+    >>> _offer(["whole ops", "on 2 devices", 0.5, "whole ops", 8, 9, "--split none"])["request"]
+    {'method': 'auto', 'options': {'split': 'none'}}
+    """
+    fields: list[Any] = [*row, *_UNSAID[len(row) - 3 :]]
+    space, words, seconds, kind, peak, memory, arguments = fields
+    return {
+        "space": space,
+        "what": words,
+        "seconds": seconds,
+        "kind": kind,
+        "peak": peak,
+        "memory": memory,
+        "request": _request(arguments) if arguments else None,
+    }
+
+
+def _request(arguments: str) -> dict[str, Any]:
+    """A method and options from arguments of ``loadmaster place``, as version 2 has them."""
+    flags = arguments.split()
+    method: str = DEFAULT
+    options: dict[str, int | str] = {}
+    for flag, value in zip(flags[::2], flags[1::2], strict=True):
+        if flag == "--method":
+            method = value
+        elif flag == "--split":
+            options["split"] = value
+        else:
+            name, _, text = value.partition("=")
+            options[name] = int(text) if text.isdecimal() else text
+    return {"method": method, "options": options}
 
 
 def _digests(graph: OpGraph) -> tuple[str, str]:

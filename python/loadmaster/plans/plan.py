@@ -317,7 +317,7 @@ class Plan(Printed):
         None: it was not made for throughput.
         """
         steady = self.verdict.steady
-        return None if steady is None else steady.limit
+        return None if steady is None else str(steady.limit)
 
     @property
     def rate(self) -> float:

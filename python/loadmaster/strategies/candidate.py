@@ -11,12 +11,12 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.parallelism import Parallelism
-from loadmaster.strategies.kinds import KINDS, kind_of
+from loadmaster.strategies.kinds import REQUESTS, Kind, Request, kind_of
 
-#: What a plan says whose search was ended by Ctrl-C.
+#: The note of a plan whose search was ended by Ctrl-C.
 INTERRUPTED = "interrupted: the best so far"
 
-#: What a plan says whose search was ended by its time limit.
+#: The note of a plan whose search was ended by its time limit.
 OUT_OF_TIME = "out of time: the best so far"
 
 
@@ -32,33 +32,31 @@ class Best:
         The plan in a few words.
     seconds : float
         Its step time, or its period where the objective is throughput.
-    kind : str
-        One of :data:`.kinds.KINDS`, or what else it is; empty in plans of older versions.
+    kind : Kind or None
+        None in plans of older versions, which had none.
     peak, memory : int or None
         Bytes at the peak, and the capacity, of the device that is fullest. None: not known.
-    arguments : str
-        Of ``loadmaster place``, behind the graph and the cluster: they make such a plan, if not one
-        that was searched from. Empty: there are none.
+    request : Request or None
+        The arguments of :func:`loadmaster.place` that make such a plan, if not one that was
+        searched from. None: no arguments do.
     """
 
     space: str
     what: str
     seconds: float
-    kind: str = ""
+    kind: Kind | None = None
     peak: int | None = None
     memory: int | None = None
-    arguments: str = ""
+    request: Request | None = None
 
     @classmethod
-    def of(cls, kind: str, what: str, found: Candidate, arguments: str | None = None) -> Best:
-        """A candidate as the best of its kind; with the kind's arguments, if there are no
-        others.
-        """
+    def of(cls, kind: Kind, what: str, found: Candidate, request: Request | None = None) -> Best:
+        """A candidate as the best of its kind; with the kind's request, if there is no other."""
         space = WHOLE_OPS if found.problem.program.is_plain else SPLIT_OPS
         seconds = found.problem.objective.seconds(found.verdict)
         peaks = zip(found.verdict.peak.tolist(), found.problem.cluster.memory, strict=True)
-        words = KINDS.get(kind, "") if arguments is None else arguments
-        return cls(space, what, seconds, kind, *fullest(peaks), words)
+        asked = request or REQUESTS.get(kind)
+        return cls(space, what, seconds, kind, *fullest(peaks), asked)
 
 
 def fullest(peaks: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -89,6 +87,8 @@ class Candidate:
         Kinds of plans of which none is among the offers, each with why.
     parallelism : Parallelism or None
         How many devices share what of a step; None: no degrees say that.
+    is_interrupted : bool
+        True if Ctrl-C ended the search for it.
     """
 
     problem: Problem
@@ -100,6 +100,7 @@ class Candidate:
     offers: tuple[Best, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     parallelism: Parallelism | None = None
+    is_interrupted: bool = False
 
     @property
     def fits(self) -> bool:
@@ -107,7 +108,7 @@ class Candidate:
         return self.verdict.fits
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """The kind of plans that it is of."""
         return kind_of(self.problem.program, len(set(self.assignment.devices.tolist())))
 
@@ -121,6 +122,10 @@ class Candidate:
         """Every detail of the simulation that judged it."""
         assert self.verdict.schedule is not None, "candidates are simulated"
         return self.verdict.schedule
+
+    def interrupted(self, note: str = INTERRUPTED) -> Candidate:
+        """The same as the best that was there when Ctrl-C came."""
+        return replace(self.noted(note), is_interrupted=True)
 
     def noted(self, *notes: str) -> Candidate:
         """The same with more notes."""

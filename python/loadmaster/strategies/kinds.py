@@ -1,4 +1,6 @@
-"""Kinds of plans, and replicas in a few words, read off the program, whatever method made it.
+"""Kinds of plans, the request that makes one of a kind, and replicas in a few words.
+
+A kind is read off the program, whatever method made it.
 
 Devices that share nothing but the batch are replicas, with their optimizer, their gradients and
 their parameters whole or in parts (ZeRO, FSDP). So a plan of replicas has one kind and one name,
@@ -7,6 +9,10 @@ whether labels of ops made it or copies of the graph.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
 import numpy as np
 
 from loadmaster.base.units import counted
@@ -14,40 +20,60 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.model.program import COMPUTE, Program
 from loadmaster.transforms.shares import only_gradients
 
-#: Kinds of plans that are judged beside each other, and the arguments of ``loadmaster place`` that
-#: make one of a kind.
-KINDS = {
-    "one device": "--method single",
-    "whole ops": "--split none",
-    "replicas": "--method data-parallel",
-    "shards": "--method sharded",
-    "pipelines": "--method pipeline",
+
+class Kind(StrEnum):
+    """A kind of plans that are judged beside each other. Its text stands in documents."""
+
+    ONE_DEVICE = "one device"
+    WHOLE_OPS = "whole ops"
+    REPLICAS = "replicas"
+    SHARDS = "shards"
+    PIPELINES = "pipelines"
+    #: Whole models that take batches in turn.
+    IN_TURN = "whole models in turn"
+    SPLIT_OPS = "split ops"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Arguments of :func:`loadmaster.place` that make a plan: a method, and options by name."""
+
+    method: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+#: The kinds that ``auto`` judges beside each other, and what asks for a plan of one alone.
+REQUESTS = {
+    Kind.ONE_DEVICE: Request("single"),
+    Kind.WHOLE_OPS: Request("auto", (("split", "none"),)),
+    Kind.REPLICAS: Request("data-parallel"),
+    Kind.SHARDS: Request("sharded"),
+    Kind.PIPELINES: Request("pipeline"),
 }
 
 
-def kind_of(program: Program, devices: int) -> str:
-    """The kind of plans that a program on so many devices is of: one of :data:`KINDS`, unless it
-    splits single ops, or takes batches in turn. O(V).
+def kind_of(program: Program, devices: int) -> Kind:
+    """The kind of plans that a program on so many devices is of. O(V).
 
     >>> import loadmaster as lm
     >>> graph = lm.read("example:vgg19")
     >>> kind_of(lm.transforms.replicate(graph, 2), 2), kind_of(Program.of(graph), 2)
-    ('replicas', 'whole ops')
+    (<Kind.REPLICAS: 'replicas'>, <Kind.WHOLE_OPS: 'whole ops'>)
     >>> labels = {"x": {"**": "batch"}}
-    >>> kind_of(lm.transforms.shard(graph, lm.Recipe({"x": 2}, labels)), 2)
-    'replicas'
+    >>> print(kind_of(lm.transforms.shard(graph, lm.Recipe({"x": 2}, labels)), 2))
+    replicas
     """
     if program.recipe is not None and program.recipe.micro is not None:
-        return "pipelines"
+        return Kind.PIPELINES
     if program.batches > 1:
-        return "whole models in turn"
+        return Kind.IN_TURN
     if (program.rank >= 0).any():
-        return "replicas" if shares_only_the_batch(program) else "shards"
+        return Kind.REPLICAS if shares_only_the_batch(program) else Kind.SHARDS
     if int(program.replica.max(initial=-1)) > 0:
-        return "replicas"
+        return Kind.REPLICAS
     if not program.is_plain:
-        return "split ops"
-    return "one device" if devices == 1 else "whole ops"
+        return Kind.SPLIT_OPS
+    return Kind.ONE_DEVICE if devices == 1 else Kind.WHOLE_OPS
 
 
 def shares_only_the_batch(program: Program) -> bool:

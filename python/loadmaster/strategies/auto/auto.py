@@ -58,7 +58,7 @@ from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.replicas import can_be_replicated, other_replicas, replicas
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.shards import shards
-from loadmaster.strategies.candidate import INTERRUPTED, Best, Candidate
+from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.space import can_be_sharded
@@ -148,7 +148,8 @@ def place(
     else:
         candidate = _of_whole_ops(run, warm_start)
         candidate = replace(candidate, left_out=where_whole(problem, split))
-    candidate = candidate.noted(run.ended) if run.ended else candidate
+    if run.ended:
+        candidate = candidate.interrupted() if run.is_interrupted else candidate.noted(run.ended)
     return (
         candidate
         if whole_problem.objective == STEP
@@ -197,7 +198,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     except KeyboardInterrupt:
         if best is None:
             raise
-        run.ended = INTERRUPTED
+        run.interrupt()
     assert best is not None
     best = run.writes(best)
     if best.problem.program.recipe is None and can_be_sharded(run.problem):
@@ -264,7 +265,7 @@ def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     for (candidate, offer), part in zip(near, parts, strict=True):
         found_inside = searched_inside(run, candidate, part)
         if found_inside is not candidate:
-            yield found_inside, Best.of(offer.kind, offer.what, found_inside, offer.arguments)
+            yield found_inside, Best.of(found_inside.kind, offer.what, found_inside, offer.request)
             searched = objective.better(searched, found_inside)
     parts.append(run.budget.part(tuning.loose_share))
     if may_replicate and (loose := loose_replicas(run, searched, parts[-1])):
@@ -296,7 +297,7 @@ def _of_whole_ops(run: Run, warm_start: Assignment | None, to_beat: float = math
     except KeyboardInterrupt:
         if run.best is None:
             raise
-        run.ended = INTERRUPTED
+        run.interrupt()
         return run.best
     assert run.best is not None
     if not (is_searchable or run.is_sole or run.is_good):

@@ -9,18 +9,18 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.replicas import can_be_replicated
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.kinds import KINDS
+from loadmaster.strategies.kinds import REQUESTS, Kind
 from loadmaster.strategies.pipelines.space import lacks
 from loadmaster.strategies.sharding.space import can_be_sharded
 
 #: Kinds that share ops out.
-_SPLITTING = ("replicas", "shards", "pipelines")
+_SPLITTING = (Kind.REPLICAS, Kind.SHARDS, Kind.PIPELINES)
 
 
 def left_out(run: Run, offers: Iterable[Best]) -> tuple[tuple[str, str], ...]:
     """Kinds of plans that no offer is of. What one device offers is the plan's own to say."""
     seen = {one.kind for one in offers}
-    rest = [kind for kind in KINDS if kind not in seen and kind != "one device"]
+    rest = [kind for kind in REQUESTS if kind not in seen and kind is not Kind.ONE_DEVICE]
     return tuple((kind, _why(run, kind)) for kind in rest)
 
 
@@ -38,28 +38,27 @@ def where_whole(problem: Problem, split: str) -> tuple[tuple[str, str], ...]:
 def whole_offer(candidate: Candidate) -> Best:
     """The best placement of whole ops, as an offer."""
     used = len(set(candidate.assignment.devices.tolist()))
-    return Best.of(
-        "one device" if used == 1 else "whole ops", f"on {counted(used, 'device')}", candidate
-    )
+    kind = Kind.ONE_DEVICE if used == 1 else Kind.WHOLE_OPS
+    return Best.of(kind, f"on {counted(used, 'device')}", candidate)
 
 
-def _why(run: Run, kind: str) -> str:
+def _why(run: Run, kind: Kind) -> str:
     if cannot := _cannot(run.problem, kind):
         return cannot
     if kind in run.lacking:
         words, lacking = run.lacking[kind]
         return f"do not fit: {words}, by {format_bytes(lacking)}"
-    if kind == "whole ops":
+    if kind is Kind.WHOLE_OPS:
         return "none can be as fast" if run.best is None else "none found that is faster"
     if run.ended:
         return f"none found; {run.ended}"
     return "none found that is faster"
 
 
-def _cannot(problem: Problem, kind: str) -> str:
+def _cannot(problem: Problem, kind: Kind) -> str:
     """Why no plan of a kind can be made; empty: it can."""
-    if kind == "replicas" and not can_be_replicated(problem):
+    if kind is Kind.REPLICAS and not can_be_replicated(problem):
         return "no batch to share out, as far as the graph says"
-    if kind == "shards" and not can_be_sharded(problem):
+    if kind is Kind.SHARDS and not can_be_sharded(problem):
         return "the graph does not say what its ops were called with"
-    return lacks(problem) if kind == "pipelines" else ""
+    return lacks(problem) if kind is Kind.PIPELINES else ""

@@ -21,6 +21,7 @@ from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import LENGTHY, worth_trying
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.simple import single
 from loadmaster.transforms import replicate
 from loadmaster.transforms.shares import batch_size
@@ -64,7 +65,8 @@ def loose_replicas(run: Run, best: Candidate, budget: Budget) -> tuple[Candidate
     found = _found(chosen)
     program = found.problem.program
     words = f"{int(program.replica.max()) + 1} replicas, op by op"
-    return replace(found, notes=program.notes), Best.of("replicas", words, found, "")
+    offer = replace(Best.of(Kind.REPLICAS, words, found), request=None)
+    return replace(found, notes=program.notes), offer
 
 
 def _planted(run: Run, k: int, best: Candidate, budget: Budget) -> list[Planting]:

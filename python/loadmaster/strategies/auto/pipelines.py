@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.pipelines.pipeline import pipelines_below
 from loadmaster.strategies.pipelines.shapes import Shape
 from loadmaster.strategies.pipelines.space import Space, lacks
@@ -31,13 +32,13 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
     best: tuple[Candidate, Shape] | None = None
     for one in pipelines_below(space, least, run.budget):
         if not one[0].fits:
-            run.lack("pipelines", one[1].words, problem.cluster.shortfall(one[0].verdict.peak))
+            run.lack(Kind.PIPELINES, one[1].words, problem.cluster.shortfall(one[0].verdict.peak))
         elif best is None or problem.objective.better(best[0], one[0]) is one[0]:
             best = one
     if best is not None:
         candidate, shape = best
         candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
-        yield candidate, Best.of("pipelines", shape.words, candidate)
+        yield candidate, Best.of(Kind.PIPELINES, shape.words, candidate)
 
 
 def _against(problem: Problem, known: Sequence[Candidate]) -> tuple[str, ...]:

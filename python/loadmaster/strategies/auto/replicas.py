@@ -19,7 +19,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.kinds import KINDS, replicas_in_words
+from loadmaster.strategies.kinds import Kind, Request, replicas_in_words
 from loadmaster.strategies.simple import data_parallel
 from loadmaster.transforms.shares import batch_size
 
@@ -69,7 +69,7 @@ def _judged(
         try:
             found = data_parallel.place(problem, replicas=n, **options)
         except InfeasibleError as error:
-            run.lack("replicas", f"{n} replicas, {words}", error.shortfall)
+            run.lack(Kind.REPLICAS, f"{n} replicas, {words}", error.shortfall)
             continue
         except InputError:
             continue
@@ -78,15 +78,10 @@ def _judged(
         if best is None or not objective.reaches(best.verdict, found.verdict.step_time / near):
             found = in_time_for_collectives(found)
         fewer = {"replicas": n} if n < problem.cluster.n_devices else {}
-        arguments = _arguments({**options, **fewer})
-        yield found, Best.of("replicas", replicas_in_words(found.problem.program), found, arguments)
+        request = Request("data-parallel", tuple({**options, **fewer}.items()))
+        words = replicas_in_words(found.problem.program)
+        yield found, Best.of(Kind.REPLICAS, words, found, request)
         best = found if best is None else objective.better(best, found)
-
-
-def _arguments(options: dict[str, Any]) -> str:
-    """Arguments of the command line that make replicas of such options."""
-    asked = "".join(f" --option {name}={value}" for name, value in options.items())
-    return f"{KINDS['replicas']}{asked}"
 
 
 def _others(run: Run) -> Iterator[tuple[int, Way, float]]:

@@ -12,7 +12,8 @@ from loadmaster.judge.bounds import Bound, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.pace import Pace
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
-from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.candidate import INTERRUPTED, Candidate
+from loadmaster.strategies.kinds import Kind
 
 
 def _silent(stage: str, best: Incumbent | None) -> None:
@@ -52,7 +53,9 @@ class Run:
         What the user should know about how the search ended; empty: nothing.
     replicas : dict of int to float
         Seconds of a step of shards that are whole replicas, by how many, as their mirrors see it.
-    lacking : dict of str to (str, int)
+    is_interrupted : bool
+        True if Ctrl-C ended it.
+    lacking : dict of Kind to (str, int)
         Of the plans of a kind that did not fit, the one that lacks least on any device, in words,
         and the bytes that it lacks there.
     """
@@ -69,14 +72,19 @@ class Run:
     writes: Callable[[Candidate], Candidate] = _as_it_is
     is_sole: bool = False
     ended: str = ""
-    lacking: dict[str, tuple[str, int]] = field(default_factory=dict)
+    is_interrupted: bool = False
+    lacking: dict[Kind, tuple[str, int]] = field(default_factory=dict)
     replicas: dict[int, float] = field(default_factory=dict)
 
     def seen_of_replicas(self, n: int) -> float:
         """Seconds that no step of so many replicas with collectives is taken to be below."""
         return self.replicas.get(n, 0.0) / (1 + self.tuning.replicas_near)
 
-    def lack(self, kind: str, words: str, shortfall: Mapping[str, int]) -> None:
+    def interrupt(self) -> None:
+        """Notes that Ctrl-C ended the search."""
+        self.ended, self.is_interrupted = INTERRUPTED, True
+
+    def lack(self, kind: Kind, words: str, shortfall: Mapping[str, int]) -> None:
         """Notes that a plan of a kind does not fit."""
         most = max(shortfall.values(), default=0)
         if most and (kind not in self.lacking or most < self.lacking[kind][1]):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.kinds import KINDS, replicas_in_words
+from loadmaster.strategies.kinds import REQUESTS, Kind, replicas_in_words
 from loadmaster.strategies.sharding.judging import with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.sharded import in_all_spaces
@@ -42,8 +42,8 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     candidate, labels, space = best
     again = ", layers recomputed" if space.recompute else ""
     program, kind = candidate.problem.program, candidate.kind
-    words = replicas_in_words(program) if kind == "replicas" else f"sharded on {labels.words}"
-    offer = Best.of(kind, f"{words}{again}", candidate, KINDS["shards"])
+    words = replicas_in_words(program) if kind is Kind.REPLICAS else f"sharded on {labels.words}"
+    offer = Best.of(kind, f"{words}{again}", candidate, REQUESTS[Kind.SHARDS])
     run.writes = lambda one: (
         with_recipe(space, labels, one) if one.problem.program is program else one
     )

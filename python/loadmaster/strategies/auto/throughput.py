@@ -24,15 +24,19 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
+from loadmaster.judge.verdict import Resource
 from loadmaster.strategies import least_overflow
 from loadmaster.strategies.attempts import SHARES
+from loadmaster.strategies.auto.left_out import whole_offer
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.pipelines.larger_batches import larger_batch
 from loadmaster.strategies.pipelines.throughput import (
     balanced,
     dealt_out,
     of_downsets,
     staged,
+    turns_in_words,
 )
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
@@ -84,8 +88,9 @@ def of_step(problem: Problem, candidate: Candidate) -> Candidate:
     """
     placed = replace(candidate.problem, objective=problem.objective)
     best = min(candidate.offers, key=lambda one: one.seconds, default=None)
-    others = [one.kind for one in candidate.offers if best is not None and one.kind != best.kind]
-    seen = [(kind, "judged") for kind in dict.fromkeys(others) if kind != "one device"]
+    own = {Kind.ONE_DEVICE, None if best is None else best.kind}
+    others = dict.fromkeys(one.kind for one in candidate.offers if one.kind not in own)
+    seen = [(str(kind), "judged") for kind in others]
     return replace(
         candidate,
         problem=placed,
@@ -120,7 +125,7 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
 def _is_short(one: Candidate) -> bool:
     """True if memory keeps a confirmed candidate's period from being shorter."""
     assert one.verdict.steady is not None, "it is confirmed"
-    return one.verdict.steady.limit.startswith("memory")
+    return one.verdict.steady.limit.resource is Resource.MEMORY
 
 
 def _with_room(problem: Problem) -> list[Candidate]:
@@ -183,15 +188,14 @@ def _latency(one: Candidate) -> float:
 
 def _offer(one: Candidate) -> Best:
     if not one.problem.program.is_plain:
-        return Best.of("whole models in turn", _words(one), one)
-    used = len(set(one.assignment.devices.tolist()))
-    return Best.of("whole ops" if used > 1 else "one device", _words(one), one)
+        return Best.of(Kind.IN_TURN, _words(one), one)
+    return whole_offer(one)
 
 
 def _words(one: Candidate) -> str:
     if one.problem.program.is_plain:
         return f"on {counted(len(set(one.assignment.devices.tolist())), 'device')}"
-    return one.notes[0]
+    return turns_in_words(one)
 
 
 def _beside(stages: Candidate, dealt: list[Candidate]) -> list[str]:

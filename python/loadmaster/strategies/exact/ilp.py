@@ -17,7 +17,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.milp import ilp as program
 from loadmaster.milp.worker import Solver
 from loadmaster.strategies.attempts import MemoryModel
-from loadmaster.strategies.candidate import INTERRUPTED, Candidate
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.exact.programs import by_program
 from loadmaster.strategies.exact.solving import (
     GROUPS,
@@ -110,7 +110,7 @@ def on_groups_if_large(
     if why is None:
         return best_plan(fine, method, limits)
     began = start_of(fine, method, limits).plan
-    if INTERRUPTED in began.notes:
+    if began.is_interrupted:
         return began
     if limits.seconds == 0:
         note = f"{why}, and there is no time for groups: this is where the search starts"

@@ -29,6 +29,7 @@ from loadmaster.strategies.exact.solving import (
     refusal,
     small_enough,
     start_from_list,
+    start_of,
 )
 from loadmaster.strategies.registry import strategy
 
@@ -97,7 +98,7 @@ def on_merged(solvable: Solvable, method: ExactMethod, limits: Limits, groups: i
     smaller = small_enough(solvable, method, "batch", groups)
     if smaller is None:
         note = f"{why}, and so do its coarsest groups: the plan is the method's start"
-        candidate = best_plan(merged, method, replace(limits, seconds=0.0))
-        return replace(candidate, notes=(*candidate.notes[:-1], note))
+        began = start_of(merged, method, replace(limits, seconds=0.0)).plan
+        return began if began.is_interrupted else began.noted(note)
     note = f"{why}: solved on {counted(smaller.problem.graph.n_ops, 'group')}"
     return best_plan(smaller, method, limits, (note,))

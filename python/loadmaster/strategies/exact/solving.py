@@ -35,7 +35,7 @@ from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Watch
 from loadmaster.model.graph import OpGraph
 from loadmaster.strategies.attempts import MemoryModel, Outcome, accepted, within_memory
-from loadmaster.strategies.candidate import INTERRUPTED, Candidate, judged
+from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.lists import heft
 from loadmaster.strategies.lists.listing import check_memory, ordered
@@ -246,7 +246,7 @@ def best_plan(
     start = start_of(solvable, method, limits)
     best = start.plan.noted(*notes)
     tell(method.name, Incumbent(best.verdict.step_time))
-    if INTERRUPTED in best.notes:
+    if best.is_interrupted:
         return best
     if limits.seconds == 0 or (solvable.finest.best_effort and not best.fits):
         reason = "no time for the solver" if limits.seconds == 0 else "the start does not fit"
@@ -261,7 +261,7 @@ def interrupted(candidate: Candidate, method: ExactMethod) -> Candidate:
     """The best that is known when Ctrl-C comes, with a warning."""
     note = f"{method.name} was interrupted: the best so far"
     warnings.warn(note, stacklevel=2)
-    return candidate.noted(note)
+    return candidate.interrupted(note)
 
 
 def or_heft(

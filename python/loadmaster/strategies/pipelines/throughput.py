@@ -7,6 +7,7 @@ or on several (:func:`dealt_out`): their latency is one device's, and each holds
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -165,10 +166,23 @@ def dealt(problem: Problem, lanes: list[Candidate]) -> Candidate:
     at = np.stack([lane.assignment.devices for lane in lanes])[lane_of, source]
     order = np.stack([lane.assignment.priority for lane in lanes])[lane_of, source]
     priority = batch * problem.graph.n_ops + order
-    words = f"{len(lanes)} whole models take batches in turn"
+    candidate = judged(placed, Assignment(at.astype(np.int32), priority.astype(np.int32)))
+    return candidate.noted(turns_in_words(candidate))
+
+
+def turns_in_words(candidate: Candidate) -> str:
+    """Whole models that take batches in turn, in a few words: how many, and how many batches of a
+    round each takes where these numbers differ.
+
+    Models are told apart by their devices.
+    """
+    program = candidate.problem.program
+    batch = program.replica[candidate.problem.reduced.op_of]
+    devices = (candidate.assignment.devices[batch == i] for i in range(program.batches))
+    turns = Counter(frozenset(some.tolist()) for some in devices)
+    counts = list(turns.values())
     unequal = "" if len(set(counts)) == 1 else f", {', '.join(map(str, counts))} of each round"
-    assignment = Assignment(at.astype(np.int32), priority.astype(np.int32))
-    return judged(placed, assignment, (words + unequal,))
+    return f"{len(counts)} whole models take batches in turn{unequal}"
 
 
 def counts_by_speed(periods: NDArray[np.float64]) -> list[int]:

@@ -18,7 +18,7 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
-from loadmaster.strategies.candidate import INTERRUPTED, Candidate
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
@@ -107,7 +107,7 @@ def place(
     if labels is not None:
         best = with_recipe(space, labels, best)
     if is_cut:
-        best = best.noted(INTERRUPTED)
+        best = best.interrupted()
     if budget.is_cut or (time_limit is not None and budget.lacks(0.0)):
         best = best.noted(f"the time limit of {time_limit:g} s cut the search: more may be found")
     return accepted(best.problem, Outcome(best, 1.0))

@@ -9,6 +9,7 @@ from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
 from loadmaster.plans.summary import is_estimated, moved, shares_of_time, shortage, verdict
 from loadmaster.plans.words import no_placement
+from loadmaster.strategies.kinds import Kind
 from loadmaster.writers.report.markup import definitions, text
 
 #: The commands that take measured times in place of estimates.
@@ -76,7 +77,7 @@ def _others(plan: Plan) -> list[tuple[str, str]]:
     """The best of each other kind of plans that was judged; one device has a row of its own."""
     rows = []
     for row in considered(plan):
-        if row.seconds is not None and not row.is_plan and row.kind != "one device":
+        if row.seconds is not None and not row.is_plan and row.kind is not Kind.ONE_DEVICE:
             left = "" if row.left is None else f", at most {row.left:.1%} better is possible"
             rows.append((f"best {row.kind}", f"{format_seconds(row.seconds)}: {row.what}{left}"))
     return rows
