@@ -39,7 +39,7 @@ from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, by_start
 from loadmaster.milp import cpsat, ilp, moirai, pesto, solve
 from loadmaster.milp.formulation import Formulation
-from loadmaster.milp.instance import Instance, instance_of
+from loadmaster.milp.instance import MilpInstance, instance_of
 from loadmaster.milp.timing import Timed, settled, timed
 from loadmaster.strategies.auto import auto
 from loadmaster.strategies.exact.solving import Solvable, start_from_search
@@ -64,9 +64,9 @@ STOPPED = "time"
 #: Seconds of the clock that a run may take for them.
 CLOCK = 900.0
 
-Formulate = Callable[[Instance, Timed], Formulation]
+Formulate = Callable[[MilpInstance, Timed], Formulation]
 
-PROGRAMS: dict[str, tuple[Callable[[Instance], Instance], Formulate]] = {
+PROGRAMS: dict[str, tuple[Callable[[MilpInstance], MilpInstance], Formulate]] = {
     "ilp": (lambda instance: instance, ilp.formulate),
     "pesto": (pesto.with_links, pesto.formulate),
     "moirai": (lambda i: moirai.with_links(i, "per-link"), moirai.formulate),
@@ -129,7 +129,7 @@ def problem_of(name: str) -> Problem:
     return scheduling_problem(name)
 
 
-def start_of(name: str, problem: Problem) -> tuple[Instance, Timed]:
+def start_of(name: str, problem: Problem) -> tuple[MilpInstance, Timed]:
     """Where all formulations start."""
     if name in MEASURED:
         start = start_from_search(Solvable(problem), "static", 0.0)
@@ -408,7 +408,7 @@ def agree(count: int) -> None:
             ticks = best / i.tick if name == "ilp" else free_optimum(i)
             wrong += abs(answer["objective"] / program.scale - ticks) > 1e-5 * ticks
         print(f"{name}: {wrong} of {len(cases)} differ", flush=True)
-    answers = solve_all([cpsat.Task(i, s, 60.0, 1, 0, False, True) for _, i, s in cases])
+    answers = solve_all([cpsat.CpsatTask(i, s, 60.0, 1, 0, False, True) for _, i, s in cases])
     pairs = zip(cases, answers, optima, strict=True)
     wrong = sum(abs(a["bound"] * i.tick - b) > 1e-9 * b for (_, i, _), a, b in pairs)
     print(f"cpsat: {wrong} of {len(cases)} differ")

@@ -47,7 +47,7 @@ from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.groups.celeritas import adjusting_placement
-from loadmaster.strategies.groups.segments import Segments
+from loadmaster.strategies.groups.segments import OrderSegments
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -322,7 +322,7 @@ def coarsening_rows() -> list[list[str]]:
 
 def adjusting_groups(problem: Problem, coarse: Coarse) -> Candidate:
     """Celeritas' Adjusting Placement on groups: the same placer, whoever made them."""
-    segments = Segments(problem, coarse.group, fast.cpd_topo(problem.weights))
+    segments = OrderSegments(problem, coarse.group, fast.cpd_topo(problem.weights))
     best: Candidate | None = None
     for lead in deciders(problem.graph):
         placed = adjusting_placement(segments, lead, problem.reduced.held_at_peak, problem.capacity)

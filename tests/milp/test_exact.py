@@ -84,7 +84,7 @@ def test_a_schedule_from_any_order_is_where_ilp_may_start(instances):
 
 @needs_cpsat
 def test_cpsat_agrees_with_brute_force(instances):
-    tasks = [cpsat.Task(i, s, 30.0, 1, 0, False, True) for _, i, s, _ in instances]
+    tasks = [cpsat.CpsatTask(i, s, 30.0, 1, 0, False, True) for _, i, s, _ in instances]
     for (_, instance, _, best), answer in zip(instances, solve_all(tasks), strict=True):
         assert answer["status"] == "optimal"
         assert answer["bound"] * instance.tick == pytest.approx(best, rel=1e-9)
@@ -96,7 +96,7 @@ def test_cpsat_agrees_with_brute_force(instances):
 
 @needs_cpsat
 def test_without_fcfs_cpsat_bounds(instances):
-    tasks = [cpsat.Task(i, s, 30.0, 1, 0, False, False) for _, i, s, _ in instances]
+    tasks = [cpsat.CpsatTask(i, s, 30.0, 1, 0, False, False) for _, i, s, _ in instances]
     for (_, instance, _, best), answer in zip(instances, solve_all(tasks), strict=True):
         assert answer["bound"] * instance.tick <= best * (1 + 1e-9)
 

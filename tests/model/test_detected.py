@@ -16,7 +16,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.costs.transfers import TransferTimes
 from loadmaster.model.machine import amd, host, nvidia
 from loadmaster.model.machine.detected import Detected, detected
-from loadmaster.model.machine.tools import Answer, answer
+from loadmaster.model.machine.tools import ToolOutput, answer
 from loadmaster.tasks.detect import alike, timed
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -36,7 +36,7 @@ def machine(answers: dict[tuple[str, ...], str], root: Path = NOTHING, **given) 
 
     def tool(words):
         text = answers.get(tuple(words))
-        return Answer(why=f"{words[0]} is not installed") if text is None else Answer(text)
+        return ToolOutput(why=f"{words[0]} is not installed") if text is None else ToolOutput(text)
 
     return detected(tool, root, **given)
 

@@ -30,7 +30,7 @@ from loadmaster.readers.tensorflow import protos
 from loadmaster.readers.tensorflow.costs import FLOPS, cost, is_update
 from loadmaster.readers.tensorflow.graph_def import profile, read
 from loadmaster.readers.tensorflow.nodes import MOST_BRIDGED
-from loadmaster.readers.tensorflow.run import Run, device_kind
+from loadmaster.readers.tensorflow.run import SessionRun, device_kind
 
 ARTIFACTS = folders.ARTIFACTS / "tf"
 needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="needs the shared artifacts")
@@ -914,4 +914,4 @@ def test_any_bytes(data):
     run = protos._parsed(data, "RunMetadata")
     if run is not None:
         with contextlib.suppress(LoadmasterError):
-            Run.of(run)
+            SessionRun.of(run)

@@ -16,7 +16,11 @@ from loadmaster.base.effort import Budget
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.strategies.auto.inside import Mirror, in_time_for_collectives, searched_inside
+from loadmaster.strategies.auto.inside import (
+    Representative,
+    in_time_for_collectives,
+    searched_inside,
+)
 from loadmaster.strategies.auto.loose import loose_replicas
 from loadmaster.strategies.auto.replicas import seconds_of_servers
 from loadmaster.strategies.auto.run import Run
@@ -57,7 +61,7 @@ def test_what_is_done_again_is_in_the_mirror_twice():
     graph = example("gpt3-330m")
     recipe = lm.Recipe({"dp": 2}, {"dp": {"**": "batch"}}, recompute=["h.*"])
     plan = lm.place(graph, TWO, recipe=recipe)
-    mirror = Mirror.of(judged(plan.problem, plan.assignment))
+    mirror = Representative.of(judged(plan.problem, plan.assignment))
     assert mirror.problem().graph.n_ops == mirror.coarse.n_groups
     assert mirror.coarse.n_groups > graph.reduced.graph.n_ops
 
@@ -87,7 +91,7 @@ def test_what_is_found_inside_is_never_worse_on_any_number_of_threads(net, seed)
 def test_one_of_equal_replicas_stands_for_all(net):
     widths, batch, _, _ = net
     first = replicas(linears(widths, 4 * batch), PCIE, "all-reduce", "flat")
-    mirror = Mirror.of(first)
+    mirror = Representative.of(first)
     devices = mirror.is_network.astype("int32")
     one = judged(mirror.problem(), Assignment(devices, ranks(mirror.order)))
     assert one.verdict.step_time == pytest.approx(first.verdict.step_time, rel=1e-9)

@@ -13,7 +13,7 @@ import pytest
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.readers.planners.max_load import MaxLoad
-from loadmaster.strategies.pipelines.max_load import Split, loads, split
+from loadmaster.strategies.pipelines.max_load import MaxLoadSplit, loads, split
 
 INF = float("inf")
 
@@ -114,7 +114,7 @@ def load(doc: dict[str, Any], place: dict[int, int], at: Any, stage: int, on_cpu
     return sum(one["fpgaLatency"] for one in mine) + sum(cost for _, cost in moved)
 
 
-def check(problem: MaxLoad, found: Split) -> None:
+def check(problem: MaxLoad, found: MaxLoadSplit) -> None:
     """The stages fit the devices."""
     assert found.on_cpu.sum() <= problem.cpus
     assert (~found.on_cpu).sum() <= problem.accelerators

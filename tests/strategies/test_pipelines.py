@@ -13,12 +13,12 @@ import loadmaster as lm
 import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.model.micro import Micro
-from loadmaster.strategies.pipelines.chains import Way, best_chain, times
+from loadmaster.strategies.pipelines.chains import StageWay, best_chain, times
 from loadmaster.strategies.pipelines.cuts import crossing_bytes, cuts
 from loadmaster.strategies.pipelines.floors import floors
 from loadmaster.strategies.pipelines.lines import lines
 from loadmaster.strategies.pipelines.phases import FORWARD, ONCE, passes
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.writers.pictures.blocks import Blocks
 
 METHODS = ("gpipe", "pipedream", "max-load", "piper", "pipeline")
@@ -36,8 +36,8 @@ def bert() -> Problem:
 
 
 @pytest.fixture(scope="module")
-def space(bert: Problem) -> Space:
-    return Space.of(bert)
+def space(bert: Problem) -> PipelineSpace:
+    return PipelineSpace.of(bert)
 
 
 @pytest.mark.parametrize("name", ["example:bert-large", "example:inception-v3", "example:rnnlm"])
@@ -172,7 +172,7 @@ def test_of_many_cuts_those_are_candidates_that_little_crosses(bert: Problem) ->
     assert width[chosen[1:-1]].max() <= np.quantile(width[1:n], 0.25)
 
 
-def _stage_of_ops(costs_of: Problem, space: Space, i: int, j: int) -> np.ndarray:
+def _stage_of_ops(costs_of: Problem, space: PipelineSpace, i: int, j: int) -> np.ndarray:
     """Whether each reduced op of a program stands between two cuts."""
     line, at = space.lines[0]
     place = line.place[costs_of.program.serves[costs_of.reduced.op_of]]
@@ -180,7 +180,7 @@ def _stage_of_ops(costs_of: Problem, space: Space, i: int, j: int) -> np.ndarray
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_a_stage_costs_is_what_its_ops_cost(space: Space, *, again: bool) -> None:
+def test_what_a_stage_costs_is_what_its_ops_cost(space: PipelineSpace, *, again: bool) -> None:
     probe, costs = space.probe(4, again=again), space.costs(4, again=again)[0]
     micro = probe.program.micro[probe.reduced.op_of]
     kind = passes(probe.program)[probe.reduced.op_of]
@@ -210,7 +210,7 @@ def test_what_a_stage_costs_is_what_its_ops_cost(space: Space, *, again: bool) -
         assert int(costs.held[i, j]) == int(size[kept][first].sum())
 
 
-def test_stages_of_unequal_devices_come_in_the_best_order(space: Space) -> None:
+def test_stages_of_unequal_devices_come_in_the_best_order(space: PipelineSpace) -> None:
     """One fast device and three slow ones: the fast one may have any stage."""
     cluster = lm.Cluster(
         [lm.Device("fast", "a", "32GiB"), *(lm.Device(f"slow{i}", "b", "32GiB") for i in range(3))],
@@ -225,9 +225,9 @@ def test_stages_of_unequal_devices_come_in_the_best_order(space: Space) -> None:
     seconds = np.where(graph.reduced.runs, 1e-3 + graph.flops / 1e9, 0.0)
     time = {"a": seconds / 4, "b": seconds}
     problem = problem_of(graph.with_columns({"time": time}), cluster)
-    found = Space.of(problem)
+    found = PipelineSpace.of(problem)
     costs = found.costs(4)[0]
-    ways = [Way(costs, pool, (4, 3, 2, 1)) for pool in range(len(found.pools))]
+    ways = [StageWay(costs, pool, (4, 3, 2, 1)) for pool in range(len(found.pools))]
     chain = best_chain(found.pools, ways, 4, 3.0)
     assert chain is not None
     devices = [d for (d,) in chain.devices]

@@ -21,7 +21,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.readers.planners.piper import Piper
 from loadmaster.strategies.pipelines.piper import PiperStages, costs, stages
 from loadmaster.strategies.pipelines.piper_inputs import widths
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "pipelines"
 GIB = 2.0**30
@@ -201,11 +201,11 @@ def test_a_layer_without_a_choice_cannot_be_run() -> None:
 # -- a model's own costs ---------------------------------------------------------------------------
 
 
-def space_of(graph: lm.OpGraph, cluster: lm.Cluster) -> Space:
-    return Space.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
+def space_of(graph: lm.OpGraph, cluster: lm.Cluster) -> PipelineSpace:
+    return PipelineSpace.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
 
 
-def of_products(memory: str = "32GiB") -> Space:
+def of_products(memory: str = "32GiB") -> PipelineSpace:
     """Eight products of 512 samples on four devices; sends are quick, and launches are free."""
     graph = linears([256] * 9, 512)
     seconds = np.where(graph.reduced.runs, graph.flops / 1e12, 0.0)

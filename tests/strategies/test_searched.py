@@ -199,7 +199,7 @@ def test_draws_follow_their_chances():
 
 def test_the_gradient_is_that_of_the_log_likelihood():
     problem = problem_of(lm.read("example:lenet"), v100_mesh(3))
-    seen = policy_gradient.Seen.of(Choices.make(problem, 12, "parallel"))
+    seen = policy_gradient.Observation.of(Choices.make(problem, 12, "parallel"))
     rng = np.random.default_rng(1)
     policy = policy_gradient.Policy.make(rng)
     policy.weights[2][:] = rng.standard_normal(policy_gradient.HIDDEN)
@@ -225,7 +225,7 @@ def test_the_policy_sees_where_the_inputs_are():
     graph = graph_of({"a": 1, "b": 1}, [("a", "b", 3)], output_bytes=[3, 0])
     problem = problem_of(graph, ms_mesh(2, latency=1))
     groups = Choices.make(problem, 2, "parallel")
-    seen = policy_gradient.Seen.of(groups)
+    seen = policy_gradient.Observation.of(groups)
     [(sources, tensors, bytes_)] = [i for i in seen.inputs if len(i[0])]
     assert (sources.tolist(), tensors.tolist(), bytes_.tolist()) == ([0], [1.0], [3.0])
     nothing = np.zeros((1, 2))

@@ -12,7 +12,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.micro import Micro
 from loadmaster.strategies.pipelines.schedules import NAMED
 from loadmaster.strategies.pipelines.shapes import ranked
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, link
 
 #: Links between hosts of 25 Gb/s.
@@ -30,8 +30,8 @@ def cluster() -> lm.Cluster:
 
 
 @pytest.fixture(scope="module")
-def space(graph: lm.OpGraph, cluster: lm.Cluster) -> Space:
-    return Space.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
+def space(graph: lm.OpGraph, cluster: lm.Cluster) -> PipelineSpace:
+    return PipelineSpace.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_user_says_how_many_devices_share_a_stage(graph: lm.OpGraph, cluster: 
 def test_collectives_inside_take_what_the_judge_has_them_take(what: int) -> None:
     """Sharded optimizers, and parameters that are gathered for every micro-batch."""
     graph, cluster = linears([2048] * 13, 256), hosts(2, 2)
-    space = Space.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
+    space = PipelineSpace.of(Problem.make(graph, cluster, lm.costs.estimate(graph, cluster)))
     inside = space.insides(2)[what]
     probe = space.probe(4, inside=inside)
     seconds = collective_seconds(probe, inside.sets)
@@ -122,7 +122,7 @@ def test_collectives_inside_take_what_the_judge_has_them_take(what: int) -> None
     assert (each * seconds)[first].sum() == pytest.approx(taken, rel=0.1)
 
 
-def test_what_stages_tell_of_a_step_is_near_what_the_judge_sees(space: Space) -> None:
+def test_what_stages_tell_of_a_step_is_near_what_the_judge_sees(space: PipelineSpace) -> None:
     shards = space.insides(4)[-1]
     shape = ranked(space, [2], [2], NAMED[1:2], inside=shards)[0]
     assert shape.judged().verdict.step_time == pytest.approx(shape.seconds, rel=0.05)

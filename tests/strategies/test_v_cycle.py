@@ -19,11 +19,18 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import as_costs
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.auto import v_cycle as module
-from loadmaster.strategies.auto.tuning import TUNING, Way
+from loadmaster.strategies.auto.tuning import TUNING, RefinementWay
 from loadmaster.strategies.auto.v_cycle import Hierarchy, Level, polished, v_cycle
 from loadmaster.strategies.candidate import Candidate, judged
 
-WAYS = st.sampled_from([Way(0, 0.0), Way(0, 2.0), Way(2, 8.0), Way(2, 8.0, is_given=True)])
+WAYS = st.sampled_from(
+    [
+        RefinementWay(0, 0.0),
+        RefinementWay(0, 2.0),
+        RefinementWay(2, 8.0),
+        RefinementWay(2, 8.0, is_given=True),
+    ]
+)
 
 
 def placed(graph: lm.OpGraph, cluster: lm.Cluster, seed: int) -> tuple[Problem, Candidate] | None:
@@ -127,7 +134,7 @@ def test_it_gets_further_than_without_coarse_graphs(name):
     before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     without, coarse = (
         v_cycle(problem, before, Hierarchy.of(problem, way), way, 20_000_000)[0].schedule.makespan
-        for way in (Way(6, 0.0), Way(6, 30.0))
+        for way in (RefinementWay(6, 0.0), RefinementWay(6, 30.0))
     )
     assert coarse < without < before.schedule.makespan
 
@@ -137,7 +144,7 @@ def test_few_visits_build_no_coarse_graphs(monkeypatch):
     problem = plan.problem
     before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     monkeypatch.setattr(Level, "of", None)
-    way = Way(0, 8.0)
+    way = RefinementWay(0, 8.0)
     few = TUNING.least_coarse * problem.graph.n_ops - 1
     after, visits = v_cycle(problem, before, Hierarchy.of(problem, way), way, few)
     assert after.schedule.makespan < before.schedule.makespan

@@ -11,7 +11,7 @@ from strategies import MS
 import loadmaster as lm
 from loadmaster.judge.bounds import bound
 from loadmaster.judge.problem import Problem, ranks
-from loadmaster.milp.instance import Instance, Message, instance_of
+from loadmaster.milp.instance import Message, MilpInstance, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, timed
 
@@ -73,12 +73,12 @@ def drawn(seed: int, max_ops: int = 6, max_devices: int = 3, shared: bool = Fals
     return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
 
 
-def static_instance(problem: Problem) -> Instance:
+def static_instance(problem: Problem) -> MilpInstance:
     """Resident bytes and outputs charged for the whole step."""
     return instance_of(problem, problem.graph.static_bytes, bound(problem).seconds)
 
 
-def some_start(instance: Instance) -> Timed | None:
+def some_start(instance: MilpInstance) -> Timed | None:
     """Any schedule; None: no placement fits."""
     found = least_relaxation(instance.unit_allowed, instance.unit_charge, instance.capacity)
     if found.total:
@@ -87,7 +87,7 @@ def some_start(instance: Instance) -> Timed | None:
     return timed(instance, devices, np.array(instance.topological, dtype=np.int32))
 
 
-def placements(instance: Instance) -> Iterator[np.ndarray]:
+def placements(instance: MilpInstance) -> Iterator[np.ndarray]:
     """All that fit."""
     choices = [np.flatnonzero(row).tolist() for row in instance.unit_allowed]
     for chosen in itertools.product(*choices):
@@ -96,7 +96,7 @@ def placements(instance: Instance) -> Iterator[np.ndarray]:
             yield np.array(chosen, dtype=np.int32)[instance.unit]
 
 
-def orders(instance: Instance, devices: np.ndarray) -> Iterator[np.ndarray]:
+def orders(instance: MilpInstance, devices: np.ndarray) -> Iterator[np.ndarray]:
     """Topological orders, one for each set of sequences of the devices."""
     seen = set()
     for order in _topological(instance, []):
@@ -106,7 +106,7 @@ def orders(instance: Instance, devices: np.ndarray) -> Iterator[np.ndarray]:
             yield np.array(order, dtype=np.int32)
 
 
-def _topological(instance: Instance, done: list[int]) -> Iterator[list[int]]:
+def _topological(instance: MilpInstance, done: list[int]) -> Iterator[list[int]]:
     if len(done) == instance.n_ops:
         yield list(done)
     for op in range(instance.n_ops):
@@ -116,7 +116,7 @@ def _topological(instance: Instance, done: list[int]) -> Iterator[list[int]]:
             done.pop()
 
 
-def simulated_optimum(problem: Problem, instance: Instance) -> float | None:
+def simulated_optimum(problem: Problem, instance: MilpInstance) -> float | None:
     """The least that the judge sees, channels first come, first served; None: nothing fits."""
     return min(
         (
@@ -128,7 +128,7 @@ def simulated_optimum(problem: Problem, instance: Instance) -> float | None:
     )
 
 
-def free_optimum(instance: Instance) -> int | None:
+def free_optimum(instance: MilpInstance) -> int | None:
     """Ticks of the best schedule where transfers that share no channel overlap, in any order."""
     best = None
     for devices in placements(instance):
@@ -141,7 +141,7 @@ def free_optimum(instance: Instance) -> int | None:
 class _Search:
     """Branch and bound over ops and transfers in order of their starts."""
 
-    def __init__(self, instance: Instance, devices: np.ndarray, best: int) -> None:
+    def __init__(self, instance: MilpInstance, devices: np.ndarray, best: int) -> None:
         self.instance, self.best = instance, best
         on = devices.tolist()
         self.length = {u: int(instance.time[u, on[u]]) for u in range(instance.n_ops)}

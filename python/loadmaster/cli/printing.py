@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.plans.plan import Plan
 
 
-class Result(Protocol):
+class Printable(Protocol):
     """What prints itself, and has a document for machines."""
 
     def to_document(self) -> Any:
@@ -89,7 +89,7 @@ def open_streams() -> None:
         raise InputError("standard output is closed: send it to a file, or to /dev/null")
 
 
-def show(arguments: argparse.Namespace, result: Result) -> None:
+def show(arguments: argparse.Namespace, result: Printable) -> None:
     """A result for a reader, or for machines if they asked."""
     if arguments.json:
         show_json(result.to_document())

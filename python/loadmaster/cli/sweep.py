@@ -14,7 +14,7 @@ from loadmaster.cli.printing import check_targets, put, say_where, show_json
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from loadmaster.tasks.sweep_table import Row
+    from loadmaster.tasks.sweep_table import SweepRow
 
 
 def add(commands: Any) -> None:
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     warm_start = [inputs.plan(path) for path in arguments.warm_start]
     with _executor(arguments.dask) as executor, ProgressLine() as progress:
 
-        def tell(done: int, total: int, row: Row) -> None:
+        def tell(done: int, total: int, row: SweepRow) -> None:
             case = f"{row.graph} on {row.cluster} by {row.method}"
             came = row.outcome if row.makespan is None else format_seconds(row.makespan)
             progress(f"{done}/{total} {case}: {came}")

@@ -16,7 +16,7 @@ from loadmaster.model.program import JOIN, Program, is_added
 
 
 @dataclass(frozen=True)
-class Work:
+class ProgramWork:
     """Ops of a program, as far as their times depend on them.
 
     Attributes
@@ -42,7 +42,7 @@ class Work:
     output: Texts | Sequence[str]
 
     @classmethod
-    def of(cls, program: Program) -> Work:
+    def of(cls, program: Program) -> ProgramWork:
         """All ops of the graph that runs."""
         graph = program.graph
         return cls(
@@ -65,10 +65,10 @@ def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
     InputError
         A part whose origin has a roofline, on a device type without one.
     """
-    return costs_of(Work.of(program), before, cluster)
+    return costs_of(ProgramWork.of(program), before, cluster)
 
 
-def costs_of(work: Work, before: Costs, cluster: Cluster) -> Costs:
+def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
     """Times of ops of a program from those of its source.
 
     An op that is whole keeps its time. A part's roofline is computed anew. A part's measured or
@@ -115,7 +115,9 @@ def least_positive(seconds: NDArray[np.float64]) -> float:
     return float(np.min(seconds, where=seconds > 0, initial=np.inf)) if seconds.any() else 0.0
 
 
-def _roofline(work: Work, ops: NDArray[np.intp], device_type: DeviceType) -> NDArray[np.float64]:
+def _roofline(
+    work: ProgramWork, ops: NDArray[np.intp], device_type: DeviceType
+) -> NDArray[np.float64]:
     """Seconds of some of the ops, from their own FLOPs and bytes.
 
     An op computes in the dtype of the op that it serves; one that joins parts, in its own.

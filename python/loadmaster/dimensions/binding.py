@@ -17,16 +17,16 @@ from loadmaster.dimensions import (
     views,
     windows,
 )
-from loadmaster.dimensions.call import Argument, Call, skeleton
+from loadmaster.dimensions.call import Argument, NamedCall, skeleton
 from loadmaster.dimensions.form import Pattern
-from loadmaster.dimensions.rules import TENSORFLOW, Rule, rule_of
+from loadmaster.dimensions.rules import TENSORFLOW, CallRule, rule_of
 from loadmaster.model.shapes import Shape
 
 #: How the dtypes begin that every call of TensorFlow has among its keywords.
 _DTYPE = "DT_"
 
 #: How the calls of a family are read.
-FAMILIES: Mapping[str, Callable[[Call, Rule], Pattern | None]] = {
+FAMILIES: Mapping[str, Callable[[NamedCall, CallRule], Pattern | None]] = {
     "along": reductions.along,
     "batch-norm": normalisation.batch_norm,
     "contraction": products.contraction,
@@ -109,7 +109,7 @@ def _pattern(
     if rule is None or any(sizes is None and dtype != "none" for dtype, sizes in shapes):
         return None
     given = {rule.names.get(name, name): value for name, value in keywords}
-    call = Call(kind, positional, given, inputs, outputs, rule.arguments)
+    call = NamedCall(kind, positional, given, inputs, outputs, rule.arguments)
     if any(call.value(name, value) != value for name, value in rule.only.items()):
         return None
     if any(call.value(name) is None for name in rule.needs):

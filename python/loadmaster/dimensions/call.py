@@ -34,7 +34,7 @@ def _hashed(value: Any) -> Argument:
     return value
 
 
-class Call:
+class NamedCall:
     """A call whose arguments have names.
 
     Parameters

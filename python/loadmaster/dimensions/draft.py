@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.form import Meaning, Pattern
 
 #: The word of an axis that is never cut.
@@ -15,7 +15,7 @@ NONE = ""
 class Draft:
     """Words for the axes of a call's tensors; what has none is never cut."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: NamedCall) -> None:
         self.call = call
         self.inputs: list[list[str] | None] = [[NONE] * len(sizes) for sizes in call.inputs]
         self.outputs: list[list[str]] = [[NONE] * len(sizes) for sizes in call.outputs]

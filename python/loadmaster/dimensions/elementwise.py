@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import Draft
 from loadmaster.dimensions.form import Pattern
 from loadmaster.dimensions.products import linear_sets
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 
-def elementwise(call: Call, rule: Rule) -> Pattern | None:
+def elementwise(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The pattern of an op on elements; all of its tensors are aligned.
 
     ``linear``: see :func:`~loadmaster.dimensions.products.linear_sets`; ``zero``: only where the
@@ -27,7 +27,7 @@ def elementwise(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def made(call: Call, rule: Rule) -> Pattern | None:
+def made(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The pattern of a new tensor: the values of the arguments do not matter, if there are any."""
     draft = Draft(call)
     for j, sizes in enumerate(call.outputs):

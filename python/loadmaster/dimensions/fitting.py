@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 from loadmaster.model.arguments import Call
 from loadmaster.model.shapes import Shape
 
@@ -28,7 +28,7 @@ _OPTIONAL = frozenset(("attn_bias", "attn_mask"))
 
 
 def fitting(
-    kind: str, rule: Rule, inputs: Sequence[Shape], outputs: Sequence[Shape]
+    kind: str, rule: CallRule, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> Iterator[Call]:
     """The calls, the likelier ones first. Some may be ones that the kind's rule refuses.
 
@@ -52,7 +52,7 @@ def _all(n: int) -> Call:
     return [[_tensor(i) for i in range(n)]]
 
 
-def _named(rule: Rule, given: Mapping[str, Any]) -> Call:
+def _named(rule: CallRule, given: Mapping[str, Any]) -> Call:
     """A call of named arguments: the first ones by position."""
     n = next((i for i, a in enumerate(rule.arguments) if a not in given), len(rule.arguments))
     positional = [given[name] for name in rule.arguments[:n]]
@@ -68,14 +68,14 @@ def _tensors(names: Sequence[str], n: int) -> dict[str, Any]:
 
 
 def _as_read(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     """Ops of which only the shapes matter."""
     yield _all(len(inputs))
 
 
 def _elementwise(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     if "linear" not in rule.options:
         yield _all(len(inputs))
@@ -109,7 +109,7 @@ def _filled(slots: int, n: int, with_numbers: bool = False) -> Iterator[list[Any
 
 
 def _product(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     n_terms = rule.options["axes"].partition("->")[0].count(",") + 1
     names = rule.options.get("tensors", "").split() or list(rule.arguments)[:n_terms]
@@ -123,7 +123,7 @@ def _product(
 
 
 def _permute(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [given], [made] = inputs, outputs
     axes = range(len(given))
@@ -142,7 +142,7 @@ def _permute(
 
 
 def _along(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     if "dim" not in rule.arguments:
         yield _all(len(inputs))
@@ -157,7 +157,7 @@ def _along(
 
 
 def _reduction(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [given], made = inputs, outputs[0]
     if not made and given:
@@ -173,7 +173,7 @@ def _reduction(
 
 
 def _element(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [given] = inputs
     for axis, size in enumerate(given):
@@ -184,7 +184,7 @@ def _element(
 
 
 def _piece(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [given] = inputs
     is_one = "start" in rule.arguments
@@ -213,7 +213,7 @@ def _starts(length: int, size: int) -> Sequence[int]:
 
 
 def _joined(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [made] = outputs
     for axis in _axes_of_pieces(made, inputs):
@@ -222,7 +222,7 @@ def _joined(
 
 
 def _stacked(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [made] = outputs
     for axis, size in enumerate(made):
@@ -231,7 +231,7 @@ def _stacked(
 
 
 def _put_back(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     [given], [made] = inputs, outputs
     common = {"grad_output": _tensor(0), "input_sizes": list(made)}
@@ -253,7 +253,7 @@ def _without(sizes: Sizes, *axes: int) -> Sizes:
 
 
 def _layer_norm(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     """Statistics have a 1 for each axis that is normalised."""
     names = [
@@ -270,7 +270,7 @@ def _layer_norm(
 
 
 def _batch_norm(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     """Statistics of the batch have a length in training, and none otherwise."""
     if "training" not in rule.arguments or len(outputs) < 3:
@@ -283,7 +283,7 @@ def _batch_norm(
 
 
 def _group_norm(
-    kind: str, rule: Rule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
+    kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
     """Statistics are [batch, group]."""
     names = rule.arguments[: rule.arguments.index("N")]
@@ -292,7 +292,9 @@ def _group_norm(
         yield _named(rule, {**_tensors(names, len(inputs)), "group": statistics[1]})
 
 
-_FAMILIES: Mapping[str, Callable[[str, Rule, Sequence[Sizes], Sequence[Sizes]], Iterator[Call]]] = {
+_FAMILIES: Mapping[
+    str, Callable[[str, CallRule, Sequence[Sizes], Sequence[Sizes]], Iterator[Call]]
+] = {
     "along": _along,
     "batch-norm": _batch_norm,
     "element": _element,

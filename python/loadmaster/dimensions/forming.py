@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class DimensionPlace:
     """Where a call's tensor has a dimension.
 
     Attributes
@@ -72,7 +72,7 @@ class Tie:
     """
 
     dimension: int
-    places: tuple[Place, ...]
+    places: tuple[DimensionPlace, ...]
     joined: bool = True
 
     @cached_property
@@ -97,13 +97,15 @@ def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
         meaning = pattern.meanings[dimension]
         windows, joined = _windows(sizes, meaning)
         places = [
-            Place(tensor, axis, axis + 1, *window, shapes[tensor][axis])
+            DimensionPlace(tensor, axis, axis + 1, *window, shapes[tensor][axis])
             for (tensor, axis), window in zip(axes, windows, strict=True)
         ]
         found.append(Tie(dimension, tuple(places), joined))
     if pattern.is_reshape:
         sides = (0, len(pattern.inputs))
-        places = [Place(at, 0, len(shapes[at]), 1, *[math.prod(shapes[at])] * 2) for at in sides]
+        places = [
+            DimensionPlace(at, 0, len(shapes[at]), 1, *[math.prod(shapes[at])] * 2) for at in sides
+        ]
         found.append(Tie(-1, tuple(places)))
     return found
 
@@ -133,7 +135,7 @@ class Look:
     factors: tuple[Factor, ...]
     roles: tuple[str, ...]
 
-    def strides(self, place: Place) -> dict[int, int]:
+    def strides(self, place: DimensionPlace) -> dict[int, int]:
         """Factors within a place by their strides there, major to minor."""
         found = {}
         below = 1

@@ -7,15 +7,15 @@ that the index picks of its entries.
 
 from __future__ import annotations
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 _ENTRY = "entry"
 
 
-def index(call: Call, rule: Rule) -> Pattern | None:
+def index(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``index`` and ``index_put`` (if there are ``values``), by tensors of integers."""
     layout = _layout(call)
     if layout is None:
@@ -42,7 +42,7 @@ def index(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0, *values]] if adds else ())
 
 
-def _layout(call: Call) -> tuple[list[str], list[str]] | None:
+def _layout(call: NamedCall) -> tuple[list[str], list[str]] | None:
     """Words of the tensor that is indexed, and of what is found in it; None: by truths."""
     given = call.value("indices")
     tensors = call.tensors("indices")
@@ -60,7 +60,7 @@ def _layout(call: Call) -> tuple[list[str], list[str]] | None:
     return words, found
 
 
-def select(call: Call, rule: Rule) -> Pattern | None:
+def select(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``index_select``: places of the axis ``dim``, by default the first, by a tensor of them."""
     rank = len(call.inputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
@@ -76,7 +76,7 @@ def select(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def add(call: Call, rule: Rule) -> Pattern | None:
+def add(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``index_add``: a source is added at places of the axis ``dim``."""
     rank = len(call.outputs[0])
     axes = call.axes("dim", rank)
@@ -91,7 +91,7 @@ def add(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0, *source]])
 
 
-def gather(call: Call, rule: Rule) -> Pattern | None:
+def gather(call: NamedCall, rule: CallRule) -> Pattern | None:
     """XLA's ``gather``: at places of some axes of a tensor, slices of all others.
 
     ``start_index_map`` has the axes that an index speaks of, ``offset_dims`` the axes of the result
@@ -121,7 +121,7 @@ def gather(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def scatter(call: Call, rule: Rule) -> Pattern | None:
+def scatter(call: NamedCall, rule: CallRule) -> Pattern | None:
     """XLA's ``scatter``: slices of updates change a tensor at places of some of its axes.
 
     What happens where two write is not told, so that axes of the index are not cut.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import Draft
 from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.products import linear_sets
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 #: Values of ``reduction`` as PyTorch numbers them.
 _LEFT, _MEAN = 0, 1
 
 
-def loss(call: Call, rule: Rule) -> Pattern | None:
+def loss(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Between elements; or its gradient, which begins with the gradient of the loss."""
     rank = max(map(len, call.inputs))
     words = [f"axis{i}" for i in range(rank)]
@@ -25,7 +25,7 @@ def loss(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def likelihood(call: Call, rule: Rule) -> Pattern | None:
+def likelihood(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Negative log likelihood of ``target`` [batch, position*] by [batch, class, position*].
 
     Sums and the weight that a mean is divided by are exchanged: samples may be ignored.
@@ -50,7 +50,7 @@ def likelihood(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def likelihood_backward(call: Call, rule: Rule) -> Pattern | None:
+def likelihood_backward(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Its gradient; the weight that a mean is divided by is an argument."""
     sizes = call.outputs[0]
     if len(sizes) < 2:

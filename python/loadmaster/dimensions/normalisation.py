@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.products import linear_sets
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 #: Bytes of the two sums that make a mean and a variance, or their gradients.
 _SUMS = 8
 
 
-def layer_norm(call: Call, rule: Rule) -> Pattern | None:
+def layer_norm(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Over the last axes: as many as ``normalized_shape`` has, or from ``dim`` on, or the last."""
     sizes = call.inputs[call.tensors("input")[0]]
     rank = len(sizes)
@@ -28,7 +28,7 @@ def layer_norm(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def batch_norm(call: Call, rule: Rule) -> Pattern | None:
+def batch_norm(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Over all axes but the second, or the last where ``data_format`` says so.
 
     Parts of the batch exchange sums in training. A batch norm of local statistics, as data-parallel
@@ -49,7 +49,7 @@ def batch_norm(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def group_norm(call: Call, rule: Rule) -> Pattern | None:
+def group_norm(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Over all axes but the first, in groups of channels, by default one channel each.
 
     Statistics are [batch, group].

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadmaster.dimensions.call import TENSOR, Call
+from loadmaster.dimensions.call import TENSOR, NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Pattern
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 _STAR, _WHOLE = "*", "_"
 
 
-def product(call: Call, rule: Rule) -> Pattern | None:
+def product(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The pattern of a call whose rule has ``axes``, and ``ranks``: the fewest of its arguments."""
     left, _, right = rule.options["axes"].partition("->")
     names = rule.options.get("tensors", "").split() or rule.arguments or range(left.count(",") + 1)
@@ -49,7 +49,7 @@ def product(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def einsum(call: Call, rule: Rule) -> Pattern | None:
+def einsum(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The pattern of Einstein's notation itself: ``equation`` and tensors."""
     equation = str(call.value("equation")).replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -63,7 +63,7 @@ def einsum(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([j] for j in range(call.n_tensors))
 
 
-def contraction(call: Call, rule: Rule) -> Pattern | None:
+def contraction(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``dot_general``: pairs of axes that are a batch, pairs that are summed, and all others.
 
     The result has the batch, then the other axes of the first tensor, then those of the second.
@@ -102,7 +102,7 @@ _LABELS = (
 )
 
 
-def labelled(call: Call, rule: Rule) -> Pattern | None:
+def labelled(call: NamedCall, rule: CallRule) -> Pattern | None:
     """A convolution whose axes have labels: "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]".
 
     Spatial axes are not cut, and of groups only the batch is.
@@ -123,7 +123,7 @@ def labelled(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0], [1]])
 
 
-def linear_sets(call: Call, rule: Rule) -> list[list[int]]:
+def linear_sets(call: NamedCall, rule: CallRule) -> list[list[int]]:
     """The sets of tensors in which a call is linear: a rule's ``linear``, by position or name.
 
     An argument that is not given is left out. A number in the place of a tensor is not linear: it
@@ -154,7 +154,7 @@ def _is_tensors(value: object) -> bool:
     return value == TENSOR or (isinstance(value, tuple) and all(each == TENSOR for each in value))
 
 
-def _swapped(words: list[str], call: Call, rule: Rule, term: int) -> list[str]:
+def _swapped(words: list[str], call: NamedCall, rule: CallRule, term: int) -> list[str]:
     """The words of a term, the last two swapped where the call says so."""
     flags = rule.options.get("swapped", ())
     if term < len(flags) and call.value(flags[term], 0):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Pattern
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 
-def recurrent(call: Call, rule: Rule) -> Pattern | None:
+def recurrent(call: NamedCall, rule: CallRule) -> Pattern | None:
     """An LSTM or a GRU over [step, batch, feature] (``batch_first``: the batch comes first)."""
     if call.value("batch_first") is None or len(call.inputs[0]) != 3:
         return None

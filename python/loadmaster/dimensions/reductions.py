@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.products import linear_sets
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 
-def reduction(call: Call, rule: Rule) -> Pattern | None:
+def reduction(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The pattern of a reduction of the first argument over the axes ``dim``; all if not given.
 
     ``exchanged``: bytes per element of the first output that parts of a reduced axis exchange; 0:
@@ -37,7 +37,7 @@ def reduction(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def along(call: Call, rule: Rule) -> Pattern | None:
+def along(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The pattern of an op along the axes ``dim``, which is free of all others.
 
     ``exchanged``: bytes per element of all other axes together that parts of ``dim`` exchange; 0:

@@ -27,7 +27,7 @@ TENSORFLOW = "tensorflow:"
 
 
 @dataclass(frozen=True)
-class Rule:
+class CallRule:
     """How the calls of some kinds are read.
 
     Attributes
@@ -54,15 +54,15 @@ class Rule:
 
 
 @cache
-def rules() -> Mapping[str, Rule]:
+def rules() -> Mapping[str, CallRule]:
     """The packaged rules by kind; kinds of TensorFlow begin with :data:`TENSORFLOW`."""
-    found: dict[str, Rule] = {}
+    found: dict[str, CallRule] = {}
     folder = resources.files("loadmaster.dimensions") / "rules"
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         before = TENSORFLOW if file.name == "tensorflow.toml" else ""
         for table in tomllib.loads(file.read_text("utf-8"))["rule"]:
             options = {key: value for key, value in table.items() if key not in _COMMON}
-            rule = Rule(
+            rule = CallRule(
                 table["family"],
                 tuple(table.get("arguments", "").split()),
                 dict(name.split(":") for name in table.get("names", "").split()),
@@ -77,7 +77,7 @@ def rules() -> Mapping[str, Rule]:
 
 
 @cache
-def rule_of(kind: str) -> Rule | None:
+def rule_of(kind: str) -> CallRule | None:
     """The rule of a kind of op, if there is one.
 
     >>> rule_of("aten.add_.Tensor").family, rule_of("aten.nonzero.default")

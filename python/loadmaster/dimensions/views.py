@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 
-def reshape(call: Call, rule: Rule) -> Pattern | None:
+def reshape(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The same elements in the same order."""
     return Draft(call).reshape()
 
 
-def permute(call: Call, rule: Rule) -> Pattern | None:
+def permute(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Axes in another order: ``dims``, or two that are swapped, by default the last two.
 
     With ``reversed``, all are by default.
@@ -32,7 +32,7 @@ def permute(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def same(call: Call, rule: Rule) -> Pattern | None:
+def same(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Every axis is itself, as far as it is as long: aliases, ``expand``."""
     draft = Draft(call)
     words = [f"axis{i}" for i in range(len(call.outputs[0]))]
@@ -40,7 +40,7 @@ def same(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def broadcast(call: Call, rule: Rule) -> Pattern | None:
+def broadcast(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``broadcast_in_dim``: the axes that those of the argument become are ``dims``."""
     words = [f"axis{i}" for i in range(len(call.outputs[0]))]
     draft = Draft(call)
@@ -50,7 +50,7 @@ def broadcast(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]] if call.n_tensors else ())
 
 
-def element(call: Call, rule: Rule) -> Pattern | None:
+def element(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Without the axis ``dim``: one place of it (``select``), or each in turn (``unbind``)."""
     rank = len(call.inputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
@@ -61,7 +61,7 @@ def element(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def piece(call: Call, rule: Rule) -> Pattern | None:
+def piece(call: NamedCall, rule: CallRule) -> Pattern | None:
     """A part of the axis ``dim`` (``slice``), or all parts, one after the other (``split``).
 
     Where all are as long and begin at multiples of that, the axis is cut within these periods.
@@ -84,7 +84,7 @@ def piece(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[at]])
 
 
-def pieces(call: Call, rule: Rule) -> Pattern | None:
+def pieces(call: NamedCall, rule: CallRule) -> Pattern | None:
     """A part of several axes ``dim``, each from its ``start`` on: see :func:`piece`.
 
     ``slice`` has begin, end and step of every axis. With ``forward``, which has no steps, an axis
@@ -115,7 +115,7 @@ def pieces(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def _beginning(call: Call) -> Draft:
+def _beginning(call: NamedCall) -> Draft:
     draft = Draft(call)
     draft.inputs[0] = [f"axis{i}" for i in range(len(call.inputs[0]))]
     return draft
@@ -125,7 +125,7 @@ def _without(rank: int, *axes: int) -> list[str]:
     return [NONE if i in axes else f"axis{i}" for i in range(rank)]
 
 
-def joined(call: Call, rule: Rule) -> Pattern | None:
+def joined(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``cat`` along ``dim`` of tensors; where all are as long, the axis is cut within each."""
     rank = len(call.outputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
@@ -140,7 +140,7 @@ def joined(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([tensors])
 
 
-def stacked(call: Call, rule: Rule) -> Pattern | None:
+def stacked(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``stack`` along a new axis ``dim``, by default the first."""
     rank = len(call.outputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
@@ -151,7 +151,7 @@ def stacked(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([range(call.n_tensors)])
 
 
-def put_back(call: Call, rule: Rule) -> Pattern | None:
+def put_back(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The gradient of ``select`` and ``slice``: zeros, and the argument at its place in ``dim``."""
     rank = len(call.outputs[0])
     [axis] = call.axes("dim", rank) or [0]
@@ -175,7 +175,7 @@ def put_back(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def repeat(call: Call, rule: Rule) -> Pattern | None:
+def repeat(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Copies one after the other along each axis: the axis is the place within a copy."""
     rank, given = len(call.outputs[0]), call.inputs[0]
     draft = Draft(call)
@@ -187,7 +187,7 @@ def repeat(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished([[0]])
 
 
-def padded(call: Call, rule: Rule) -> Pattern | None:
+def padded(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Values around a tensor: axes with nothing before or after them are themselves.
 
     ``pad`` has a pair per axis, the last axis first; or, with ``all_before``, what is before each

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from loadmaster.dimensions.call import Call
+from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.products import linear_sets
-from loadmaster.dimensions.rules import Rule
+from loadmaster.dimensions.rules import CallRule
 
 #: Positions before and after its own that a part needs.
 Halo = tuple[int, int]
@@ -46,7 +46,7 @@ class Window:
         return self.dilation * (self.size - 1) + 1
 
 
-def convolution(call: Call, rule: Rule) -> Pattern | None:
+def convolution(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``convolution``, transposed or not, in groups or not."""
     draft, fine = Draft(call), call.tensors("input")[0]
     transposed = bool(call.value("transposed", rule.options.get("transposed", False)))
@@ -69,7 +69,7 @@ def convolution(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def convolution_backward(call: Call, rule: Rule) -> Pattern | None:
+def convolution_backward(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The gradients of input, weight and bias: of the latter two, parts of rows have sums."""
     draft = Draft(call)
     gradient, given, kernel = (call.tensors(w)[0] for w in ("grad_output", "input", "weight"))
@@ -93,7 +93,7 @@ def convolution_backward(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def pool(call: Call, rule: Rule) -> Pattern | None:
+def pool(call: NamedCall, rule: CallRule) -> Pattern | None:
     """A pool over the last axes, of which there are ``spatial``, or its gradient (``backward``).
 
     Without ``cut`` these are never cut, nor is a pool that tells the places of its maxima: these
@@ -120,7 +120,7 @@ def pool(call: Call, rule: Rule) -> Pattern | None:
     return draft.finished(linear_sets(call, rule))
 
 
-def resize(call: Call, rule: Rule) -> Pattern | None:
+def resize(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Each place of the coarser tensor is as many of the finer one: adaptive pools, upsampling.
 
     An axis along which the numbers do not divide is not cut; nor is any, without ``cut``. With
@@ -184,7 +184,7 @@ class _Moved:
         draft.means([self.word], meaning)
 
 
-def windows(call: Call) -> list[Window]:
+def windows(call: NamedCall) -> list[Window]:
     """The windows of a call, one per spatial axis."""
     kernel = call.value("kernel_size")
     weight = call.tensors("weight")
@@ -203,7 +203,7 @@ def windows(call: Call) -> list[Window]:
     return [_same(call, 2 + i, window) for i, window in enumerate(found)]
 
 
-def _same(call: Call, axis: int, window: Window) -> Window:
+def _same(call: NamedCall, axis: int, window: Window) -> Window:
     """A window with the padding that makes as many places as positions over the stride."""
     positions, places = sorted((call.inputs[0][axis], call.outputs[0][axis]))[::-1]
     total = max((places - 1) * window.stride + window.reach - positions, 0)
@@ -225,7 +225,7 @@ def _planes(rank: int, spatial: int) -> list[str]:
     return ["batch", "channel"][spatial + 2 - rank :] + _spatial(spatial)
 
 
-def _channels(call: Call, draft: Draft) -> tuple[str, str]:
+def _channels(call: NamedCall, draft: Draft) -> tuple[str, str]:
     """Words for channels of the input and of the output; in groups, both are the group."""
     groups = call.value("groups", 1)
     if groups == 1:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT, OWNER, Form
-from loadmaster.model.recipe import AUTO, REPLICATE, WHOLE, Line, Recipe
+from loadmaster.model.recipe import AUTO, REPLICATE, WHOLE, Recipe, RecipeLine
 
 #: The label of what a recipe leaves to a solver.
 FREE = -6
@@ -143,7 +143,7 @@ def labels_of(dimensions: Dimensions, recipe: Recipe) -> NDArray[np.int32]:
     return labels
 
 
-def _no_such_cut(dimensions: Dimensions, line: Line) -> InputError:
+def _no_such_cut(dimensions: Dimensions, line: RecipeLine) -> InputError:
     known: Counter[str] = Counter()
     for form in dimensions.form_of[line.ops].tolist():
         cuts = dimensions.forms[form].cuts if form >= 0 else ()

@@ -42,7 +42,7 @@ class AllowanceError(Exception):
     """A strategy asked for one verdict more than it was granted."""
 
 
-class Seen(NamedTuple):
+class JudgedAssignment(NamedTuple):
     """An assignment and the verdict on it."""
 
     assignment: Assignment
@@ -65,7 +65,7 @@ class Allowance:
 
     verdicts: int
     used: int = 0
-    best: Seen | None = None
+    best: JudgedAssignment | None = None
 
 
 class Meter:
@@ -107,6 +107,6 @@ class Meter:
         allowance = self._allowance
         if allowance is None or not verdict.fits:
             return
-        seen = Seen(assignment, verdict)
+        seen = JudgedAssignment(assignment, verdict)
         best = allowance.best
         allowance.best = seen if best is None else objective.better(best, seen)

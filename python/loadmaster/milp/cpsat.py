@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import MissingExtraError
 from loadmaster.milp import process
-from loadmaster.milp.instance import Instance
+from loadmaster.milp.instance import MilpInstance
 from loadmaster.milp.timing import Timed
 from loadmaster.milp.worker import Watch
 
@@ -43,13 +43,13 @@ _SIZE = re.compile(r"^loadmaster: (?P<rows>\d+) constraints (?P<columns>\d+) var
 
 
 @dataclass(frozen=True)
-class Task:
+class CpsatTask:
     """An instance to solve, and how.
 
     With ``is_fixed`` the placement stays. With ``is_fcfs`` channels serve first come, first served.
     """
 
-    instance: Instance
+    instance: MilpInstance
     start: Timed
     time_limit: float
     workers: int
@@ -110,7 +110,7 @@ def report(best: float, bound: float) -> None:
 
 
 def solve(
-    instance: Instance,
+    instance: MilpInstance,
     start: Timed,
     *,
     time_limit: float,
@@ -163,7 +163,7 @@ def solve(
             if progress is not None:
                 progress(float(match["best"]), least, cpu)
 
-    task = Task(instance, start, time_limit, workers, seed, is_fixed, is_fcfs)
+    task = CpsatTask(instance, start, time_limit, workers, seed, is_fixed, is_fcfs)
     try:
         ended = process.run("loadmaster.milp.cpsat_child", task, time_limit, follow, cpu_limit)
     except process.Interrupted as error:

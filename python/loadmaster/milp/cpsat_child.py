@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from loadmaster.milp.cpsat import Task, report, report_size
-from loadmaster.milp.instance import Instance, Message
+from loadmaster.milp.cpsat import CpsatTask, report, report_size
+from loadmaster.milp.instance import Message, MilpInstance
 from loadmaster.milp.process import keep, left, serve
 
 
-def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
+def work(task: CpsatTask, folder: Path, began: float) -> dict[str, Any]:
     """The answer to a task; see :func:`loadmaster.milp.cpsat.solve`."""
-    program = Program(task)
+    program = CpsatModel(task)
     report_size(*program.size)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = task.workers
@@ -43,7 +43,7 @@ def work(task: Task, folder: Path, began: float) -> dict[str, Any]:
 class _Watch(cp_model.CpSolverSolutionCallback):
     """Keeps each solution, and prints the best and the bound."""
 
-    def __init__(self, program: Program, folder: Path, best: int) -> None:
+    def __init__(self, program: CpsatModel, folder: Path, best: int) -> None:
         super().__init__()
         self.program = program
         self.folder = folder
@@ -60,12 +60,12 @@ class _Watch(cp_model.CpSolverSolutionCallback):
         report(self.best, self.bound)
 
 
-class Program:
+class CpsatModel:
     """The variables and constraints; every method adds one family."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: CpsatTask) -> None:
         self.task = task
-        self.instance: Instance = task.instance
+        self.instance: MilpInstance = task.instance
         self.model = cp_model.CpModel()
         self.limit = task.start.makespan
         self.yes = self.model.new_constant(1)

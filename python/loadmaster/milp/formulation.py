@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.milp.instance import Instance, Message
+from loadmaster.milp.instance import Message, MilpInstance
 from loadmaster.milp.model import INFINITY, Builder, Model
 from loadmaster.milp.timing import Timed
 
@@ -29,7 +29,7 @@ Term = tuple[int, float]
 class Formulate(Protocol):
     """Makes a program of an instance, from a schedule of it."""
 
-    def __call__(self, instance: Instance, start: Timed) -> Formulation:
+    def __call__(self, instance: MilpInstance, start: Timed) -> Formulation:
         """Devices, orders and transfers as variables and rows."""
 
 
@@ -59,13 +59,13 @@ class Formulation:
         return devices, values[self.start] / self.scale
 
 
-class Rows:
+class ModelRows:
     """Appends variables and rows to a :class:`Builder`, one at a time.
 
     Each variable comes with its value in the schedule to start from.
     """
 
-    def __init__(self, instance: Instance, start: Timed) -> None:
+    def __init__(self, instance: MilpInstance, start: Timed) -> None:
         self.instance = instance
         self.from_ = start
         self.scale = SPAN / max(start.makespan, 1)
@@ -169,7 +169,7 @@ def negative(terms: Sequence[Term]) -> list[Term]:
     return [(column, -value) for column, value in terms]
 
 
-def readers_on(instance: Instance, message: Message) -> list[int]:
+def readers_on(instance: MilpInstance, message: Message) -> list[int]:
     """Ops that may read a message on its device while its source is on another device."""
     tensor = instance.tensors[message.tensor]
     unit = instance.unit

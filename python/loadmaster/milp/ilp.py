@@ -31,8 +31,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.milp.formulation import Formulation, Rows, Term, negative, readers_on
-from loadmaster.milp.instance import Instance, Message
+from loadmaster.milp.formulation import Formulation, ModelRows, Term, negative, readers_on
+from loadmaster.milp.instance import Message, MilpInstance
 from loadmaster.milp.timing import Timed
 
 #: Number of thresholds on heads, and on tails, that have load rows.
@@ -41,12 +41,12 @@ THRESHOLDS = 5
 _Pairs = frozenset[tuple[int, int]]
 
 
-def formulate(instance: Instance, start: Timed) -> Formulation:
+def formulate(instance: MilpInstance, start: Timed) -> Formulation:
     """The program; see the module."""
     return _Program(instance, start).formulation()
 
 
-def estimated_rows(instance: Instance) -> int:
+def estimated_rows(instance: MilpInstance) -> int:
     """About the number of rows of the program, without building it. O(V^2 + messages)."""
     k = instance.n_devices
     by_source: dict[int, int] = {}
@@ -68,10 +68,10 @@ def estimated_rows(instance: Instance) -> int:
     return int(own + loose + order + 3 * len(instance.messages))
 
 
-class _Program(Rows):
+class _Program(ModelRows):
     """Each method adds one family of rows, by its number in the module's list."""
 
-    def __init__(self, instance: Instance, start: Timed) -> None:
+    def __init__(self, instance: MilpInstance, start: Timed) -> None:
         super().__init__(instance, start)
         # In ticks, so that the end of one window compares exactly with the begin of another.
         time, head, tail = (

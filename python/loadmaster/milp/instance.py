@@ -25,7 +25,7 @@ Longs = NDArray[np.int64]
 MAX_TICKS = 10**9
 
 
-class Tensor(NamedTuple):
+class MilpTensor(NamedTuple):
     """What one op sends: a tensor, or several with the same readers, one right after the other.
 
     ``time`` is ticks per source and destination device.
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Instance:
+class MilpInstance:
     """A problem in ticks and bytes.
 
     Attributes
@@ -78,7 +78,7 @@ class Instance:
     head: Longs
     tail: Longs
     unit: Longs
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[MilpTensor, ...]
     channels: tuple[frozenset[tuple[int, int]], ...]
     charge: Longs
     capacity: Longs
@@ -271,7 +271,7 @@ class Instance:
         return ticks * self.tick * (1 - 1e-9)
 
 
-def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> Instance:
+def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> MilpInstance:
     """The reduced graph of a problem.
 
     Collectives take no time and nothing waits for other members than its own: a bound on such an
@@ -318,7 +318,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
         # Rounding may shorten a schedule by a tick per op and transfer on its critical path.
         slack = 2 * len(time)
         head, tail = np.maximum(head - slack, 0), np.maximum(tail - slack, 0)
-    return Instance(
+    return MilpInstance(
         tick=tick,
         exact=exact,
         time=time,
@@ -327,7 +327,7 @@ def instance_of(problem: Problem, charge: NDArray[np.uint64], lower: float) -> I
         tail=tail,
         unit=np.unique(graph.colocation, return_inverse=True)[1].astype(np.int64),
         tensors=tuple(
-            Tensor(bundle.source, bundle.readers, bundle.home, _ticks(m, tick))
+            MilpTensor(bundle.source, bundle.readers, bundle.home, _ticks(m, tick))
             for bundle, m in zip(sent, transfers, strict=True)
         ),
         channels=tuple(frozenset(pairs) for _, pairs in sorted(channels.items())),

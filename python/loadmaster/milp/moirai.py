@@ -35,14 +35,14 @@ from typing import Literal
 
 from loadmaster.milp import pesto
 from loadmaster.milp.formulation import Formulation, Term, readers_on
-from loadmaster.milp.instance import Instance, Message
+from loadmaster.milp.instance import Message, MilpInstance
 from loadmaster.milp.reference import Reference
 from loadmaster.milp.timing import Timed
 
 Links = Literal["per-link", "one-port"]
 
 
-def with_links(instance: Instance, links: Links) -> Instance:
+def with_links(instance: MilpInstance, links: Links) -> MilpInstance:
     """The instance in one of the paper's link models."""
     if links == "per-link":
         return pesto.with_links(instance)
@@ -52,12 +52,12 @@ def with_links(instance: Instance, links: Links) -> Instance:
     return replace(instance, channels=tuple(port for port in (*out, *into) if port))
 
 
-def formulate(instance: Instance, start: Timed) -> Formulation:
+def formulate(instance: MilpInstance, start: Timed) -> Formulation:
     """The program for an instance :func:`with_links`, and a schedule of it to start from."""
     return _Program(instance, start).formulation()
 
 
-def estimated_rows(instance: Instance) -> int:
+def estimated_rows(instance: MilpInstance) -> int:
     """About the number of rows of the program. O(pairs)."""
     k = instance.n_devices
     per_pair = sum(len(channel) for channel in instance.channels) / max(k * (k - 1), 1)

@@ -36,24 +36,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loadmaster.milp.formulation import Formulation, readers_on
-from loadmaster.milp.instance import Instance
+from loadmaster.milp.instance import MilpInstance
 from loadmaster.milp.reference import Reference
 from loadmaster.milp.timing import Timed
 
 
-def with_links(instance: Instance) -> Instance:
+def with_links(instance: MilpInstance) -> MilpInstance:
     """The instance in the paper's link model: a link of its own for every ordered pair."""
     k = instance.n_devices
     pairs = tuple(frozenset({(s, d)}) for s in range(k) for d in range(k) if s != d)
     return replace(instance, channels=pairs)
 
 
-def formulate(instance: Instance, start: Timed) -> Formulation:
+def formulate(instance: MilpInstance, start: Timed) -> Formulation:
     """The program for an instance :func:`with_links`, and a schedule of it to start from."""
     return _Program(instance, start).formulation()
 
 
-def estimated_rows(instance: Instance) -> int:
+def estimated_rows(instance: MilpInstance) -> int:
     """About the number of rows of the program. O(pairs)."""
     k = instance.n_devices
     messages = len(instance.messages)

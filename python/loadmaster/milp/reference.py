@@ -14,15 +14,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 
-from loadmaster.milp.formulation import Rows, Term, negative, readers_on
-from loadmaster.milp.instance import Instance, Message
+from loadmaster.milp.formulation import ModelRows, Term, negative, readers_on
+from loadmaster.milp.instance import Message, MilpInstance
 from loadmaster.milp.timing import Timed
 
 
-class Reference(Rows, ABC):
+class Reference(ModelRows, ABC):
     """The tasks of both formulations."""
 
-    def __init__(self, instance: Instance, start: Timed) -> None:
+    def __init__(self, instance: MilpInstance, start: Timed) -> None:
         super().__init__(instance, start)
         #: u_q,s: whether transfer q comes from device s; z_q: whether it takes place.
         self.comes: dict[tuple[Message, int], int] = {}

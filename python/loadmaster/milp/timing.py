@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.milp.instance import Instance, Message
+from loadmaster.milp.instance import Message, MilpInstance
 
 #: How many times an order is made anew from the starts that it leads to.
 ROUNDS = 20
@@ -42,18 +42,18 @@ class Timed:
         """The last finish."""
         return max(self.finish)
 
-    def order(self, instance: Instance) -> NDArray[np.int32]:
+    def order(self, instance: MilpInstance) -> NDArray[np.int32]:
         """Ops by start, ties by finish, then topologically."""
         return in_order(instance, self.start, self.finish)
 
 
-def in_order(instance: Instance, start: ArrayLike, finish: ArrayLike) -> NDArray[np.int32]:
+def in_order(instance: MilpInstance, start: ArrayLike, finish: ArrayLike) -> NDArray[np.int32]:
     """Ops by start, ties by finish, then topologically."""
     rank = np.argsort(instance.topological)
     return np.lexsort((rank, np.asarray(finish), np.asarray(start))).astype(np.int32)
 
 
-def timed(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Timed:
+def timed(instance: MilpInstance, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Timed:
     """Runs every op as soon as its device and its inputs allow.
 
     Parameters
@@ -74,7 +74,7 @@ def timed(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.int3
     return Timed(devices, run.start, run.finish, run.sent)
 
 
-def settled(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Timed:
+def settled(instance: MilpInstance, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Timed:
     """As :func:`timed`, from any topological order.
 
     The order is made anew from the starts that come out, until they stay the same, for at most
@@ -90,7 +90,7 @@ def settled(instance: Instance, devices: NDArray[np.int32], order: NDArray[np.in
 
 
 class _Run:
-    def __init__(self, instance: Instance, devices: NDArray[np.int32]) -> None:
+    def __init__(self, instance: MilpInstance, devices: NDArray[np.int32]) -> None:
         n = instance.n_ops
         self.instance = instance
         self.on: list[int] = devices.tolist()

@@ -182,7 +182,7 @@ class Mesh:
         return np.arange(self.size, dtype=np.int32)
 
 
-class Line(NamedTuple):
+class RecipeLine(NamedTuple):
     """A line of a recipe, and the ops of a graph that it means, as indices."""
 
     table: str
@@ -502,7 +502,7 @@ class Recipe(Printed):
             found[line.axis][line.ops] = line.word
         return {axis: column.tolist() for axis, column in found.items()}
 
-    def lines(self, graph: OpGraph) -> Iterator[Line]:
+    def lines(self, graph: OpGraph) -> Iterator[RecipeLine]:
         """Its lines in their order, with the ops of a graph that each means.
 
         Raises
@@ -519,7 +519,7 @@ class Recipe(Printed):
                         what = "op" if table == "labels" else "parameter, buffer or input"
                         near = places.near(selector)
                         raise InputError(f"recipe: {table}.{axis}: no {what} is {text!r}{near}")
-                    yield Line(table, axis, text, word, ops[meant])
+                    yield RecipeLine(table, axis, text, word, ops[meant])
 
     @classmethod
     def of_stages(

@@ -31,7 +31,7 @@ _NAMED = 2
 
 
 @dataclass(frozen=True)
-class Move:
+class ModuleMove:
     """Ops of one part of the model that went from one device to another.
 
     Attributes
@@ -63,7 +63,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Load:
+class DeviceLoad:
     """Seconds of compute and peak bytes of a device before and after; 0 where it is missing."""
 
     device: str
@@ -112,8 +112,8 @@ class Difference(Printed):
     ops: int
     moved_ops: int
     reordered: int
-    loads: tuple[Load, ...]
-    moves: tuple[Move, ...]
+    loads: tuple[DeviceLoad, ...]
+    moves: tuple[ModuleMove, ...]
     other_moves: int
     recipes: tuple[str, str] = ("", "")
     specs: tuple[SpecChange, ...] = ()
@@ -305,7 +305,7 @@ def _reordered(was: _Side, now: _Side) -> int:
     return total
 
 
-def _loads(before: Plan, after: Plan) -> tuple[Load, ...]:
+def _loads(before: Plan, after: Plan) -> tuple[DeviceLoad, ...]:
     sides = []
     for plan in (before, after):
         busy, peak = plan.schedule.device_busy.tolist(), plan.memory.peak.tolist()
@@ -314,10 +314,10 @@ def _loads(before: Plan, after: Plan) -> tuple[Load, ...]:
     was, now = sides
     none = (0.0, 0)
     rows = ((name, was.get(name, none), now.get(name, none)) for name in {**was, **now})
-    return tuple(Load(name, a[0], b[0], int(a[1]), int(b[1])) for name, a, b in rows)
+    return tuple(DeviceLoad(name, a[0], b[0], int(a[1]), int(b[1])) for name, a, b in rows)
 
 
-def _moves(before: _Side, after: _Side, changed: NDArray[np.intp]) -> tuple[Move, ...]:
+def _moves(before: _Side, after: _Side, changed: NDArray[np.intp]) -> tuple[ModuleMove, ...]:
     """The moves of most time."""
     if not len(changed):
         return ()
@@ -338,7 +338,7 @@ def _moves(before: _Side, after: _Side, changed: NDArray[np.intp]) -> tuple[Move
         source, target = before.where[at[0]], after.where[at[0]]
         longest = int(after.ops[at[int(np.argmax(after.seconds[at]))]])
         moves.append(
-            Move(
+            ModuleMove(
                 module=words[int(keys[0, m])],
                 source=source,
                 target=target,

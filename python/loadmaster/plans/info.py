@@ -26,7 +26,7 @@ from loadmaster.strategies.groups.segments import segmented
 
 
 @dataclass(frozen=True)
-class Shape:
+class GraphShape:
     """One graph as schedulers see it.
 
     Attributes
@@ -81,8 +81,8 @@ class Info:
     cluster: str = ""
     work: float | None = None
     peak_bytes: int | None = None
-    reduced: Shape | None = None
-    coarse: Shape | None = None
+    reduced: GraphShape | None = None
+    coarse: GraphShape | None = None
     parallel: Report | None = None
     missing: str = ""
 
@@ -148,12 +148,12 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
     )
 
 
-def _shape(problem: Problem, graph: fast.Graph, op_time: NDArray[np.float64]) -> Shape:
+def _shape(problem: Problem, graph: fast.Graph, op_time: NDArray[np.float64]) -> GraphShape:
     src, _, tensors, sizes = graph.flows()
     latency, per_byte = problem.links.mean_link
     sent = float(tensors.sum()) * latency + float(sizes.sum(dtype=np.float64)) * per_byte
     work = float(op_time.sum())
-    return Shape(
+    return GraphShape(
         ops=graph.n_ops,
         edges=len(src),
         ccr=sent / work,

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from loadmaster.dimensions.call import Call, skeleton
+from loadmaster.dimensions.call import NamedCall, skeleton
 from loadmaster.dimensions.rules import rule_of
 from loadmaster.model.graph import INPUT, OpGraph
 from loadmaster.model.shapes import parse_output
@@ -56,7 +56,7 @@ def _two_way(graph: OpGraph, op: int) -> bool | None:
     if rule is None or "is_causal" not in rule.arguments or args is None:
         return False
     positional, keywords = skeleton(args)
-    call = Call(kind, positional, dict(keywords), (), (), rule.arguments)
+    call = NamedCall(kind, positional, dict(keywords), (), (), rule.arguments)
     masks = (call.value("attn_mask"), call.value("attn_bias"))
     return not call.value("is_causal", False) and masks == (None, None)
 

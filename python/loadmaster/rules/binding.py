@@ -40,7 +40,7 @@ MOST_TYPES = 64
 
 
 @dataclass(frozen=True)
-class Rule:
+class PlacementRule:
     """A constraint on where some ops may be.
 
     ``text`` is the constraint in words, ``ops`` has indices of reduced ops, and ``devices`` says
@@ -72,7 +72,7 @@ class Binding:
 
     given: Problem
     constraints: Constraints
-    rules: tuple[Rule, ...]
+    rules: tuple[PlacementRule, ...]
     modules: tuple[tuple[str, NDArray[np.intp]], ...]
     sets: NDArray[np.int64]
     allowed: NDArray[np.bool_]
@@ -291,15 +291,17 @@ def bind(problem: Problem, constraints: Constraints) -> Binding:
     return replace(binding, allowed=of_set[sets])
 
 
-def _rules(names: Names, constraints: Constraints) -> Iterator[Rule]:
+def _rules(names: Names, constraints: Constraints) -> Iterator[PlacementRule]:
     cluster = names.problem.cluster
     for pattern, selectors in constraints.pin.items():
         devices = np.logical_or.reduce([selected(cluster, s) for s in selectors])
-        yield Rule(f"pin {pattern}={','.join(selectors)}", names.matching(pattern), devices)
+        yield PlacementRule(
+            f"pin {pattern}={','.join(selectors)}", names.matching(pattern), devices
+        )
     for selector, patterns in constraints.kinds.items():
         others = np.flatnonzero(~names.of_kinds(patterns))
         devices = ~selected(cluster, selector)
-        yield Rule(f"kinds {selector}={','.join(patterns)}", others, devices)
+        yield PlacementRule(f"kinds {selector}={','.join(patterns)}", others, devices)
 
 
 def _joined(sets: NDArray[np.int32], groups: list[NDArray[np.intp]]) -> NDArray[np.int64]:

@@ -53,7 +53,7 @@ from loadmaster.strategies.registry import function_of
 from loadmaster.systems.registry import check_no_target, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
 from loadmaster.tasks.place import TARGET, named, place
-from loadmaster.tasks.sweep_table import Key, Row, Table
+from loadmaster.tasks.sweep_table import Key, SweepRow, Table
 from loadmaster.tasks.worker_losses import Losses
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 MethodLike: TypeAlias = str | tuple[str, Mapping[str, Any]]
 
 #: Called with the number of cases done, the number of all cases, and the last row.
-SweepProgress = Callable[[int, int, Row], None]
+SweepProgress = Callable[[int, int, SweepRow], None]
 
 #: Cases that a user's executor holds at a time.
 IN_FLIGHT = 256
@@ -116,9 +116,11 @@ class Case:
     start: bytes
     key: Key
 
-    def row(self, outcome: str, error: str = "", **figures: Any) -> Row:
+    def row(self, outcome: str, error: str = "", **figures: Any) -> SweepRow:
         """The case's row."""
-        return Row(self.graph, self.cluster, *self.key, outcome=outcome, error=error, **figures)
+        return SweepRow(
+            self.graph, self.cluster, *self.key, outcome=outcome, error=error, **figures
+        )
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,12 @@ class Sweep(Printed):
         Cases without a row, since the sweep was interrupted.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     resumed: int = 0
     unfinished: int = 0
 
     @property
-    def failures(self) -> tuple[Row, ...]:
+    def failures(self) -> tuple[SweepRow, ...]:
         """Rows without a plan."""
         return tuple(row for row in self.rows if row.outcome != "done")
 
@@ -163,7 +165,7 @@ class Sweep(Printed):
         return in_lines(lines)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SweepRow) -> tuple[str, ...]:
     options = "" if row.options == "{}" else f" {row.options}"
     seed = f" seed {row.seed}" if row.seed else ""
     named = (row.graph, row.cluster, f"{row.method}{options}{seed}")
@@ -310,7 +312,7 @@ class _Ledger:
         """Cases without a row, and those whose worker died when they last ran."""
         return [case for key, case in self.cases.items() if key not in self.found]
 
-    def record(self, row: Row) -> None:
+    def record(self, row: SweepRow) -> None:
         """Keeps the row of a case that ran here."""
         self.table.append(row)
         self._note(row)
@@ -338,7 +340,7 @@ class _Ledger:
             left = counted(cases, "case that is", "cases that are")
             warn(f"waiting for {left} under way in another sweep of the same table")
 
-    def _note(self, row: Row) -> None:
+    def _note(self, row: SweepRow) -> None:
         self.found[row.key] = row
         if self._progress is not None:
             self._progress(len(self.found), len(self.cases), row)
@@ -494,7 +496,7 @@ def _unpacked_plan(packed: bytes) -> Plan:
 # -- in the worker -----------------------------------------------------------------------------
 
 
-def run_case(case: Case) -> Row:
+def run_case(case: Case) -> SweepRow:
     """Plans one case. An exception becomes a row that has its message."""
     version = metadata.version("loadmaster")
     if version != case.key.version:
@@ -553,7 +555,7 @@ class _Crew:
     def __init__(
         self, given: Executor | Callable[[], Executor] | None, workers: int | None, cases: int
     ) -> None:
-        self.flying: dict[Future[Row], tuple[Case, int]] = {}
+        self.flying: dict[Future[SweepRow], tuple[Case, int]] = {}
         cpus = os.cpu_count() or 1
         self.size = workers or (cpus if given is None else IN_FLIGHT)
         self._processes = min(self.size, max(cases, 1))
@@ -613,7 +615,7 @@ class _Crew:
         )
         self._executor.submit(os.getpid).result()
 
-    def landed(self, timeout: float | None) -> set[Future[Row]]:
+    def landed(self, timeout: float | None) -> set[Future[SweepRow]]:
         """Waits for cases; those that are done, none after so many seconds.
 
         All cases of a broken executor are done.
@@ -708,11 +710,11 @@ def _look_at_workers(crew: _Crew, ledger: _Ledger, is_done: bool) -> None:
             ledger.record(_crashed(case, failed, why))
 
 
-def _crashed(case: Case, failed: int, why: str) -> Row:
+def _crashed(case: Case, failed: int, why: str) -> SweepRow:
     return replace(case.row("crashed", f"the worker died: {why}"), tries=failed + 1)
 
 
-def _failure(future: Future[Row]) -> BaseException | None:
+def _failure(future: Future[SweepRow]) -> BaseException | None:
     """Why a case has no row: its worker died, or the executor cancelled the case."""
     try:
         return future.exception()

@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One case of a sweep and its result. Without a plan, figures are None.
 
     Attributes
@@ -111,8 +111,8 @@ class Row:
         return asdict(self)
 
 
-COLUMNS = tuple(field.name for field in fields(Row))
-_TYPES = {field.name: str(field.type).removesuffix(" | None") for field in fields(Row)}
+COLUMNS = tuple(field.name for field in fields(SweepRow))
+_TYPES = {field.name: str(field.type).removesuffix(" | None") for field in fields(SweepRow)}
 _PARSERS: dict[str, Any] = {
     "str": str,
     "int": int,
@@ -135,13 +135,13 @@ class Table:
     """
 
     def __init__(self) -> None:
-        self.rows: dict[Key, Row] = {}
+        self.rows: dict[Key, SweepRow] = {}
         self._path = Path()
         self._parquet: Path | None = None
         self._file: io.FileIO | None = None
         self._locks: LockFile | None = None
         self._bytes, self._lines = 0, 0
-        self._news: dict[Key, Row] = {}
+        self._news: dict[Key, SweepRow] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None) -> Table:
@@ -219,7 +219,7 @@ class Table:
         self._bytes += len(line)
         self._lines += 1
 
-    def news(self) -> list[Row]:
+    def news(self) -> list[SweepRow]:
         """Rows that other sweeps have added since this was last asked."""
         if self._file is not None:
             self._catch_up()
@@ -242,7 +242,7 @@ class Table:
             return False
         return True
 
-    def append(self, row: Row) -> None:
+    def append(self, row: SweepRow) -> None:
         """Adds a row; the row is on disk when this returns.
 
         Raises
@@ -291,7 +291,7 @@ def _line(cells: Any) -> bytes:
     return text.getvalue().encode()
 
 
-def _parsed(data: bytes, path: Path, before: int) -> list[Row]:
+def _parsed(data: bytes, path: Path, before: int) -> list[SweepRow]:
     """The rows in whole lines of a table, with ``before`` lines before them.
 
     Raises
@@ -320,12 +320,12 @@ def _no_table(path: Path) -> str:
     )
 
 
-def _row(cells: list[str]) -> Row:
+def _row(cells: list[str]) -> SweepRow:
     values: dict[str, Any] = {}
     for name, cell in zip(COLUMNS, cells, strict=True):
         kind = _TYPES[name]
         values[name] = _PARSERS[kind](cell) if cell or kind == "str" else None
-    return Row(**values)
+    return SweepRow(**values)
 
 
 def _pyarrow() -> Any:
@@ -335,7 +335,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _as_parquet(rows: list[Row]) -> bytes:
+def _as_parquet(rows: list[SweepRow]) -> bytes:
     """The table as the bytes of a Parquet file, a column per field."""
     arrow = _pyarrow()
     kinds = {"str": arrow.string(), "int": arrow.int64(), "float": arrow.float64()}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.costs.program import Work
+from loadmaster.costs.program import ProgramWork
 from loadmaster.model.graph import TEXTS, OpGraph, Texts
 from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
 from loadmaster.model.shapes import Shape, format_output
@@ -196,14 +196,14 @@ class Splitting:
         self.read = [int(sizes[e]) for e in reads]
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> ProgramWork:
         """The ops of the block, as far as their times depend on them."""
         joins = len(self.joined)
         block = self._block
         share = [1.0] * len(self.sliced) + [c / self.cut.size for c in self.chunks] + [1.0] * joins
         own = int(user_roles(self.graph)[self.at])
         role = [SLICE] * len(self.sliced) + [own] * self.n + [JOIN] * joins
-        return Work(
+        return ProgramWork(
             self.graph,
             np.full(self.block, self.at, dtype=np.int32),
             np.array(share),

@@ -24,7 +24,7 @@ from loadmaster.transforms.recomputation import storage_of
 
 
 @dataclass(frozen=True)
-class Stream:
+class StepStream:
     """Steps of a graph.
 
     Attributes
@@ -39,7 +39,7 @@ class Stream:
     step: NDArray[np.int64]
 
 
-def stream(graph: OpGraph, steps: int, window: int, last: int) -> Stream:
+def stream(graph: OpGraph, steps: int, window: int, last: int) -> StepStream:
     """So many steps of a graph, of which about a window is under way.
 
     Parameters
@@ -78,7 +78,7 @@ def stream(graph: OpGraph, steps: int, window: int, last: int) -> Stream:
         "placeholder": graph.placeholder & ~is_input,
         "resident": np.where(is_input, np.uint64(0), graph.param_bytes),
     }
-    return Stream(copies.program(edges, columns), copies.copy)
+    return StepStream(copies.program(edges, columns), copies.copy)
 
 
 def waits_for_updates(graph: OpGraph) -> bool:

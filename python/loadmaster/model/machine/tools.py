@@ -13,7 +13,7 @@ DEADLINE = 30.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolOutput:
     """What a tool printed, or why it printed nothing of use."""
 
     text: str = ""
@@ -21,10 +21,10 @@ class Answer:
 
 
 #: Takes the words of a command.
-Tool = Callable[[Sequence[str]], Answer]
+Tool = Callable[[Sequence[str]], ToolOutput]
 
 
-def answer(words: Sequence[str], deadline: float = DEADLINE) -> Answer:
+def answer(words: Sequence[str], deadline: float = DEADLINE) -> ToolOutput:
     """Runs a command. What goes wrong is a sentence, never an error.
 
     >>> answer(["no-such-tool-is-here"]).why
@@ -39,13 +39,13 @@ def answer(words: Sequence[str], deadline: float = DEADLINE) -> Answer:
             check=False,
         )
     except FileNotFoundError:
-        return Answer(why=f"{words[0]} is not installed")
+        return ToolOutput(why=f"{words[0]} is not installed")
     except subprocess.TimeoutExpired:
-        return Answer(why=f"{' '.join(words[:2])} took more than {deadline:g} s")
+        return ToolOutput(why=f"{' '.join(words[:2])} took more than {deadline:g} s")
     except OSError as error:
-        return Answer(why=f"{words[0]} cannot be run: {error.strerror}")
+        return ToolOutput(why=f"{words[0]} cannot be run: {error.strerror}")
     text = done.stdout.decode(errors="replace")
     if done.returncode:
         said = (done.stderr.decode(errors="replace").strip() or text.strip()).splitlines()
-        return Answer(why=f"{' '.join(words[:2])} failed: {shortened((said or ['?'])[0], 200)}")
-    return Answer(text)
+        return ToolOutput(why=f"{' '.join(words[:2])} failed: {shortened((said or ['?'])[0], 200)}")
+    return ToolOutput(text)

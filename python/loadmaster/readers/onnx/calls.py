@@ -15,7 +15,7 @@ from loadmaster.readers.onnx.costs import Op, Tensor
 from loadmaster.readers.shared.arguments import told
 
 
-class Calls:
+class NodeCalls:
     """Calls of the nodes of a model, with the names and defaults that its opsets have."""
 
     def __init__(self, onnx: Any, opsets: Mapping[str, int]) -> None:

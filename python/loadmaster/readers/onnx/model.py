@@ -19,10 +19,10 @@ from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.warnings import warn
 from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers.onnx.calls import Calls
+from loadmaster.readers.onnx.calls import NodeCalls
 from loadmaster.readers.onnx.costs import METADATA, Cost, Tensor, is_view
 from loadmaster.readers.onnx.shapes import (
-    Walker,
+    ShapeWalker,
     bodies,
     declared_dims,
     dtype_name,
@@ -104,8 +104,8 @@ def to_columns(
     inputs, symbols = _resolve_inputs(
         [i for i in graph.input if i.name not in stored], batch, shapes or {}
     )
-    walker = Walker(onnx, model, symbols)
-    columns, calls = _Columns(), Calls(onnx, walker.opsets)
+    walker = ShapeWalker(onnx, model, symbols)
+    columns, calls = _Columns(), NodeCalls(onnx, walker.opsets)
     _add_initializers(columns, walker, graph)
     for value, tensor in inputs.items():
         columns.add([value], [tensor], name=value, kind="input")
@@ -379,7 +379,7 @@ class _Columns(GraphColumns):
         return FLOAT_NAMES.get(most[0], "")
 
 
-def _add_initializers(columns: _Columns, walker: Walker, graph: Any) -> None:
+def _add_initializers(columns: _Columns, walker: ShapeWalker, graph: Any) -> None:
     """A parameter op for every initializer, used or not: together they are the model's size."""
     walker.declare(graph)
     for initializer in initializers(graph):
@@ -388,7 +388,9 @@ def _add_initializers(columns: _Columns, walker: Walker, graph: Any) -> None:
         columns.add([name], [tensor], name=name, kind="parameter", module=_module(name))
 
 
-def _add_node(columns: _Columns, walker: Walker, calls: Calls, node: Any, position: int) -> None:
+def _add_node(
+    columns: _Columns, walker: ShapeWalker, calls: NodeCalls, node: Any, position: int
+) -> None:
     name = node_name(node, position)
     module = _module(node.name, node)
     result = walker.visit(node, columns.tensors, name)
@@ -419,7 +421,7 @@ def _add_node(columns: _Columns, walker: Walker, calls: Calls, node: Any, positi
             columns.order(value, index)
 
 
-def _add_inner_parameters(columns: _Columns, walker: Walker, node: Any) -> list[str]:
+def _add_inner_parameters(columns: _Columns, walker: ShapeWalker, node: Any) -> list[str]:
     """Parameter ops for the weights inside the subgraphs of a node; their keys among the values.
 
     Subgraphs are scopes of their own, so a key is unlike any name a graph can have.

@@ -208,14 +208,14 @@ _Flow = Callable[[Op, Mapping[str, Tensor]], tuple[Cost, list[Tensor]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CostedNode:
     """A node as costed: its op with output tensors known as far as they can be, and its cost."""
 
     op: Op
     cost: Cost
 
 
-class Walker:
+class ShapeWalker:
     """Goes through nodes in order, finding outputs and costs, and notes what it could not know."""
 
     def __init__(self, onnx: Any, model: Any, symbols: Mapping[str, int]) -> None:
@@ -263,7 +263,7 @@ class Walker:
             notes.append(f"control flow counts as one op: {counts(self._control)}")
         return notes
 
-    def visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> Result:
+    def visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> CostedNode:
         """Cost a node whose inputs are in ``known``, and put its outputs there.
 
         Raises
@@ -274,7 +274,7 @@ class Walker:
         with malformed(f"op {name!r} ({kind_of(node)}) is damaged"):
             return self._visit(node, known, name)
 
-    def _visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> Result:
+    def _visit(self, node: Any, known: MutableMapping[str, Tensor], name: str) -> CostedNode:
         ins = [self._lookup(value, known, name) for value in node.input]
         op = Op(kind_of(node), ins, (), _attributes(self.onnx, node))
         flow = self._control_flow(op.kind)
@@ -290,7 +290,7 @@ class Walker:
             work = cost(op) + self._bodies_once(node, known)
         known.update((v, t) for v, t in zip(node.output, outs, strict=True) if v)
         self._note(op, work)
-        return Result(op, work)
+        return CostedNode(op, work)
 
     def _lookup(self, value: str, known: Mapping[str, Tensor], name: str) -> Tensor | None:
         if value and value not in known:

@@ -21,7 +21,7 @@ Given = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
-class Value:
+class GraphValue:
     """A tensor of the graph.
 
     ``op`` gives the value out. ``owner`` made the ``storage`` that it shows; an op with several
@@ -65,7 +65,7 @@ class AtenGraph(GraphColumns):
 
     # -- ops -------------------------------------------------------------------------------------
 
-    def placeholder(self, name: str, kind: str, tensor: Tensor, module: str = "") -> Value:
+    def placeholder(self, name: str, kind: str, tensor: Tensor, module: str = "") -> GraphValue:
         """A tensor that is there when the step begins: parameter, buffer, input, constant."""
         stored = tensor.nbytes if kind in ("parameter", "buffer") else 0
         op = self._add(
@@ -85,12 +85,12 @@ class AtenGraph(GraphColumns):
         name: str = "",
         module: str = "",
         phase: str = "f",
-        view_of: Value | None = None,
-        writes: Sequence[Value] = (),
+        view_of: GraphValue | None = None,
+        writes: Sequence[GraphValue] = (),
         in_place: bool = False,
         work: Cost | None = None,
         call: Given | None = None,
-    ) -> list[Value | None]:
+    ) -> list[GraphValue | None]:
         """An op, and its results.
 
         ``inputs`` are the arguments of its schema in order: values, lists of them, plain ones.
@@ -125,12 +125,13 @@ class AtenGraph(GraphColumns):
             return [tensor if tensor is None else self._new(op, tensor) for tensor in outputs]
         written = op if in_place else shared.written
         return [
-            t if t is None else Value(op, t, shared.owner, shared.storage, written) for t in outputs
+            t if t is None else GraphValue(op, t, shared.owner, shared.storage, written)
+            for t in outputs
         ]
 
     def getitem(
-        self, value: Value, index: int, *, name: str, module: str = "", phase: str = "f"
-    ) -> Value:
+        self, value: GraphValue, index: int, *, name: str, module: str = "", phase: str = "f"
+    ) -> GraphValue:
         """Takes one result, by its index, out of several: it forwards its producer's tensor."""
         op = self._add(
             name=name, kind="getitem", module=module, phase=phase, view=1, alias_of=value.owner,
@@ -144,10 +145,10 @@ class AtenGraph(GraphColumns):
         a, b = self._together.find(a), self._together.find(b)
         self._together[max(a, b)] = min(a, b)
 
-    def _new(self, op: int, tensor: Tensor) -> Value:
+    def _new(self, op: int, tensor: Tensor) -> GraphValue:
         """A value in a storage of its own."""
         self._n_storages += 1
-        return Value(op, tensor, op, self._n_storages - 1)
+        return GraphValue(op, tensor, op, self._n_storages - 1)
 
     def _look_at(self, tensor: Tensor) -> None:
         if tensor.dtype not in ITEM_BYTES:
@@ -160,14 +161,14 @@ class AtenGraph(GraphColumns):
 
     # -- edges -----------------------------------------------------------------------------------
 
-    def _connect(self, value: Value, op: int) -> None:
+    def _connect(self, value: GraphValue, op: int) -> None:
         if value.id < 0:
             value.id = self._n_tensors
             self._n_tensors += 1
         self.draw(value.op, op, value.id, value.tensor.shown_bytes)
 
     def _order(
-        self, op: int, read: Sequence[Value], writes: Sequence[Value], before: set[int]
+        self, op: int, read: Sequence[GraphValue], writes: Sequence[GraphValue], before: set[int]
     ) -> None:
         """Control edges: a read follows the last write of an alias, a write the reads before it."""
         for value in read:
@@ -222,24 +223,24 @@ _DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _values(arguments: Sequence[Any]) -> Iterator[Value]:
+def _values(arguments: Sequence[Any]) -> Iterator[GraphValue]:
     """The distinct values among arguments, those in lists too."""
     seen = set()
     for argument in arguments:
         for each in argument if isinstance(argument, (list, tuple)) else (argument,):
-            if isinstance(each, Value) and each not in seen:
+            if isinstance(each, GraphValue) and each not in seen:
                 seen.add(each)
                 yield each
 
 
 def _op_of(argument: Any) -> int | None:
-    return argument.op if isinstance(argument, Value) else None
+    return argument.op if isinstance(argument, GraphValue) else None
 
 
 def tensor_of(argument: Any) -> Any:
     """An argument with the tensors of values for these, in a list too."""
-    if isinstance(argument, Value):
+    if isinstance(argument, GraphValue):
         return argument.tensor
     if isinstance(argument, (list, tuple)):
-        return [each.tensor if isinstance(each, Value) else each for each in argument]
+        return [each.tensor if isinstance(each, GraphValue) else each for each in argument]
     return argument

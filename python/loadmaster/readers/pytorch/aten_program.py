@@ -21,7 +21,7 @@ from loadmaster.readers.pytorch.aten_costs import (
     is_view,
     written,
 )
-from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, Value
+from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, GraphValue
 from loadmaster.readers.shared.open_dims import Dim, close, size_of
 from loadmaster.readers.shared.symbolic import evaluate, symbols_of
 
@@ -38,7 +38,7 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class ValueRef:
     """An argument that is a value of the program."""
 
     name: str
@@ -52,7 +52,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Placeholder:
+class AtenPlaceholder:
     """A value that is there at the start; ``tied_to`` names another with the same storage."""
 
     value: str
@@ -64,9 +64,9 @@ class Placeholder:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """An op. ``arguments`` stand in its schema's order: `Ref`, lists, `Program`, plain values.
-    ``call`` has them as positional ones and keywords, with `Open` for sizes.
+class AtenNode:
+    """An op. ``arguments`` stand in its schema's order: `ValueRef`, lists, `AtenProgram`, plain
+    values. ``call`` has them as positional ones and keywords, with `Open` for sizes.
 
     ``results`` are the values it gives out, by name; a value that nothing reads has no name.
     ``several`` says that they come as a tuple or list, and a ``getitem`` takes each out. ``work``
@@ -86,15 +86,15 @@ class Node:
 
 
 @dataclass(slots=True)
-class Program:
+class AtenProgram:
     """Placeholders, nodes in order, and which values are copied back at the end.
 
     ``ranges`` are the least and the largest size of each symbol; None: unbounded. ``copies`` are
     pairs of a value and the placeholder that it is copied into.
     """
 
-    placeholders: list[Placeholder] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    placeholders: list[AtenPlaceholder] = field(default_factory=list)
+    nodes: list[AtenNode] = field(default_factory=list)
     copies: list[tuple[str, str]] = field(default_factory=list)
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
 
@@ -108,14 +108,14 @@ class Lowered:
     nothing is to copy.
     """
 
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, GraphValue] = field(default_factory=dict)
     ops: dict[str, int] = field(default_factory=dict)
-    changed: dict[int, Sequence[Value]] = field(default_factory=dict)
+    changed: dict[int, Sequence[GraphValue]] = field(default_factory=dict)
     copies: list[int] = field(default_factory=list)
 
 
 def to_graph(
-    program: Program,
+    program: AtenProgram,
     *,
     name: str,
     framework: str,
@@ -166,7 +166,7 @@ class Stored:
 
 
 def sign(
-    program: Program,
+    program: AtenProgram,
     stored: Mapping[str, Stored],
     outputs: Sequence[tuple[str, str, str]],
 ) -> None:
@@ -198,7 +198,7 @@ def sign(
         _set_phases(program, {value for role, value, _ in outputs if role in forward})
 
 
-def _set_phases(program: Program, needed: set[str]) -> None:
+def _set_phases(program: AtenProgram, needed: set[str]) -> None:
     """Backward ops are those that the outputs of the forward part do not need."""
     for i in reversed(range(len(program.nodes))):
         node = program.nodes[i]
@@ -211,7 +211,7 @@ def _set_phases(program: Program, needed: set[str]) -> None:
 def names_in(arguments: Sequence[Any]) -> Iterator[str]:
     """The values among arguments, by name."""
     for argument in arguments:
-        if isinstance(argument, Ref):
+        if isinstance(argument, ValueRef):
             yield argument.name
         elif isinstance(argument, (list, tuple)):
             yield from names_in(argument)
@@ -221,7 +221,7 @@ def names_in(arguments: Sequence[Any]) -> Iterator[str]:
 
 
 def _resolve(
-    program: Program,
+    program: AtenProgram,
     batch: int | None,
     shapes: Mapping[str, Sequence[int]],
     sizes: Mapping[str, int],
@@ -316,7 +316,7 @@ class _Lowering:
         self._at_run_time: Counter[str] = Counter()
         self._control: Counter[str] = Counter()
 
-    def place(self, placeholder: Placeholder) -> None:
+    def place(self, placeholder: AtenPlaceholder) -> None:
         if placeholder.tied_to in self._values:
             self._values[placeholder.value] = self._values[placeholder.tied_to]
             return
@@ -327,7 +327,7 @@ class _Lowering:
             ),
         )
 
-    def lower(self, node: Node) -> None:
+    def lower(self, node: AtenNode) -> None:
         inputs = [self._argument(argument, node.name) for argument in node.arguments]
         outputs = [None if meta is None else self.sized(meta) for _, meta in node.results]
         first = next(iter(_all(inputs[0])), None) if inputs else None
@@ -362,20 +362,22 @@ class _Lowering:
                     )
                 self._bind(name, value)
 
-    def _changed(self, node: Node, inputs: Sequence[Any], first: Value | None) -> list[Value]:
+    def _changed(
+        self, node: AtenNode, inputs: Sequence[Any], first: GraphValue | None
+    ) -> list[GraphValue]:
         """The values that an op writes into."""
         if node.shares is not None:
             return [first] if first is not None and node.shares == "in_place" else []
         positions = written(node.kind, [_plain(argument) for argument in inputs])
         return [value for position in positions for value in _all(inputs[position])]
 
-    def _module_of(self, changed: Sequence[Value]) -> str:
+    def _module_of(self, changed: Sequence[GraphValue]) -> str:
         """The module of a buffer that an op without one writes."""
         ops, owner = self.graph.ops, changed[0].owner if changed else -1
         held = changed and ops["kind"][owner] in ("parameter", "buffer")
         return ops["module"][owner] if held else ""
 
-    def _updates(self, changed: Sequence[Value]) -> bool:
+    def _updates(self, changed: Sequence[GraphValue]) -> bool:
         return any(self.graph.ops["kind"][value.owner] == "parameter" for value in changed)
 
     def copy_back(self, value: str, target: str) -> None:
@@ -413,25 +415,25 @@ class _Lowering:
 
     # -- values
 
-    def _bind(self, name: str, value: Value) -> None:
+    def _bind(self, name: str, value: GraphValue) -> None:
         if name in self._values:
             raise InputError(f"the value {name!r} is defined twice")
         self._values[name] = value
 
-    def _value(self, name: str, where: str) -> Value:
+    def _value(self, name: str, where: str) -> GraphValue:
         if name not in self._values:
             raise InputError(f"{where} reads {name!r}, which nothing produces")
         return self._values[name]
 
     def _argument(self, argument: Any, op: str) -> Any:
         """The argument with its values; None for a size or a flag, which are no tensors."""
-        if isinstance(argument, Ref):
+        if isinstance(argument, ValueRef):
             return self._value(argument.name, f"op {op!r}")
         if isinstance(argument, (list, tuple)):
             return [self._argument(each, op) for each in argument]
         return argument
 
-    def _call(self, node: Node) -> Given:
+    def _call(self, node: AtenNode) -> Given:
         """How a node calls its op, values and sizes in place."""
         positional, keywords = node.call
         return (
@@ -475,11 +477,11 @@ class _Lowering:
 
     # -- ops that hold programs
 
-    def _work(self, node: Node, inputs: Sequence[Any]) -> Cost | None:
+    def _work(self, node: AtenNode, inputs: Sequence[Any]) -> Cost | None:
         """The cost of an op that runs programs; None for all other ops."""
         if is_known(node.kind):
             return None
-        bodies = [self._body(a) for a in node.arguments if isinstance(a, Program)]
+        bodies = [self._body(a) for a in node.arguments if isinstance(a, AtenProgram)]
         if not bodies:
             return None
         name = node.kind.rpartition(".")[2]
@@ -498,7 +500,7 @@ class _Lowering:
             return Cost(total.flops * rows, total.bytes * rows, total.known)
         return total
 
-    def _body(self, program: Program) -> Cost:
+    def _body(self, program: AtenProgram) -> Cost:
         """The cost of one run of a program inside an op."""
         inner = _Lowering(self._symbols)
         for placeholder in program.placeholders:
@@ -512,13 +514,13 @@ class _Lowering:
         return Cost(sum(ops["flops"]), sum(ops["bytes_accessed"]), True)
 
 
-def _all(argument: Any) -> Iterator[Value]:
+def _all(argument: Any) -> Iterator[GraphValue]:
     for each in argument if isinstance(argument, list) else [argument]:
-        if isinstance(each, Value):
+        if isinstance(each, GraphValue):
             yield each
 
 
 def _plain(argument: Any) -> Any:
     if isinstance(argument, list):
         return [_plain(each) for each in argument]
-    return argument.tensor if isinstance(argument, Value) else argument
+    return argument.tensor if isinstance(argument, GraphValue) else argument

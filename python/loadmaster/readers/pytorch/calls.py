@@ -98,7 +98,7 @@ def role_of(name: str, *, annotation: bool = False) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Calls:
+class ProcessCalls:
     """Calls of one process in order of start, a caller before what it calls.
 
     Attributes
@@ -213,7 +213,7 @@ class Calls:
         rows = zip(ops.tolist(), numbers, nodes, strict=True)
         return {number: op for op, number, node in rows if number >= 0 and node < 0}
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TracedStep]:
         """The steps recorded, each with the ops that start in it; one of all, if none is marked.
 
         Marked by ``ProfilerStep#n``, or else by more than one step of the same optimizer, which
@@ -231,13 +231,13 @@ class Calls:
         ]
         marks = marks or self._optimizer_steps()
         if not marks:
-            return [Step(None, self.ops)]
+            return [TracedStep(None, self.ops)]
         started = self.start[self.ops]
         steps = []
         for number, begin, end in sorted(marks, key=lambda mark: mark[1]):
             within = self.ops[(started >= begin) & (started < end)]
             if len(within):
-                steps.append(Step(number, within))
+                steps.append(TracedStep(number, within))
         return steps
 
     def _optimizer_steps(self) -> list[tuple[int, float, float]]:
@@ -252,7 +252,7 @@ class Calls:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class TracedStep:
     """One step: its number, where it has one, and its ops as calls in order of start."""
 
     number: int | None
@@ -268,7 +268,7 @@ def _inherited(whole: list[bool], parent: list[int]) -> list[int]:
 
 
 def chosen(
-    calls: Calls, step: int | None, source: str, modules: Sequence[str] | None = None
+    calls: ProcessCalls, step: int | None, source: str, modules: Sequence[str] | None = None
 ) -> list[tuple[list[str], NDArray[np.int32]]]:
     """Names and ops of the steps asked for: one, or all, which must then have the same ops.
 
@@ -307,7 +307,7 @@ def chosen(
     return [(list(first), np.array([each[n] for n in first], dtype=np.int32)) for each in named]
 
 
-def _named(calls: Calls, modules: Sequence[str], ops: Sequence[int]) -> dict[str, int]:
+def _named(calls: ProcessCalls, modules: Sequence[str], ops: Sequence[int]) -> dict[str, int]:
     """Ops by name: module and kind, with a count behind every one but the first."""
     seen: Counter[str] = Counter()
     named: dict[str, int] = {}

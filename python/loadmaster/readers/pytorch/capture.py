@@ -96,7 +96,7 @@ def capture(
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class CapturedStep:
     """What a step left on fake tensors: its output, its loss, and the optimizer that updated."""
 
     step: Step
@@ -116,7 +116,7 @@ def recorded(
     name: str | None,
     progress: Callable[[str, int], None] | None,
     listener: Listener | None = None,
-) -> tuple[OpGraph, Recorded]:
+) -> tuple[OpGraph, CapturedStep]:
     """What `capture` gives, and what the step left; a listener hears of every op."""
     with importing("torch", "torch", "capturing a model"):
         import torch
@@ -161,4 +161,4 @@ def recorded(
     }
     title = name or type(model).__name__
     whole = OpGraph.from_document(graph.document(title, meta), title)
-    return whole, Recorded(step, output, scalar, updated)
+    return whole, CapturedStep(step, output, scalar, updated)

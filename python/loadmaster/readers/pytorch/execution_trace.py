@@ -25,9 +25,9 @@ from loadmaster.model.profile import Profile
 from loadmaster.readers.pytorch import kineto_events
 from loadmaster.readers.pytorch.aten_costs import Cost, cost
 from loadmaster.readers.pytorch.calls import chosen
-from loadmaster.readers.pytorch.execution_trace_nodes import Recorded, load
-from loadmaster.readers.pytorch.execution_trace_rows import Labels, Op, Rows, labels_of
-from loadmaster.readers.pytorch.kineto_events import Trace, launches
+from loadmaster.readers.pytorch.execution_trace_nodes import RecordedTrace, load
+from loadmaster.readers.pytorch.execution_trace_rows import RowLabels, TraceOp, TraceRows, labels_of
+from loadmaster.readers.pytorch.kineto_events import KinetoTrace, launches
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
 
@@ -126,7 +126,7 @@ def profile(
     modules = joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
     names, ops = steps[0]
-    rows = Rows(recorded, names, ops.tolist())
+    rows = TraceRows(recorded, names, ops.tolist())
     labels = labels_of(rows, modules)
     seconds = joined.measured(rows, steps)
     view = np.array([row.view for row in rows.flow.rows])
@@ -154,7 +154,7 @@ class _Joined:
         The two are not of one step.
     """
 
-    def __init__(self, recorded: Recorded, trace: Trace) -> None:
+    def __init__(self, recorded: RecordedTrace, trace: KinetoTrace) -> None:
         self.trace = trace
         timed = {number: call for call, number in enumerate(trace.record.tolist()) if number > 0}
         if not timed:
@@ -203,7 +203,7 @@ class _Joined:
         seconds[known] = self.trace.seconds(calls[known])
         return seconds
 
-    def kernels(self, rows: Rows, ops: NDArray[np.int32]) -> list[int]:
+    def kernels(self, rows: TraceRows, ops: NDArray[np.int32]) -> list[int]:
         """How many kernels each row launched."""
         calls = self.call[ops]
         by_op = np.zeros(len(ops), dtype=np.int64)
@@ -213,7 +213,7 @@ class _Joined:
             kernels[row] = int(by_op[op.position])
         return kernels
 
-    def measured(self, rows: Rows, steps: _Steps) -> NDArray[np.float64]:
+    def measured(self, rows: TraceRows, steps: _Steps) -> NDArray[np.float64]:
         """Measured times, float64 [n_rows, n_steps]; NaN: a placeholder, or not measured."""
         by_op = np.stack([self.seconds(ops) for _, ops in steps], axis=1)
         seconds = np.full((len(rows), len(steps)), np.nan)
@@ -235,7 +235,7 @@ _VIEWS_FREE = "views take no time, whatever was measured of them"
 
 
 def _graph(
-    recorded: Recorded,
+    recorded: RecordedTrace,
     joined: _Joined | None,
     name: str,
     step: int | None,
@@ -245,7 +245,7 @@ def _graph(
     modules = recorded.calls.modules if joined is None else joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
     names, ops = steps[0]
-    rows = Rows(recorded, names, ops.tolist())
+    rows = TraceRows(recorded, names, ops.tolist())
     labels = labels_of(rows, modules)
     costs = rows.column(
         lambda row, op: _cost(recorded, op, rows.flow.rows[row].view), Cost(0, 0, True)
@@ -287,7 +287,7 @@ def _graph(
 
 
 def _columns(
-    recorded: Recorded, rows: Rows, labels: Labels, costs: Sequence[Cost]
+    recorded: RecordedTrace, rows: TraceRows, labels: RowLabels, costs: Sequence[Cost]
 ) -> dict[str, Any]:
     """The columns of the ops, but for their times."""
     return {
@@ -306,7 +306,7 @@ def _columns(
     }
 
 
-def _cost(recorded: Recorded, op: Op, view: bool) -> Cost:
+def _cost(recorded: RecordedTrace, op: TraceOp, view: bool) -> Cost:
     if view:
         return Cost(0, 0, True)
     inputs = [each.value for each in op.inputs]
@@ -324,7 +324,7 @@ def _unknown(kinds: Sequence[str], costs: Sequence[Cost]) -> list[str]:
     ]
 
 
-def _output(rows: Rows, row: int) -> str:
+def _output(rows: TraceRows, row: int) -> str:
     given = rows.flow.given.get(row)
     if given is not None:
         return str(given.given.value) if given.given else ""
@@ -332,7 +332,7 @@ def _output(rows: Rows, row: int) -> str:
     return ";".join(str(ref.value) for ref in refs)
 
 
-def _resident(rows: Rows, kinds: Sequence[str]) -> list[int]:
+def _resident(rows: TraceRows, kinds: Sequence[str]) -> list[int]:
     kept = ("parameter", "buffer")
     return [
         row.output_bytes if kind in kept else 0
@@ -341,7 +341,7 @@ def _resident(rows: Rows, kinds: Sequence[str]) -> list[int]:
 
 
 def _times(
-    rows: Rows,
+    rows: TraceRows,
     joined: _Joined,
     steps: _Steps,
     view: NDArray[np.bool_],

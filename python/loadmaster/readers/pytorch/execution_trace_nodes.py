@@ -14,27 +14,34 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.readers.pytorch.aten_costs import Tensor
-from loadmaster.readers.pytorch.calls import OP, TENSOR_TYPE, WRAPPER, Calls, role_of, tensor_of
-from loadmaster.readers.shared.dataflow import Ref, Schema, schema_of
+from loadmaster.readers.pytorch.calls import (
+    OP,
+    TENSOR_TYPE,
+    WRAPPER,
+    ProcessCalls,
+    role_of,
+    tensor_of,
+)
+from loadmaster.readers.shared.dataflow import Schema, TensorRef, schema_of
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class TraceArgument:
     """An argument or result: the tensors in it, and its value as the cost tables take it."""
 
-    refs: tuple[Ref, ...]
+    refs: tuple[TensorRef, ...]
     value: Any
     is_list: bool = False
 
-    def part(self, i: int) -> Argument:
+    def part(self, i: int) -> TraceArgument:
         """The part of the argument that belongs to the i-th op of a list op."""
         if not self.is_list:
             return self
-        return Argument(self.refs[i : i + 1], self.value[i]) if self.refs else self
+        return TraceArgument(self.refs[i : i + 1], self.value[i]) if self.refs else self
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class RecordedTrace:
     """An execution trace: its calls in the order in which they were made.
 
     Attributes
@@ -51,19 +58,19 @@ class Recorded:
 
     source: str
     schema: str
-    calls: Calls
+    calls: ProcessCalls
     record: NDArray[np.int64]
     nodes: list[dict[str, Any]]
     attributes: list[dict[str, Any]]
-    _given: dict[int, list[Argument]] = field(default_factory=dict, repr=False)
+    _given: dict[int, list[TraceArgument]] = field(default_factory=dict, repr=False)
 
-    def arguments(self, call: int) -> list[Argument]:
+    def arguments(self, call: int) -> list[TraceArgument]:
         """What a call was given."""
         if call not in self._given:
             self._given[call] = _arguments(self.nodes[call].get("inputs"))
         return self._given[call]
 
-    def results(self, call: int) -> list[Argument]:
+    def results(self, call: int) -> list[TraceArgument]:
         """What a call gave back."""
         return _arguments(self.nodes[call].get("outputs"))
 
@@ -85,7 +92,7 @@ class Recorded:
         return schema_of(text if isinstance(text, str) else "")
 
 
-def load(path: str | os.PathLike[str]) -> Recorded:
+def load(path: str | os.PathLike[str]) -> RecordedTrace:
     """The calls of an execution trace.
 
     Raises
@@ -120,7 +127,7 @@ def load(path: str | os.PathLike[str]) -> Recorded:
         )
     attributes = list(map(_attributes, nodes))
     calls = _calls(nodes, attributes, parent)
-    return Recorded(source, schema, calls, _numbers(attributes, "rf_id", 0), nodes, attributes)
+    return RecordedTrace(source, schema, calls, _numbers(attributes, "rf_id", 0), nodes, attributes)
 
 
 def _checked(nodes: Sequence[Any], source: str) -> Iterator[dict[str, Any]]:
@@ -149,7 +156,7 @@ def _numbers(attributes: Sequence[dict[str, Any]], name: str, default: int) -> N
 
 def _calls(
     nodes: Sequence[dict[str, Any]], attributes: Sequence[dict[str, Any]], parent: list[int]
-) -> Calls:
+) -> ProcessCalls:
     names = [str(node["name"]) for node in nodes]
     start = [int(node["id"]) for node in nodes]
     end = [number + 0.5 for number in start]
@@ -159,7 +166,7 @@ def _calls(
     # Scope 7: ranges that users mark, the process and its threads.
     marked = (_numbers(attributes, "scope", 0) == 7).tolist()
     roles = [role_of(name, annotation=mark) for name, mark in zip(names, marked, strict=True)]
-    return Calls(
+    return ProcessCalls(
         names,
         np.array(roles, dtype=np.uint8),
         np.array(parent, dtype=np.int32),
@@ -173,7 +180,7 @@ def _calls(
 # ---- arguments --------------------------------------------------------------------------------
 
 
-def _arguments(side: Any) -> list[Argument]:
+def _arguments(side: Any) -> list[TraceArgument]:
     """The arguments on one side of a node."""
     side = side if isinstance(side, dict) else {}
     values, types = side.get("values"), side.get("types")
@@ -181,7 +188,7 @@ def _arguments(side: Any) -> list[Argument]:
         return []
     shapes, strides = (_padded(side.get(key), len(values)) for key in ("shapes", "strides"))
     rows = zip(values, _padded(types, len(values)), shapes, strides, strict=True)
-    seen: dict[tuple[Any, ...], Ref] = {}
+    seen: dict[tuple[Any, ...], TensorRef] = {}
     return [_argument(*row, seen) for row in rows]
 
 
@@ -191,24 +198,24 @@ def _padded(values: Any, n: int) -> list[Any]:
 
 
 def _argument(
-    value: Any, kind: Any, shape: Any, strides: Any, seen: dict[tuple[Any, ...], Ref]
-) -> Argument:
+    value: Any, kind: Any, shape: Any, strides: Any, seen: dict[tuple[Any, ...], TensorRef]
+) -> TraceArgument:
     """An argument; a tensor among ``seen`` is the same object again."""
     types = TENSOR_TYPE.findall(kind) if isinstance(kind, str) else []
     if types and kind.startswith("GenericList") and isinstance(value, list):
         n = len(value)
         rows = zip(value, _padded(types, n), _padded(shape, n), _padded(strides, n), strict=True)
         refs = tuple(ref for row in rows if (ref := _ref(*row, seen)) is not None)
-        return Argument(refs, [ref.value for ref in refs], is_list=True)
+        return TraceArgument(refs, [ref.value for ref in refs], is_list=True)
     if types:
         ref = _ref(value, types[0], shape, strides, seen)
-        return Argument((), None) if ref is None else Argument((ref,), ref.value)
-    return Argument((), None if value == "<None>" else value)
+        return TraceArgument((), None) if ref is None else TraceArgument((ref,), ref.value)
+    return TraceArgument((), None if value == "<None>" else value)
 
 
 def _ref(
-    value: Any, dtype: Any, shape: Any, strides: Any, seen: dict[tuple[Any, ...], Ref]
-) -> Ref | None:
+    value: Any, dtype: Any, shape: Any, strides: Any, seen: dict[tuple[Any, ...], TensorRef]
+) -> TensorRef | None:
     """A tensor from ``[tensor id, storage id, offset, elements, bytes of one, device]``."""
     if not isinstance(value, list) or len(value) < 5:
         return None
@@ -222,5 +229,5 @@ def _ref(
     if known.strides is not None and elements:
         reach = 1 + sum((n - 1) * s for n, s in zip(known.shape, known.strides, strict=True))
     bytes_ = min(known.shown_bytes or elements * width, 2**62)
-    ref = Ref(number, storage, bytes_, min((offset + reach) * width, 2**62), known)
+    ref = TensorRef(number, storage, bytes_, min((offset + reach) * width, 2**62), known)
     return seen.setdefault((number, storage, known.shape), ref)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.pytorch.aten_costs import bare, is_view
-from loadmaster.readers.pytorch.execution_trace_nodes import Argument, Recorded
-from loadmaster.readers.shared.dataflow import Dataflow, Ref, Storage
+from loadmaster.readers.pytorch.execution_trace_nodes import RecordedTrace, TraceArgument
+from loadmaster.readers.shared.dataflow import Dataflow, Storage, TensorRef
 
 _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ _NUMBER = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Op:
+class TraceOp:
     """An op, or one of those that a list op stands for, as a row of the graph.
 
     ``position`` is the call's among the ops of a step, ``share`` the part of the call's time.
@@ -34,28 +34,28 @@ class Op:
     call: int
     position: int
     share: float
-    inputs: list[Argument]
-    outputs: list[Argument]
+    inputs: list[TraceArgument]
+    outputs: list[TraceArgument]
 
 
-def _parted(recorded: Recorded, name: str, call: int, position: int) -> list[Op]:
+def _parted(recorded: RecordedTrace, name: str, call: int, position: int) -> list[TraceOp]:
     """The op of a call; of a list op, one per tensor of its lists."""
     inputs, outputs = recorded.arguments(call), recorded.results(call)
     kind = bare(recorded.calls.names[call])
     lengths = {len(each.refs) for each in (*inputs, *outputs) if each.is_list and each.refs}
     n = lengths.pop() if len(lengths) == 1 else 1
     if n < 2 or not ("_foreach_" in kind or kind.startswith("_fused_")):
-        return [Op(name, call, position, 1.0, inputs, outputs)]
+        return [TraceOp(name, call, position, 1.0, inputs, outputs)]
     parts = [([a.part(i) for a in inputs], [a.part(i) for a in outputs]) for i in range(n)]
     sizes = [sum(r.bytes for each in (*ins, *outs) for r in each.refs) for ins, outs in parts]
     total = sum(sizes)
     return [
-        Op(f"{name}[{i}]", call, position, size / total if total else 1 / n, ins, outs)
+        TraceOp(f"{name}[{i}]", call, position, size / total if total else 1 / n, ins, outs)
         for i, ((ins, outs), size) in enumerate(zip(parts, sizes, strict=True))
     ]
 
 
-def _changed(recorded: Recorded, op: Op) -> list[Ref]:
+def _changed(recorded: RecordedTrace, op: TraceOp) -> list[TensorRef]:
     """What an op changes in place: by its schema, or else by its name and its results."""
     schema = recorded.schema_of(op.call)
     kind = recorded.calls.names[op.call]
@@ -71,13 +71,13 @@ def _changed(recorded: Recorded, op: Op) -> list[Ref]:
     return [*back, *(ref for ref in first if not given)]
 
 
-class Rows:
+class TraceRows:
     """A graph of a step: rows of ops and of placeholders, and the edges between them."""
 
-    def __init__(self, recorded: Recorded, names: Sequence[str], ops: Sequence[int]) -> None:
+    def __init__(self, recorded: RecordedTrace, names: Sequence[str], ops: Sequence[int]) -> None:
         self.recorded = recorded
         self.flow = Dataflow()
-        self.ops: dict[int, Op] = {}
+        self.ops: dict[int, TraceOp] = {}
         phases = recorded.calls.phases
         for position, (name, call) in enumerate(zip(names, ops, strict=True)):
             words = recorded.argument_names(call)
@@ -94,7 +94,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.flow.rows)
 
-    def column(self, of_op: Callable[[int, Op], _T], default: _T) -> list[_T]:
+    def column(self, of_op: Callable[[int, TraceOp], _T], default: _T) -> list[_T]:
         """A value per row, from the op of each; placeholders have the default."""
         rows = ((row, self.ops.get(row)) for row in range(len(self)))
         return [default if op is None else of_op(row, op) for row, op in rows]
@@ -118,7 +118,7 @@ def kind_of(storage: Storage) -> str:
     return "parameter" if any(_WEIGHT.match(word) for word in words) else "input"
 
 
-def _sets(rows: Rows) -> dict[int, int]:
+def _sets(rows: TraceRows) -> dict[int, int]:
     """The parameter that each placeholder of an optimizer's state and each update belongs to.
 
     Tensors that an optimizer's ops read and make on the way belong to the same parameter. There are
@@ -148,7 +148,7 @@ def _sets(rows: Rows) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class Labels:
+class RowLabels:
     """Name, kind and module of each row, and the parameter whose set it is in."""
 
     names: list[str]
@@ -157,7 +157,7 @@ class Labels:
     colocation: list[str]
 
 
-def labels_of(rows: Rows, modules: Sequence[str]) -> Labels:
+def labels_of(rows: TraceRows, modules: Sequence[str]) -> RowLabels:
     """Names and kinds of all rows; ``modules`` are the paths of all calls."""
     calls = rows.recorded.calls
     names = rows.column(lambda _, op: op.name, "")
@@ -181,7 +181,7 @@ def labels_of(rows: Rows, modules: Sequence[str]) -> Labels:
                 base, paths[row] = f"optim.{base}", f"optim.{paths[row]}".rstrip(".")
         names[row] = _unused(base, taken)
     colocation = [names[sets[row]] if row in sets else "" for row in range(len(rows))]
-    return Labels(names, kinds, paths, colocation)
+    return RowLabels(names, kinds, paths, colocation)
 
 
 def _unused(base: str, taken: set[str]) -> str:

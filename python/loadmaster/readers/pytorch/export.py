@@ -18,13 +18,13 @@ from loadmaster.base.errors import InputError, malformed, refusing
 from loadmaster.base.files import naming, parse_json, read_counted, system_errors
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.pytorch.aten_program import (
-    Node,
-    Placeholder,
-    Program,
-    Ref,
+    AtenNode,
+    AtenPlaceholder,
+    AtenProgram,
     Size,
     Sized,
     Stored,
+    ValueRef,
     sign,
     to_graph,
 )
@@ -149,7 +149,7 @@ def _weight_files(archive: zipfile.ZipFile, member: str) -> dict[str, str]:
 # ---- the program ------------------------------------------------------------------------------
 
 
-def _checked(document: Any, files: Mapping[str, str]) -> Program:
+def _checked(document: Any, files: Mapping[str, str]) -> AtenProgram:
     """The program of a whole document; an `InputError` where the document breaks the schema."""
     with malformed("its JSON has not the schema of torch.export"):
         module = document["graph_module"]
@@ -168,13 +168,13 @@ def _bound(value: Any) -> int | None:
     return value if isinstance(value, int) and abs(value) < 2**62 else None
 
 
-def _program(graph: Mapping[str, Any]) -> Program:
+def _program(graph: Mapping[str, Any]) -> AtenProgram:
     """A graph of the schema; its inputs are plain ones until a signature says more."""
     metas = {name: _meta(value) for name, value in graph["tensor_values"].items()}
-    program = Program()
+    program = AtenProgram()
     for argument in graph["inputs"]:
         for name in tensor_names(argument):
-            program.placeholders.append(Placeholder(name, name, "input", metas[name]))
+            program.placeholders.append(AtenPlaceholder(name, name, "input", metas[name]))
     sizes = {name: _told(value) for name, value in (graph.get("sym_int_values") or {}).items()}
     for node in graph["nodes"]:
         program.nodes.append(_node(node, metas, sizes))
@@ -209,7 +209,9 @@ def _told(value: Mapping[str, Any]) -> str:
     return str(value["as_expr"]["expr_str"] if "as_expr" in value else value["as_int"])
 
 
-def _node(node: Mapping[str, Any], metas: Mapping[str, Sized], sizes: Mapping[str, Size]) -> Node:
+def _node(
+    node: Mapping[str, Any], metas: Mapping[str, Sized], sizes: Mapping[str, Size]
+) -> AtenNode:
     outputs = node["outputs"]
     names = [name for output in outputs for name in tensor_names(output)]
     several = len(outputs) > 1 or any("as_tensor" not in output for output in outputs)
@@ -217,7 +219,7 @@ def _node(node: Mapping[str, Any], metas: Mapping[str, Sized], sizes: Mapping[st
     if node.get("is_hop_single_tensor_return") is False:
         several = True
     name = node.get("name") or ("" if several or not names else names[0])
-    return Node(
+    return AtenNode(
         name=str(name),
         kind=kind,
         arguments=[_argument(entry["arg"], metas) for entry in node["inputs"]],
@@ -234,11 +236,11 @@ def _argument(argument: Mapping[str, Any], metas: Mapping[str, Sized]) -> Any:
         return _program(value["graph"])
     names = tensor_names(argument)
     if kind == "as_tensor" or (kind == "as_optional_tensor" and names):
-        return Ref(names[0])
+        return ValueRef(names[0])
     if kind == "as_optional_tensors":
-        return [Ref(str(e["as_tensor"]["name"])) if "as_tensor" in e else None for e in value]
+        return [ValueRef(str(e["as_tensor"]["name"])) if "as_tensor" in e else None for e in value]
     if kind.endswith(("tensors", "argument")):
-        return [Ref(name) for name in names]
+        return [ValueRef(name) for name in names]
     if kind in ("as_bool", "as_int", "as_float", "as_string"):
         return value
     return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.readers.pytorch.aten_graph import Given
-from loadmaster.readers.pytorch.aten_program import Open, Ref, Size
+from loadmaster.readers.pytorch.aten_program import Open, Size, ValueRef
 from loadmaster.readers.pytorch.tensors import torch_name
 
 #: The number that keywords have.
@@ -87,13 +87,13 @@ def _argument(argument: Mapping[str, Any], sizes: Mapping[str, Size]) -> Any:
         several = kind.endswith("s")
         return [_symbolic(each, sizes) for each in value] if several else _symbolic(value, sizes)
     if kind == "as_optional_tensors":
-        return [next(map(Ref, tensor_names(each)), None) for each in value]
+        return [next(map(ValueRef, tensor_names(each)), None) for each in value]
     if kind == "as_nested_tensors":
-        return [[Ref(str(each["name"])) for each in row] for row in value]
+        return [[ValueRef(str(each["name"])) for each in row] for row in value]
     names = tensor_names(argument)
     if kind == "as_tensors":
-        return [Ref(name) for name in names]
-    return Ref(names[0]) if names and kind in ("as_tensor", "as_optional_tensor") else None
+        return [ValueRef(name) for name in names]
+    return ValueRef(names[0]) if names and kind in ("as_tensor", "as_optional_tensor") else None
 
 
 def _symbolic(argument: Mapping[str, Any], sizes: Mapping[str, Size]) -> Any:

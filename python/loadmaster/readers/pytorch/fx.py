@@ -18,15 +18,15 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.readers.pytorch.aten_costs import is_in_place
 from loadmaster.readers.pytorch.aten_graph import Given
 from loadmaster.readers.pytorch.aten_program import (
+    AtenNode,
+    AtenPlaceholder,
+    AtenProgram,
     Lowered,
-    Node,
     Open,
-    Placeholder,
-    Program,
-    Ref,
     Size,
     Sized,
     Stored,
+    ValueRef,
     names_in,
     sign,
     to_graph,
@@ -85,7 +85,7 @@ class Traced:
 
     graph: OpGraph
     module: torch.fx.GraphModule
-    program: Program
+    program: AtenProgram
     lowered: Lowered
     runs: Mapping[str, Any]
 
@@ -255,9 +255,9 @@ class _Reading:
         self._parameters = {id(parameter) for parameter in module.parameters()}
         self._same: dict[str, str] = {}  # a node that repeats another's result
         self._placed: dict[int, str] = {}  # stored tensors by identity
-        self._program = Program()
+        self._program = AtenProgram()
 
-    def program(self) -> Program:
+    def program(self) -> AtenProgram:
         """The module's graph as a program."""
         for node in self._module.graph.nodes:
             if node.op == "placeholder":
@@ -280,10 +280,10 @@ class _Reading:
         kind = _ORIGINS.get(type(origin).__name__, "input")
         if kind != "input":
             name = str(origin.target)
-            placed = Placeholder(node.name, name, kind, meta, name.rpartition(".")[0])
+            placed = AtenPlaceholder(node.name, name, kind, meta, name.rpartition(".")[0])
         else:
             kind = "parameter" if getattr(_value(node), "_is_param", False) else "input"
-            placed = Placeholder(node.name, node.name, kind, meta)
+            placed = AtenPlaceholder(node.name, node.name, kind, meta)
         self._program.placeholders.append(placed)
 
     def _fetch(self, node: Any) -> None:
@@ -304,7 +304,7 @@ class _Reading:
             assert meta is not None
             self._placed[id(tensor)] = f"\0{path}"
             self._program.placeholders.append(
-                Placeholder(f"\0{path}", path, kind, meta, path.rpartition(".")[0])
+                AtenPlaceholder(f"\0{path}", path, kind, meta, path.rpartition(".")[0])
             )
         return self._placed[id(tensor)]
 
@@ -321,7 +321,7 @@ class _Reading:
         run = self._runs.get(node.name)
         is_op = _is_op(node)
         self._program.nodes.append(
-            Node(
+            AtenNode(
                 name=node.name,
                 kind=_kind(node),
                 arguments=self._arguments(node),
@@ -356,7 +356,7 @@ class _Reading:
         if node.op == "call_module":
             called = self._module.get_submodule(node.target)
             held = [*called.named_parameters(), *called.named_buffers()]
-            arguments += [Ref(self._hold(f"{node.target}.{path}", t)) for path, t in held]
+            arguments += [ValueRef(self._hold(f"{node.target}.{path}", t)) for path, t in held]
         return arguments
 
     def _call(self, node: Any) -> Given:
@@ -395,17 +395,17 @@ class _Reading:
         elif hasattr(argument, "op"):
             value = self._result(argument)
             if _sized(value) is not None:
-                yield Ref(self._same.get(argument.name, argument.name))
+                yield ValueRef(self._same.get(argument.name, argument.name))
             elif _is_several(value):
                 parts = [u for u in argument.users if u.target is operator.getitem]
-                yield from (Ref(self._same.get(u.name, u.name)) for u in parts)
+                yield from (ValueRef(self._same.get(u.name, u.name)) for u in parts)
             else:
                 yield None
 
     def _held(self, node: Any) -> Any:
         """A tensor that the module holds, or a module within it."""
         if node.name in self._same:
-            return Ref(self._same[node.name])
+            return ValueRef(self._same[node.name])
         inner = self._module.get_submodule(node.target)
         return _Reading(inner, {}).program()
 
@@ -426,7 +426,7 @@ def _is_backward(node: Any) -> bool:
 # ---- what the whole says of its parts ---------------------------------------------------------
 
 
-def _mark_backward(program: Program) -> None:
+def _mark_backward(program: AtenProgram) -> None:
     """In a joint graph of AOTAutograd, nodes that depend on a tangent are backward."""
     late = {p.value for p in program.placeholders if p.value.startswith("tangents_")}
     if not late:
@@ -440,7 +440,7 @@ def _mark_backward(program: Program) -> None:
 _STORED = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 
 
-def _sign(program: Program, exported: Any) -> None:
+def _sign(program: AtenProgram, exported: Any) -> None:
     """The signature of an exported program: what its inputs are, what is written back to them."""
     signature = exported.graph_signature
     tensors = {**exported.constants, **exported.state_dict}

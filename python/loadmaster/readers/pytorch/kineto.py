@@ -19,8 +19,8 @@ from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.profile import Profile
-from loadmaster.readers.pytorch.calls import Calls, chosen, tensor_of
-from loadmaster.readers.pytorch.kineto_events import Trace, launches, load
+from loadmaster.readers.pytorch.calls import ProcessCalls, chosen, tensor_of
+from loadmaster.readers.pytorch.kineto_events import KinetoTrace, launches, load
 
 
 def read(
@@ -126,7 +126,7 @@ _ASSUMED = (
 _NO_FLOPS = "no FLOPs: the trace has the shapes of what ops read, not of what they put out"
 
 
-def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) -> OpGraph:
+def _graph(trace: KinetoTrace, path: Path, step: int | None, device_type: str | None) -> OpGraph:
     steps = chosen(trace.calls, step, trace.source)
     names, ops = steps[0]
     calls = trace.calls
@@ -168,7 +168,9 @@ def _graph(trace: Trace, path: Path, step: int | None, device_type: str | None) 
 
 
 def _left_out(
-    trace: Trace, steps: Sequence[tuple[list[str], NDArray[np.int32]]], seconds: NDArray[np.float64]
+    trace: KinetoTrace,
+    steps: Sequence[tuple[list[str], NDArray[np.int32]]],
+    seconds: NDArray[np.float64],
 ) -> list[str]:
     """Notes on recorded ops and times that the graph leaves out."""
     notes = []
@@ -181,7 +183,7 @@ def _left_out(
     return notes
 
 
-def _sizes(trace: Trace, ops: NDArray[np.int32]) -> tuple[NDArray[np.uint64], str]:
+def _sizes(trace: KinetoTrace, ops: NDArray[np.int32]) -> tuple[NDArray[np.uint64], str]:
     """Bytes that each op hands on, and how they were found.
 
     An op that allocates nothing hands its input on.
@@ -214,7 +216,7 @@ def _largest(inputs: tuple[Any, Any]) -> int:
 
 
 def _edges(
-    calls: Calls, ops: NDArray[np.int32], sizes: NDArray[np.uint64]
+    calls: ProcessCalls, ops: NDArray[np.int32], sizes: NDArray[np.uint64]
 ) -> dict[str, NDArray[Any]]:
     """From each op to the next, and from forward ops to those of their autograd nodes."""
     position = {op: i for i, op in enumerate(ops.tolist())}

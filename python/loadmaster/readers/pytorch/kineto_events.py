@@ -17,7 +17,7 @@ from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import parse_json, read_bytes, uncollected
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.model.graph import LAUNCHES
-from loadmaster.readers.pytorch.calls import MODULE_PREFIX, Calls, role_of
+from loadmaster.readers.pytorch.calls import MODULE_PREFIX, ProcessCalls, role_of
 
 #: The device type of traces without kernels.
 CPU = "cpu"
@@ -75,7 +75,7 @@ _KERNEL = ("name", "pid", "tid", "ts", "dur", *_OF_KERNEL)
 _MEMORY = ("pid", "tid", "ts", "Bytes", "Addr")
 
 
-def load(path: str | os.PathLike[str]) -> Trace:
+def load(path: str | os.PathLike[str]) -> KinetoTrace:
     """The events of a trace.
 
     Raises
@@ -96,11 +96,11 @@ def load(path: str | os.PathLike[str]) -> Trace:
                 f"{source} is a Chrome trace without calls of PyTorch (events of category cpu_op): "
                 "what torch.profiler exports is wanted"
             )
-        return Trace.of(source, events, document)
+        return KinetoTrace.of(source, events, document)
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class KinetoTrace:
     """A trace: its calls, and the kernels that each of them launched.
 
     Attributes
@@ -131,7 +131,7 @@ class Trace:
     """
 
     source: str
-    calls: Calls
+    calls: ProcessCalls
     duration: NDArray[np.float64]
     record: NDArray[np.int64]
     inputs: list[tuple[Any, Any]]
@@ -144,7 +144,7 @@ class Trace:
     crossings: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, source: str, events: _Events, document: dict[str, Any]) -> Trace:
+    def of(cls, source: str, events: _Events, document: dict[str, Any]) -> KinetoTrace:
         """Sorts out what was parsed."""
         columns = _columns(events.calls, _CALL)
         names = _texts(columns["name"], source)
@@ -183,7 +183,7 @@ class Trace:
         sequence = ids("Sequence number", -1)
         return cls(
             source,
-            Calls(names, np.array(roles, np.uint8), parent, start, end, sequence, launches),
+            ProcessCalls(names, np.array(roles, np.uint8), parent, start, end, sequence, launches),
             duration,
             ids("Record function id", 0),
             [(columns["Input Dims"][i], columns["Input type"][i]) for i in at],

@@ -17,7 +17,7 @@ from loadmaster.readers.pytorch.step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class NodeRun:
     """What a node gave: its result, its work, and whether that ``shares`` its input's storage."""
 
     value: Any
@@ -32,7 +32,7 @@ class _Module(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.module = module
         self.graph = graph
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, NodeRun] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         names = [node.target for node in self.module.graph.nodes if node.op == "placeholder"]
@@ -55,7 +55,7 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
             sum(graph.ops["bytes_accessed"][start:]),
             graph.unknown.total() == unknown,
         )
-        self._owner.runs[node.name] = Run(value, work, _shares(value, inputs, work.bytes))
+        self._owner.runs[node.name] = NodeRun(value, work, _shares(value, inputs, work.bytes))
         return value
 
 
@@ -70,7 +70,7 @@ def _shares(value: Any, inputs: list[Any], moved: int) -> str:
     return "in_place" if moved else "view"
 
 
-def run_nodes(module: torch.fx.GraphModule, example_inputs: Any) -> Mapping[str, Run]:
+def run_nodes(module: torch.fx.GraphModule, example_inputs: Any) -> Mapping[str, NodeRun]:
     """What each node of a module gives when the module runs on such inputs, by the node's name.
 
     Nothing is computed and no memory is taken.

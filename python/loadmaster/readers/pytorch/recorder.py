@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch.aten_costs import Tensor, bare, is_view, written
-from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, Value, tensor_of
+from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, GraphValue, tensor_of
 from loadmaster.readers.pytorch.tensors import dtype_name, layout
 
 _ON_VALUES = (
@@ -90,7 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.phase = "f"
         self.muted = False
         self._values = WeakIdKeyDictionary()
-        self._storages: dict[int, tuple[StorageWeakRef, Value]] = {}
+        self._storages: dict[int, tuple[StorageWeakRef, GraphValue]] = {}
         self._counters: dict[int, StorageWeakRef] = {}
         self._modules: list[str] = []
         self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kind: str,
         module: str = "",
         real: torch.Tensor | None = None,
-    ) -> Value:
+    ) -> GraphValue:
         """Makes a tensor known as a placeholder; a fake one may stand for a ``real`` one."""
         value = self.graph.placeholder(name, kind, described(tensor), module)
         self._bind(tensor, value)
@@ -124,10 +124,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Notes that ops which update the tensor update the parameter."""
         self._updates[self.value_of(tensor).storage] = self.value_of(parameter).owner
 
-    def value_of(self, tensor: torch.Tensor) -> Value:
+    def value_of(self, tensor: torch.Tensor) -> GraphValue:
         """The value of a tensor; a tensor that no op made is a constant of the model."""
         if tensor in self._values:
-            found: Value = self._values[tensor]
+            found: GraphValue = self._values[tensor]
             return found
         known = self._storages.get(storage_of(tensor).cdata)
         if known is None:
@@ -137,7 +137,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._values[tensor] = value
         return value
 
-    def _bind(self, tensor: torch.Tensor, value: Value) -> None:
+    def _bind(self, tensor: torch.Tensor, value: GraphValue) -> None:
         self._values[tensor] = value
         reference = storage_of(tensor)
         self._storages[reference.cdata] = (reference, value)
@@ -236,7 +236,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         inputs = given + [named.get(argument.name) for argument in schema[len(given) :]]
         kind = str(func)
         positions = [] if is_view(kind) else self._written(func, kind, inputs)
-        changes = [v for p in positions for v in _leaves((inputs[p],)) if isinstance(v, Value)]
+        changes = [v for p in positions for v in _leaves((inputs[p],)) if isinstance(v, GraphValue)]
         if not outputs and not changes:
             return
         op = self._add(kind, inputs, result, outputs, changes, (given, named))
@@ -253,10 +253,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         inputs: Sequence[Any],
         result: Any,
         outputs: Any,
-        changes: Sequence[Value],
+        changes: Sequence[GraphValue],
         call: Given,
     ) -> int:
-        read = [value for value in _leaves(inputs) if isinstance(value, Value)]
+        read = [value for value in _leaves(inputs) if isinstance(value, GraphValue)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)
         changed = [v for v in changes if shared is not None and v.storage == shared.storage]
         parameter = self._parameter(read, changes) if self.phase == "o" else None
@@ -301,7 +301,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         told = written(kind, [tensor_of(argument) for argument in inputs])
         return sorted({*_written_by_schema(func), *told})
 
-    def _shown(self, tensor: torch.Tensor, read: Sequence[Value]) -> Value | None:
+    def _shown(self, tensor: torch.Tensor, read: Sequence[GraphValue]) -> GraphValue | None:
         """The input value whose storage an output shows."""
         known = self._storages.get(storage_of(tensor).cdata)
         if known is None:
@@ -311,7 +311,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _is_counter(self, tensor: torch.Tensor) -> bool:
         return bool(self._counters) and storage_of(tensor).cdata in self._counters
 
-    def _parameter(self, read: Sequence[Value], changes: Sequence[Value]) -> int | None:
+    def _parameter(self, read: Sequence[GraphValue], changes: Sequence[GraphValue]) -> int | None:
         """The parameter that an op of the optimizer updates, or helps to."""
         for values in (changes, read):
             found = {self._updates[v.storage] for v in values if v.storage in self._updates}

@@ -23,7 +23,7 @@ from loadmaster.readers.pytorch.aten_costs import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class TensorRef:
     """A tensor that an op reads or gives out.
 
     Attributes
@@ -46,7 +46,7 @@ class Ref:
 
 
 @dataclass(slots=True)
-class Row:
+class FlowRow:
     """An op or a placeholder as it comes out, with the edges into it.
 
     Attributes
@@ -89,7 +89,7 @@ class Storage:
     owner: int
     bytes: int
     phase: str
-    given: Ref | None = None
+    given: TensorRef | None = None
     reader: int = -1
     arguments: dict[str, None] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
@@ -99,12 +99,12 @@ class Storage:
     readers: list[int] = field(default_factory=list)
     _forms: set[tuple[str, int]] = field(default_factory=set)
 
-    def give(self, ref: Ref, edge: tuple[int, int]) -> None:
+    def give(self, ref: TensorRef, edge: tuple[int, int]) -> None:
         """Files a tensor that an op gave out, with the edge that carries it."""
         self.tensors[ref.tensor] = edge
         self._forms.add((ref.value.dtype, ref.value.numel))
 
-    def has(self, ref: Ref) -> bool:
+    def has(self, ref: TensorRef) -> bool:
         """Whether a tensor with the storage's number can lie in it.
 
         Autograd and Python make tensors in a storage that no op gave out. They have the type and
@@ -123,7 +123,7 @@ class Dataflow:
     """The rows of a graph as its ops come in, in the order in which they ran."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[FlowRow] = []
         #: Bytes per tensor id.
         self.sizes: list[int] = []
         #: Storages that were there before, by the row of their placeholder.
@@ -136,9 +136,9 @@ class Dataflow:
 
     def add(
         self,
-        inputs: Sequence[tuple[Ref, Sequence[str]]],
-        outputs: Sequence[Ref],
-        written: Iterable[Ref],
+        inputs: Sequence[tuple[TensorRef, Sequence[str]]],
+        outputs: Sequence[TensorRef],
+        written: Iterable[TensorRef],
         phase: str,
     ) -> int:
         """Adds an op: what it reads, under which names, gives out and changes. Gives its row.
@@ -169,7 +169,7 @@ class Dataflow:
     def _give_out(
         self,
         op: int,
-        outputs: Sequence[Ref],
+        outputs: Sequence[TensorRef],
         read: Sequence[Storage],
         changed: Sequence[Storage],
         phase: str,
@@ -199,7 +199,7 @@ class Dataflow:
         elif shown and not made:
             row.view, row.alias_of = True, shown[0].owner
 
-    def _at(self, ref: Ref, names: Sequence[str], phase: str) -> Storage:
+    def _at(self, ref: TensorRef, names: Sequence[str], phase: str) -> Storage:
         """The storage of a tensor that is read."""
         storage = self._now.get(ref.storage)
         if storage is None or not storage.has(ref):
@@ -216,7 +216,7 @@ class Dataflow:
         return storage
 
     def _row(self) -> int:
-        self.rows.append(Row())
+        self.rows.append(FlowRow())
         return len(self.rows) - 1
 
     def _tensor(self, size: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.model.arguments import Call
 from loadmaster.readers.shared.arguments import told
-from loadmaster.readers.tensorflow.nodes import Node
+from loadmaster.readers.tensorflow.nodes import GraphNode
 from loadmaster.readers.tensorflow.protos import data_type
 
 #: Inputs that say how an op works, by kind: positions (-1: the last) and names.
@@ -42,7 +42,9 @@ class _Source(int):
     """The op that made an input."""
 
 
-def call_of(node: Node, nodes: Mapping[str, Node], sources: Sequence[Sequence[int]]) -> Call:
+def call_of(
+    node: GraphNode, nodes: Mapping[str, GraphNode], sources: Sequence[Sequence[int]]
+) -> Call:
     """The call of a node; ``sources`` are the ops that made each input, none for what is gone."""
     positional: list[Any] = []
     for ops in sources:
@@ -55,7 +57,7 @@ def _op_of(value: Any) -> int | None:
     return int(value) if isinstance(value, _Source) else None
 
 
-def _attributes(node: Node) -> dict[str, Any]:
+def _attributes(node: GraphNode) -> dict[str, Any]:
     """The attributes, but for those that TensorFlow's own passes left."""
     given = node.proto.attr
     return {name: _value(given[name]) for name in sorted(given) if not name.startswith("_")}
@@ -83,7 +85,7 @@ def _plain(kind: str, value: Any) -> Any:
     return value
 
 
-def _how(node: Node, nodes: Mapping[str, Node]) -> Iterator[tuple[str, Any]]:
+def _how(node: GraphNode, nodes: Mapping[str, GraphNode]) -> Iterator[tuple[str, Any]]:
     for position, name in _HOW.get(node.kind, {}).items():
         if node.data and position < len(node.data):
             source = nodes[node.data[position][0]]

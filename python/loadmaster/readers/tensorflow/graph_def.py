@@ -38,17 +38,17 @@ from loadmaster.readers.tensorflow.costs import (
 )
 from loadmaster.readers.tensorflow.nodes import (
     Bridges,
+    GraphNode,
     Loops,
-    Node,
     Port,
     ancestors,
     cut_loops,
     parse,
 )
 from loadmaster.readers.tensorflow.protos import load_graph
-from loadmaster.readers.tensorflow.roles import Roles
-from loadmaster.readers.tensorflow.run import Execution, Run, profile_of
-from loadmaster.readers.tensorflow.tensors import Tensors
+from loadmaster.readers.tensorflow.roles import NodeRoles
+from loadmaster.readers.tensorflow.run import Execution, SessionRun, profile_of
+from loadmaster.readers.tensorflow.tensors import OutputTensors
 from loadmaster.transforms.transitive import reduce_control
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -108,7 +108,7 @@ def read(
     >>> graph = read("graph.pb", profile="run_metadata.pb")         # doctest: +SKIP
     >>> graph = read("graph.pb", fetches=["train_op"])              # doctest: +SKIP
     """
-    runs = [Run.read(p) for p in _listed(profile)]
+    runs = [SessionRun.read(p) for p in _listed(profile)]
     reading = _read(path, runs, fetches)
     document = reading.document(Path(path).name.partition(".")[0])
     notes = reading.notes()
@@ -126,7 +126,7 @@ def read(
 
 
 def _read(
-    path: str | os.PathLike[str], runs: list[Run], fetches: Iterable[str] | None = None
+    path: str | os.PathLike[str], runs: list[SessionRun], fetches: Iterable[str] | None = None
 ) -> _Reading:
     message = load_graph(path)
     with naming(path):
@@ -167,7 +167,7 @@ def profile(
     --------
     >>> sweep = [profile(f"b{n}.pb", graph="g.pb") for n in (2, 4, 8)]      # doctest: +SKIP
     """
-    runs = [Run.read(p) for p in _listed(paths)]
+    runs = [SessionRun.read(p) for p in _listed(paths)]
     if not runs:
         raise InputError("paths: wants at least one file of RunMetadata")
     measured = profile_of(runs, device_type, batch)
@@ -189,7 +189,7 @@ def _listed(paths: Paths | None) -> list[str | os.PathLike[str]]:
 class _Reading:
     """A GraphDef as it becomes columns."""
 
-    def __init__(self, message: Any, run: Run | None, fetches: Iterable[str] | None) -> None:
+    def __init__(self, message: Any, run: SessionRun | None, fetches: Iterable[str] | None) -> None:
         self._message = message
         self._run = run.executions if run is not None else {}
         self._nodes = parse(message)
@@ -199,8 +199,8 @@ class _Reading:
         self._reads, self._waits = self._inputs(kept)
         #: Indices of the ops, by name, in the order of the graph.
         self.index = {n: i for i, n in enumerate(n for n in self._nodes if n in self._reads)}
-        self._tensors = Tensors(self._nodes, self._run)
-        self._roles = Roles(self._nodes, self._run)
+        self._tensors = OutputTensors(self._nodes, self._run)
+        self._roles = NodeRoles(self._nodes, self._run)
         #: The kind of each op.
         self.kinds = {name: self._roles.kind(self._nodes[name]) for name in self.index}
         #: Tensors, numbered in the order of their first edge.
@@ -208,7 +208,7 @@ class _Reading:
         self._unknown_kinds: Counter[str] = Counter()
         self._unknown_sizes: Counter[str] = Counter()
 
-    def _chosen(self, run: Run | None, fetches: Iterable[str] | None) -> set[str]:
+    def _chosen(self, run: SessionRun | None, fetches: Iterable[str] | None) -> set[str]:
         """The nodes that are to be ops."""
         wanted = set(self._nodes) if fetches is None else ancestors(self._nodes, fetches)
         if run is None:
@@ -426,7 +426,7 @@ def _owners(aliases: list[int]) -> list[int]:
     return [-1 if owner is None else owner for owner in found]
 
 
-def _attributes(node: Node) -> dict[str, Any]:
+def _attributes(node: GraphNode) -> dict[str, Any]:
     """The attributes of a node that the cost rules need."""
     found: dict[str, Any] = {}
     if "ksize" in node.proto.attr:

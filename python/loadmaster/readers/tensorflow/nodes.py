@@ -35,7 +35,7 @@ MOST_BRIDGED = 64
 
 
 @dataclass(slots=True)
-class Node:
+class GraphNode:
     """A node: the outputs that it reads, and the nodes that it waits for."""
 
     name: str
@@ -45,7 +45,7 @@ class Node:
     control: list[str] = field(default_factory=list)
 
 
-def parse(graph: Any) -> dict[str, Node]:
+def parse(graph: Any) -> dict[str, GraphNode]:
     """The nodes of a GraphDef message by name, in its order.
 
     Raises
@@ -53,11 +53,11 @@ def parse(graph: Any) -> dict[str, Node]:
     InputError
         A name given twice, an input that nothing produces.
     """
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, GraphNode] = {}
     for proto in graph.node:
         if proto.name in nodes:
             raise InputError(f"two nodes are called {proto.name!r}")
-        nodes[proto.name] = Node(proto.name, plain_kind(proto.op), proto)
+        nodes[proto.name] = GraphNode(proto.name, plain_kind(proto.op), proto)
     for node in nodes.values():
         for text in node.proto.input:
             if text.startswith("^"):
@@ -79,7 +79,7 @@ class Loops:
     n_cut: int
 
 
-def cut_loops(nodes: dict[str, Node]) -> Loops:
+def cut_loops(nodes: dict[str, GraphNode]) -> Loops:
     """Turns cycles through ``NextIteration`` into lines, in place. O(V + E)."""
     again = {
         node.name: next(port for port in node.data if nodes[port[0]].kind in NEXT_ITERATIONS)
@@ -101,7 +101,7 @@ def cut_loops(nodes: dict[str, Node]) -> Loops:
     return Loops(_frames(nodes), len(again))
 
 
-def _frames(nodes: dict[str, Node]) -> dict[str, str]:
+def _frames(nodes: dict[str, GraphNode]) -> dict[str, str]:
     """The innermost loop of each node in one. O(V + E); nodes on other cycles are in none."""
     frames: dict[str, tuple[str, ...]] = {}
     missing = {n.name: len(n.data) + len(n.control) for n in nodes.values()}
@@ -126,12 +126,12 @@ def _frames(nodes: dict[str, Node]) -> dict[str, str]:
     return {name: frame[-1] for name, frame in frames.items() if frame}
 
 
-def _text(node: Node, attribute: str) -> str:
+def _text(node: GraphNode, attribute: str) -> str:
     found = node.proto.attr[attribute].s if attribute in node.proto.attr else b""
     return bytes(found).decode(errors="replace")
 
 
-def ancestors(nodes: dict[str, Node], fetches: Iterable[str]) -> set[str]:
+def ancestors(nodes: dict[str, GraphNode], fetches: Iterable[str]) -> set[str]:
     """Names of what some nodes need, themselves included.
 
     Raises
@@ -165,7 +165,7 @@ class Bridges:
         Names kept beside those given.
     """
 
-    def __init__(self, nodes: dict[str, Node], kept: Collection[str]) -> None:
+    def __init__(self, nodes: dict[str, GraphNode], kept: Collection[str]) -> None:
         self._nodes = nodes
         self._kept = set(kept)
         self._through: dict[str, tuple[list[Port], list[str]]] = {}
@@ -209,7 +209,7 @@ class Bridges:
     def _is_settled(self, name: str) -> bool:
         return name in self._kept or name in self._through
 
-    def _join(self, node: Node) -> None:
+    def _join(self, node: GraphNode) -> None:
         found = [self.data(port) for port in node.data]
         control = [*self.control(node.control), *(name for _, names in found for name in names)]
         # Only a view's first input is data; an op that tells shapes has none.

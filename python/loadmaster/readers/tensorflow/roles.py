@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.tensorflow.costs import INPUTS, VARIABLES, is_optimizer, is_update
-from loadmaster.readers.tensorflow.nodes import Node
+from loadmaster.readers.tensorflow.nodes import GraphNode
 from loadmaster.readers.tensorflow.run import Execution
 
 _LOCATION = "loc:@"
@@ -16,17 +16,17 @@ _GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
 _UPDATE = "/update_"
 
 
-class Roles:
+class NodeRoles:
     """The roles of a graph's nodes, told by their kinds, their names and ``_class``."""
 
-    def __init__(self, nodes: Mapping[str, Node], run: Mapping[str, Execution]) -> None:
+    def __init__(self, nodes: Mapping[str, GraphNode], run: Mapping[str, Execution]) -> None:
         self._nodes = nodes
         self._run = run
         self._writers = _writers(nodes.values())
         self._optimizers = _optimizer_scopes(nodes.values())
         self._groups = _colocated(nodes)
 
-    def kind(self, node: Node) -> str:
+    def kind(self, node: GraphNode) -> str:
         """The kind as in the graph's column; the kind that ran, where an optimiser changed it."""
         execution = self._run.get(node.name)
         kind = (execution.kind if execution is not None else "") or node.kind
@@ -42,7 +42,7 @@ class Roles:
             return "buffer" if slot or (moved and not trained) else "parameter"
         return kind
 
-    def _variable(self, node: Node) -> str:
+    def _variable(self, node: GraphNode) -> str:
         """The variable that an op changes or is made for; its own name if there is none."""
         if is_update(node.kind) and node.data and self._nodes[node.data[0][0]].kind in VARIABLES:
             return node.data[0][0]
@@ -51,7 +51,7 @@ class Roles:
                 return other
         return node.name
 
-    def phase(self, node: Node) -> str:
+    def phase(self, node: GraphNode) -> str:
         """Forward, backward or optimizer."""
         if is_optimizer(node.kind) or node.name.startswith(self._optimizers):
             return "o"
@@ -59,7 +59,7 @@ class Roles:
             return "o" if self._variable(node) != node.name else "f"
         return "b" if _GRADIENTS.search(node.name) else "f"
 
-    def module(self, node: Node) -> str:
+    def module(self, node: GraphNode) -> str:
         """The name scope; for ops that an optimizer adds, ``optim`` and the variable's scope."""
         name, prefix = node.name, ""
         if self.phase(node) == "o":
@@ -73,7 +73,7 @@ class Roles:
         return {n: self._groups[n] for n in named if members[self._groups[n]] > 1}
 
 
-def _writers(nodes: Iterable[Node]) -> dict[str, set[str]]:
+def _writers(nodes: Iterable[GraphNode]) -> dict[str, set[str]]:
     """Kinds of the ops that change each variable."""
     found: dict[str, set[str]] = {}
     for node in nodes:
@@ -82,7 +82,7 @@ def _writers(nodes: Iterable[Node]) -> dict[str, set[str]]:
     return found
 
 
-def _optimizer_scopes(nodes: Iterable[Node]) -> tuple[str, ...]:
+def _optimizer_scopes(nodes: Iterable[GraphNode]) -> tuple[str, ...]:
     """Name scopes of optimizers: what stands before ``/update_`` in the names of their ops."""
     scopes = {
         node.name.partition(_UPDATE)[0] + "/"
@@ -92,7 +92,7 @@ def _optimizer_scopes(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(sorted(scopes))
 
 
-def _companions(node: Node) -> list[str]:
+def _companions(node: GraphNode) -> list[str]:
     """The nodes that ``_class`` puts a node with."""
     if "_class" not in node.proto.attr:
         return []
@@ -100,7 +100,7 @@ def _companions(node: Node) -> list[str]:
     return [text.removeprefix(_LOCATION) for text in texts if text.startswith(_LOCATION)]
 
 
-def _colocated(nodes: Mapping[str, Node]) -> dict[str, str]:
+def _colocated(nodes: Mapping[str, GraphNode]) -> dict[str, str]:
     """For each node that ``_class`` puts with others, the name of its set: the set's first
     variable, or else its first node.
     """

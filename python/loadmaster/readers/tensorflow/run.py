@@ -49,7 +49,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Run:
+class SessionRun:
     """One session run: what ran, by name."""
 
     executions: dict[str, Execution]
@@ -57,7 +57,7 @@ class Run:
     measured: bool
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Run:
+    def read(cls, path: str | os.PathLike[str]) -> SessionRun:
         """From a file of RunMetadata.
 
         Raises
@@ -72,7 +72,7 @@ class Run:
             return cls.of(message)
 
     @classmethod
-    def of(cls, message: Any) -> Run:
+    def of(cls, message: Any) -> SessionRun:
         """From a RunMetadata message."""
         if any(device.node_stats for device in message.step_stats.dev_stats):
             return cls(_from_stats(message.step_stats), True)
@@ -90,7 +90,7 @@ def device_kind(device: str) -> str:
 
 
 def profile_of(
-    runs: Sequence[Run], device_type: str | None = None, batch: int | None = None
+    runs: Sequence[SessionRun], device_type: str | None = None, batch: int | None = None
 ) -> Profile:
     """Session runs of the same graph and batch as a profile, a step each.
 

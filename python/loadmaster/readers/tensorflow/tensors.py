@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from loadmaster.readers.onnx.costs import Tensor
 from loadmaster.readers.tensorflow.costs import ELEMENT_TYPES, INPUTS, VARIABLES, VIEWS
-from loadmaster.readers.tensorflow.nodes import Node, Port
+from loadmaster.readers.tensorflow.nodes import GraphNode, Port
 from loadmaster.readers.tensorflow.run import Execution, tensor
 
 _FED = "_arg_"
 
 
-class Tensors:
+class OutputTensors:
     """The outputs of a graph's nodes."""
 
-    def __init__(self, nodes: Mapping[str, Node], run: Mapping[str, Execution]) -> None:
+    def __init__(self, nodes: Mapping[str, GraphNode], run: Mapping[str, Execution]) -> None:
         self._nodes = nodes
         self._run = run
         self._fed = _fed(run, nodes)
@@ -37,11 +37,11 @@ class Tensors:
         self._known.update(dict.fromkeys(path, found))
         return found
 
-    def _tells(self, node: Node, port: Port) -> bool:
+    def _tells(self, node: GraphNode, port: Port) -> bool:
         """Whether an output is known better than its node's input."""
         return not self._run or node.name in self._run or port in self._fed
 
-    def _told(self, node: Node, port: Port) -> Tensor:
+    def _told(self, node: GraphNode, port: Port) -> Tensor:
         name, number = port
         if node.kind in VARIABLES:
             return tensor(_type(node, "dtype"), node.proto.attr["shape"].shape)
@@ -65,7 +65,7 @@ class Tensors:
         return len(node.proto.attr["_output_shapes"].list.shape)
 
 
-def _fed(run: Mapping[str, Execution], nodes: Mapping[str, Node]) -> dict[Port, Tensor]:
+def _fed(run: Mapping[str, Execution], nodes: Mapping[str, GraphNode]) -> dict[Port, Tensor]:
     """Tensors that were fed, by the output that they replace: ``_arg_NAME_PORT_NUMBER``."""
     found = {}
     for name, execution in run.items():
@@ -76,7 +76,7 @@ def _fed(run: Mapping[str, Execution], nodes: Mapping[str, Node]) -> dict[Port, 
     return found
 
 
-def _type(node: Node, attribute: str) -> int:
+def _type(node: GraphNode, attribute: str) -> int:
     return int(node.proto.attr[attribute].type) if attribute in node.proto.attr else 0
 
 
@@ -107,7 +107,7 @@ _BOOLEANS = frozenset(
 _BOOL, _INT32, _RESOURCE = 10, 3, 20
 
 
-def _output_type(node: Node, port: int) -> int:
+def _output_type(node: GraphNode, port: int) -> int:
     """The number of an output's element type, as far as attributes tell; 0: unknown."""
     kind = node.kind
     if kind in _BOOLEANS:

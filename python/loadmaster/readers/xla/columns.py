@@ -14,7 +14,7 @@ from loadmaster.readers.xla.program import Type
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class XlaValue:
     """A value of the program: its type, the op that gives it, and the tensor that carries it.
 
     ``op`` is -1 for a value that needs no op: a literal or a counter. ``number`` is the number that
@@ -32,7 +32,7 @@ class Value:
     carried: bool = False
 
 
-class Columns(GraphColumns):
+class XlaColumns(GraphColumns):
     """Ops and edges, appended."""
 
     def __init__(self) -> None:
@@ -66,15 +66,15 @@ class Columns(GraphColumns):
         self.groups.append(group)
         return len(self.paths) - 1
 
-    def placeholder(self, name: str, kind: str, type_: Type) -> Value:
+    def placeholder(self, name: str, kind: str, type_: Type) -> XlaValue:
         """Append an op for a tensor that is there before the step."""
         op = self.add(name=name, kind=kind, output_bytes=type_.nbytes, output=str(type_))
         return self.value(op, type_)
 
-    def value(self, op: int, type_: Type) -> Value:
+    def value(self, op: int, type_: Type) -> XlaValue:
         """A new tensor of an op."""
         self._n_tensors += 1
-        return Value(type_, op, self._n_tensors - 1, type_.nbytes, op)
+        return XlaValue(type_, op, self._n_tensors - 1, type_.nbytes, op)
 
     def edge(self, src: int, dst: int, tensor: int = -1, size: int = 0) -> None:
         """Append an edge, unless it is there; a control edge if it has no tensor."""
@@ -83,14 +83,14 @@ class Columns(GraphColumns):
         self._drawn.add((src, dst))
         self.draw(src, dst, tensor, size)
 
-    def read(self, values: Sequence[Value], op: int) -> list[int]:
+    def read(self, values: Sequence[XlaValue], op: int) -> list[int]:
         """Append edges that carry values to an op, each tensor once. Gives the ops before it."""
         tensors = {(v.op, v.tensor): v for v in values if v.op >= 0}
         for v in tensors.values():
             self.edge(v.op, op, v.tensor, v.size)
         return [v.op for v in tensors.values()]
 
-    def drop_unread(self, outputs: Sequence[Value]) -> int:
+    def drop_unread(self, outputs: Sequence[XlaValue]) -> int:
         """Leaves out the ops that neither an output nor an effect needs. Gives their number."""
         n = len(self)
         alias_of = self.ops["alias_of"]

@@ -32,7 +32,7 @@ from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.shared.arguments import told
 from loadmaster.readers.xla import training as xla_training
-from loadmaster.readers.xla.columns import Columns, Value
+from loadmaster.readers.xla.columns import XlaColumns, XlaValue
 from loadmaster.readers.xla.costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
 from loadmaster.readers.xla.loops import counters_of, folded, trips_of
 from loadmaster.readers.xla.program import (
@@ -41,9 +41,9 @@ from loadmaster.readers.xla.program import (
     Constant,
     Instruction,
     Operand,
-    Program,
     Type,
     Walk,
+    XlaProgram,
     at,
     drive,
 )
@@ -52,7 +52,7 @@ from loadmaster.readers.xla.program import (
 LIMIT = 500_000
 
 
-def to_graph(program: Program, name: str) -> OpGraph:
+def to_graph(program: XlaProgram, name: str) -> OpGraph:
     """The op graph of a program. O(instructions after inlining + edges).
 
     Raises
@@ -115,16 +115,16 @@ class _Running:
     scope: _Scope
     inner: _Scope
     begin: int
-    outs: list[Value]
+    outs: list[XlaValue]
 
 
 class _Inliner:
     """Walks a program once and fills the columns of its graph."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: XlaProgram) -> None:
         self.program = program
-        self.columns = Columns()
-        self.outputs: list[Value] = []
+        self.columns = XlaColumns()
+        self.outputs: list[XlaValue] = []
         self._left = LIMIT
         self._line = 0
         self._running: set[int] = set()
@@ -133,7 +133,7 @@ class _Inliner:
         self._collectives: Counter[str] = Counter()
         self._branches = 0
         self._weights: dict[int, int] = {}
-        self._constants: dict[tuple[int, str], Value] = {}
+        self._constants: dict[tuple[int, str], XlaValue] = {}
 
     def run(self) -> None:
         entry = self.program.entry
@@ -177,7 +177,7 @@ class _Inliner:
 
     # -- computations and calls ----------------------------------------------------------------
 
-    def _computation(self, body: Computation, args: Sequence[Value], scope: _Scope) -> Walk:
+    def _computation(self, body: Computation, args: Sequence[XlaValue], scope: _Scope) -> Walk:
         if id(body) in self._running:
             raise InputError(f"{body.name!r} calls itself: its ops cannot be counted")
         if len(args) != len(body.inputs):
@@ -224,9 +224,9 @@ class _Inliner:
         self._running.discard(id(body))
         return [self._value(o, env, 0) for o in body.outputs]
 
-    def _value(self, operand: Operand, env: dict[str, Value], line: int) -> Value:
+    def _value(self, operand: Operand, env: dict[str, XlaValue], line: int) -> XlaValue:
         if isinstance(operand, Constant):
-            return Value(operand.type, number=operand.number)
+            return XlaValue(operand.type, number=operand.number)
         value = env.get(operand)
         if value is None:
             raise InputError(f"{at(line)}{operand!r} is read, but nothing defines it")
@@ -234,7 +234,9 @@ class _Inliner:
 
     # -- ops -----------------------------------------------------------------------------------
 
-    def _op(self, instruction: Instruction, values: list[Value], scope: _Scope) -> list[Value]:
+    def _op(
+        self, instruction: Instruction, values: list[XlaValue], scope: _Scope
+    ) -> list[XlaValue]:
         kind = plain(instruction.kind)
         types = [type_ for _, type_ in instruction.results]
         if kind == "constant":
@@ -249,16 +251,20 @@ class _Inliner:
                 return [self._view(instruction, values[0], types[0], scope)]
         folds = not self.program.is_compiled and is_elementwise(kind) and not instruction.effect
         if literal and values and folds:
-            return [Value(t, number=folded(kind, values)) for t in types]
+            return [XlaValue(t, number=folded(kind, values)) for t in types]
         return self._costed(instruction, values, types, scope)
 
-    def _constant(self, instruction: Instruction, types: list[Type], scope: _Scope) -> list[Value]:
+    def _constant(
+        self, instruction: Instruction, types: list[Type], scope: _Scope
+    ) -> list[XlaValue]:
         if "number" in instruction.attributes:
-            return [Value(t, number=instruction.attributes["number"]) for t in types]
+            return [XlaValue(t, number=instruction.attributes["number"]) for t in types]
         name = self._name(instruction, scope)
         return [self.columns.placeholder(name, "constant", t) for t in types]
 
-    def _view(self, instruction: Instruction, shown: Value, type_: Type, scope: _Scope) -> Value:
+    def _view(
+        self, instruction: Instruction, shown: XlaValue, type_: Type, scope: _Scope
+    ) -> XlaValue:
         args = _call(instruction, [shown])
         op = self._add(
             instruction, scope, output=str(type_), alias_of=shown.owner, view=True, args=args
@@ -267,8 +273,8 @@ class _Inliner:
         return replace(shown, type=type_, op=op)
 
     def _costed(
-        self, instruction: Instruction, values: list[Value], types: list[Type], scope: _Scope
-    ) -> list[Value]:
+        self, instruction: Instruction, values: list[XlaValue], types: list[Type], scope: _Scope
+    ) -> list[XlaValue]:
         kind = plain(instruction.kind)
         read = {v.tensor: v.size for v in values if v.op >= 0}
         work = cost(
@@ -340,7 +346,7 @@ class _Inliner:
             return scope.path
         return _join(scope.path, instruction.stack, _short(instruction), part)
 
-    def _connect(self, values: Sequence[Value], op: int, scope: _Scope) -> None:
+    def _connect(self, values: Sequence[XlaValue], op: int, scope: _Scope) -> None:
         """Edges to an op from what it reads; from the loop around it, if it reads nothing there."""
         for source in self.columns.read(values, op):
             if source >= scope.region:
@@ -350,7 +356,7 @@ class _Inliner:
 
     # -- loops and branches --------------------------------------------------------------------
 
-    def _branch(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+    def _branch(self, instruction: Instruction, values: list[XlaValue], scope: _Scope) -> Walk:
         predicate, args = values[0], values[1:]
         taken = predicate.number
         if taken is None or not 0 <= taken.real < len(instruction.bodies):
@@ -371,7 +377,7 @@ class _Inliner:
         scope.effects.extend(inner.effects)
         return results
 
-    def _scan(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+    def _scan(self, instruction: Instruction, values: list[XlaValue], scope: _Scope) -> Walk:
         loop, body = instruction.loop, instruction.bodies[0]
         assert loop is not None
         n, k = loop.n_constants, loop.n_constants + loop.n_carried
@@ -397,8 +403,8 @@ class _Inliner:
         return _counted(views, counters, initial, loop.trips)
 
     def _slice(
-        self, stack: Value, taken: tuple[str, Type], scope: _Scope, scan: Instruction
-    ) -> Value:
+        self, stack: XlaValue, taken: tuple[str, Type], scope: _Scope, scan: Instruction
+    ) -> XlaValue:
         """What one trip takes of a stacked input."""
         label, type_ = taken
         if stack.op < 0:
@@ -414,7 +420,7 @@ class _Inliner:
         )
         return self._costed(instruction, [stack], [type_], scope)[0]
 
-    def _while(self, instruction: Instruction, values: list[Value], scope: _Scope) -> Walk:
+    def _while(self, instruction: Instruction, values: list[XlaValue], scope: _Scope) -> Walk:
         loop = instruction.loop
         assert loop is not None
         condition, body = instruction.bodies
@@ -441,7 +447,7 @@ class _Inliner:
         for i in reused:
             running.outs[i] = replace(initial[i], carried=True)
         state = [
-            initial[i] if i in fixed else Value(initial[i].type) if i in counters else out
+            initial[i] if i in fixed else XlaValue(initial[i].type) if i in counters else out
             for i, out in enumerate(running.outs)
         ]
         inner = running.inner
@@ -457,7 +463,7 @@ class _Inliner:
     def _open(
         self,
         instruction: Instruction,
-        values: list[Value],
+        values: list[XlaValue],
         scope: _Scope,
         trips: int | None,
         allocated: Sequence[int],
@@ -476,12 +482,12 @@ class _Inliner:
         self.columns.loops[begin] = trips
         path = self._inside(instruction, scope)
         inner = scope.region_at(begin, path, 1 if trips is None else trips)
-        outs = [Value(t) for t in types]
+        outs = [XlaValue(t) for t in types]
         for i in allocated:
             outs[i] = replace(self.columns.value(begin, types[i]), carried=True)
         return _Running(instruction, scope, inner, begin, outs)
 
-    def _close(self, running: _Running, read: Sequence[Value], moved: int = 0) -> list[Value]:
+    def _close(self, running: _Running, read: Sequence[XlaValue], moved: int = 0) -> list[XlaValue]:
         """The op that ends a loop, and views of what it returns.
 
         The op reads what a trip gives and what the loop has used so far, and moves ``moved`` bytes.
@@ -546,13 +552,13 @@ class _Inliner:
         return total
 
 
-def _call(instruction: Instruction, values: Sequence[Value]) -> Call:
+def _call(instruction: Instruction, values: Sequence[XlaValue]) -> Call:
     """What an op is called with; literals are numbers, where these are known."""
     given = [value.number if value.op < 0 else value for value in values]
-    return told(given, instruction.keywords, lambda v: v.op if isinstance(v, Value) else None)
+    return told(given, instruction.keywords, lambda v: v.op if isinstance(v, XlaValue) else None)
 
 
-def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Value | None:
+def _changed_in_place(instruction: Instruction, values: Sequence[XlaValue]) -> XlaValue | None:
     """The operand of which an op updates a slice in place: one that the loop around it carries."""
     position: int | None = instruction.attributes.get("in_place")
     if plain(instruction.kind) == "dynamic_update_slice":
@@ -562,13 +568,16 @@ def _changed_in_place(instruction: Instruction, values: Sequence[Value]) -> Valu
 
 
 def _counted(
-    views: list[Value], counters: Mapping[int, float], initial: Sequence[Value], trips: int | None
-) -> list[Value]:
+    views: list[XlaValue],
+    counters: Mapping[int, float],
+    initial: Sequence[XlaValue],
+    trips: int | None,
+) -> list[XlaValue]:
     """What a loop returns, its counters as the numbers that they have reached."""
     for i, step in counters.items():
         start = initial[i].number
         final = None if trips is None or start is None else start + trips * step
-        views[i] = Value(initial[i].type, number=final)
+        views[i] = XlaValue(initial[i].type, number=final)
     return views
 
 

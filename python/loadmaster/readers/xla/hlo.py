@@ -18,7 +18,7 @@ from loadmaster.model.profile import Profile
 from loadmaster.readers.shared.measured import add_times, only
 from loadmaster.readers.xla.graph import to_graph
 from loadmaster.readers.xla.hlo_text import from_text
-from loadmaster.readers.xla.hlo_trace import Trace
+from loadmaster.readers.xla.hlo_trace import HloTrace
 from loadmaster.readers.xla.text import decoded
 
 
@@ -63,7 +63,7 @@ def read(
         return graph
     document = graph.to_document()
     with naming(profile):
-        trace = Trace.read(profile, program.name)
+        trace = HloTrace.read(profile, program.name)
         measured = _profile(trace, graph, device_type, None)
         idle = [n for n, size in zip(graph.names, graph.bytes_accessed, strict=True) if not size]
         notes = add_times(document, measured, set(idle) - set(measured.names))
@@ -99,13 +99,15 @@ def profile(
         warnings.simplefilter("ignore")  # of costs, which a profile has not
         program = read(graph)
     with naming(path):
-        trace = Trace.read(path, program.meta["model"])
+        trace = HloTrace.read(path, program.meta["model"])
         found = _profile(trace, program, device_type, batch)
     rows = [i for i, name in enumerate(found.names) if name in set(program.names)]
     return only(found, rows)
 
 
-def _profile(trace: Trace, graph: OpGraph, device_type: str | None, batch: int | None) -> Profile:
+def _profile(
+    trace: HloTrace, graph: OpGraph, device_type: str | None, batch: int | None
+) -> Profile:
     """What a trace measured, with kinds and sizes of the graph's ops where it has them."""
     index = {name: i for i, name in enumerate(graph.names)}
     names = tuple(trace.seconds)

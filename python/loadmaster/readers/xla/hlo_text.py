@@ -22,9 +22,9 @@ from loadmaster.readers.xla.program import (
     Instruction,
     Loop,
     Operand,
-    Program,
     Type,
     Walk,
+    XlaProgram,
     at,
     drive,
 )
@@ -67,7 +67,7 @@ class _Text:
     is_done: bool = False
 
 
-def from_text(text: str) -> Program:
+def from_text(text: str) -> XlaProgram:
     """The program of a module's text. O(length)."""
     reader = _Reader()
     with malformed(lambda: f"line {reader.line} is malformed"):
@@ -157,7 +157,7 @@ class _Reader:
 
     # -- computations ----------------------------------------------------------------------------
 
-    def program(self) -> Program:
+    def program(self) -> XlaProgram:
         if self._open is not None:
             raise self._error(f"the text ends within computation {self._open.name!r}")
         if not self.entry:
@@ -171,7 +171,7 @@ class _Reader:
                 names += [path if leaves == 1 else "" for _ in range(leaves)]
                 donated += [int(row.inside) in self.donated] * leaves
         told = any("op_name=" in row.attributes for t in self.texts.values() for row in t.rows)
-        return Program(
+        return XlaProgram(
             self.module,
             "hlo",
             entry,

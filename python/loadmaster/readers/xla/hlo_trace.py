@@ -38,7 +38,7 @@ class _Event:
 
 
 @dataclass(frozen=True)
-class Trace:
+class HloTrace:
     """What the runs of a module took.
 
     Attributes
@@ -57,7 +57,7 @@ class Trace:
     device_types: set[str]
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], module: str) -> Trace:
+    def read(cls, path: str | os.PathLike[str], module: str) -> HloTrace:
         """The executions of a module's instructions. O(n log n) for n events.
 
         Raises

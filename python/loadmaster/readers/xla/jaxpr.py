@@ -11,8 +11,8 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.xla.graph import to_graph
-from loadmaster.readers.xla.jaxpr_object import Walker
-from loadmaster.readers.xla.program import Program, drive
+from loadmaster.readers.xla.jaxpr_object import JaxprWalker
+from loadmaster.readers.xla.program import XlaProgram, drive
 
 
 def read(program: Any, *, sizes: Mapping[str, int] | None = None) -> OpGraph:
@@ -45,14 +45,14 @@ def read(program: Any, *, sizes: Mapping[str, int] | None = None) -> OpGraph:
     return to_graph(made, made.name)
 
 
-def to_program(closed: Any, sizes: Mapping[str, int] | None = None) -> Program:
+def to_program(closed: Any, sizes: Mapping[str, int] | None = None) -> XlaProgram:
     """The program of a ``ClosedJaxpr`` (or a ``Jaxpr``). O(equations)."""
     jaxpr = getattr(closed, "jaxpr", closed)
     if not hasattr(jaxpr, "eqns"):
         raise InputError(
             f"{type(closed).__name__} is no jaxpr: give what jax.make_jaxpr(f)(*arguments) returns"
         )
-    walker = Walker(sizes or {})
+    walker = JaxprWalker(sizes or {})
     entry = drive(walker.jaxpr(closed))
     name, donated = _called(jaxpr)
     info = getattr(jaxpr, "debug_info", None)
@@ -63,7 +63,7 @@ def to_program(closed: Any, sizes: Mapping[str, int] | None = None) -> Program:
     assumed = []
     if walker.primitives & {"shard_map", "xla_pmap"}:
         assumed.append("what is mapped over devices counts as one of them runs it")
-    return Program(name, "jax", entry, names, results, donated, assumed)
+    return XlaProgram(name, "jax", entry, names, results, donated, assumed)
 
 
 def _called(jaxpr: Any) -> tuple[str, list[bool]]:

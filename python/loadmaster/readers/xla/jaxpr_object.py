@@ -15,7 +15,7 @@ from loadmaster.readers.xla.program import TOKEN, Computation, Constant, Operand
 _TYPE = re.compile(r"(?:Ref(?:<\w+>)?\{)?(?P<dtype>[\w<>]+)\[(?P<dims>[^\]]*)\]")
 
 
-class Walker:
+class JaxprWalker:
     """Makes computations of jaxprs.
 
     Attributes

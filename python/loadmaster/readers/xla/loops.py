@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadmaster.readers.xla.columns import Value
+from loadmaster.readers.xla.columns import XlaValue
 from loadmaster.readers.xla.costs import plain
 from loadmaster.readers.xla.program import Computation, Constant, Instruction, Loop, Operand
 
 _COMPARISONS = {"lt": "LT", "le": "LE", "gt": "GT", "ge": "GE", "ne": "NE"}
 
 
-def folded(kind: str, values: Sequence[Value]) -> complex | None:
+def folded(kind: str, values: Sequence[XlaValue]) -> complex | None:
     """The result of an elementwise op on known numbers, of kinds that loops' limits need.
 
     Of numbers beyond 64 bits nothing is known: no loop runs so often.
@@ -35,7 +35,9 @@ def folded(kind: str, values: Sequence[Value]) -> complex | None:
     return None
 
 
-def _number_of(operand: Operand, body: Computation, known: Mapping[str, Value]) -> complex | None:
+def _number_of(
+    operand: Operand, body: Computation, known: Mapping[str, XlaValue]
+) -> complex | None:
     """The number that an operand of a computation is; None if it is no known number."""
     if isinstance(operand, Constant):
         return operand.number
@@ -49,7 +51,9 @@ def _maker(name: Operand, body: Computation) -> Instruction | None:
     return next((i for i in body.instructions if i.results and i.results[0][0] == name), None)
 
 
-def counters_of(body: Computation, n_constants: int, initial: Sequence[Value]) -> dict[int, float]:
+def counters_of(
+    body: Computation, n_constants: int, initial: Sequence[XlaValue]
+) -> dict[int, float]:
     """Positions and steps of carried numbers whose first value and whose step are literals."""
     counters = {}
     makers = {i.results[0][0]: i for i in body.instructions if i.results}
@@ -77,7 +81,7 @@ def counters_of(body: Computation, n_constants: int, initial: Sequence[Value]) -
 def trips_of(
     condition: Computation,
     body: Computation,
-    values: Sequence[Value],
+    values: Sequence[XlaValue],
     loop: Loop,
     counters: Mapping[int, float],
 ) -> int | None:

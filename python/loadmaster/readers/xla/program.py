@@ -166,7 +166,7 @@ class Computation:
 
 
 @dataclass(slots=True)
-class Program:
+class XlaProgram:
     """A whole program: what it runs, and what is known of its inputs and outputs.
 
     Attributes

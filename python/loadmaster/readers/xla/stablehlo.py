@@ -29,8 +29,8 @@ from loadmaster.readers.xla.program import (
     Instruction,
     Loop,
     Operand,
-    Program,
     Type,
+    XlaProgram,
     at,
 )
 from loadmaster.readers.xla.text import closing, decoded, split
@@ -74,7 +74,7 @@ def read(path: str | os.PathLike[str]) -> OpGraph:
         return to_graph(program, Path(path).name.split(".")[0])
 
 
-def from_text(text: str) -> Program:
+def from_text(text: str) -> XlaProgram:
     """The program of a module's text: its public function, or the first. O(length)."""
     reader = _Reader()
     with malformed(lambda: f"line {reader.line} is malformed"):
@@ -522,7 +522,7 @@ class _Reader:
 
     # -- the whole -------------------------------------------------------------------------------
 
-    def program(self) -> Program:
+    def program(self) -> XlaProgram:
         if self._open or self._modules > 0:
             raise self._error("the text ends within a module, a function or a region")
         if not self.functions:
@@ -548,7 +548,7 @@ class _Reader:
         assumed = [] if self._located else ["the text has no locations: modules are not known"]
         named = entry.names if any(entry.names) else []
         name = self.module.removeprefix("jit_") or entry.made.name
-        return Program(
+        return XlaProgram(
             name,
             "stablehlo",
             entry.made,

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.base.reached import reached
 from loadmaster.base.units import counted
-from loadmaster.readers.xla.columns import Columns, Value
+from loadmaster.readers.xla.columns import XlaColumns, XlaValue
 from loadmaster.readers.xla.costs import VIEWS, plain
-from loadmaster.readers.xla.program import Program, Type
+from loadmaster.readers.xla.program import Type, XlaProgram
 
 #: The most ops between an output and the input whose new value it is.
 _DEPTH = 256
@@ -37,7 +37,7 @@ _NO_MODULE = re.compile(
 )
 
 
-def assign(columns: Columns, program: Program, outputs: Sequence[Value]) -> list[str]:
+def assign(columns: XlaColumns, program: XlaProgram, outputs: Sequence[XlaValue]) -> list[str]:
     """Fills phases, modules, kinds and names of inputs, and colocation. Gives what it assumed.
 
     O(V + E), and a bounded walk per output.
@@ -104,7 +104,9 @@ def _words(name: str) -> list[str]:
 class _Step:
     """Which inputs come back updated, as which outputs, and by which ops."""
 
-    def __init__(self, columns: Columns, types: Sequence[Type], outputs: Sequence[Value]) -> None:
+    def __init__(
+        self, columns: XlaColumns, types: Sequence[Type], outputs: Sequence[XlaValue]
+    ) -> None:
         self.columns = columns
         self.n_inputs = len(types)
         self.before: list[list[int]] = [[] for _ in range(len(columns))]
@@ -164,7 +166,7 @@ class _Step:
         made = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
         return made and i in self.before[op]
 
-    def _carried(self, types: Sequence[Type], outputs: Sequence[Value]) -> dict[int, int]:
+    def _carried(self, types: Sequence[Type], outputs: Sequence[XlaValue]) -> dict[int, int]:
         """Output by input, of those beside the updated ones that are of the same types."""
         carried: dict[int, int] = {}
         for step in (-1, 1):
@@ -177,7 +179,7 @@ class _Step:
                 i += step
         return carried
 
-    def _walk(self, value: Value) -> tuple[set[int], set[int]]:
+    def _walk(self, value: XlaValue) -> tuple[set[int], set[int]]:
         """The inputs of which elementwise ops of its shape make an output, and these ops."""
         inputs: set[int] = set()
         ops: set[int] = set()
@@ -219,7 +221,7 @@ class _Step:
         return found
 
 
-def _name_inputs(columns: Columns, program: Program, n: int) -> None:
+def _name_inputs(columns: XlaColumns, program: XlaProgram, n: int) -> None:
     names = columns.ops["name"]
     for i in range(n):
         names[i] = dotted(names[i]).lstrip("%") or f"input{i}"
@@ -229,7 +231,7 @@ def _name_inputs(columns: Columns, program: Program, n: int) -> None:
             columns.ops["module"][i] = names[i].rpartition(".")[0]
 
 
-def _share_modules(columns: Columns, step: _Step) -> None:
+def _share_modules(columns: XlaColumns, step: _Step) -> None:
     """Gives a parameter its reader's module where name stacks tell it, else the reader the
     parameter's.
     """
@@ -244,12 +246,12 @@ def _share_modules(columns: Columns, step: _Step) -> None:
                 modules[reader] = modules[reader] or modules[i]
 
 
-def _mark(columns: Columns, i: int, kind: str) -> None:
+def _mark(columns: XlaColumns, i: int, kind: str) -> None:
     columns.ops["kind"][i] = kind
     columns.ops["param_bytes"][i] = columns.ops["output_bytes"][i]
 
 
-def _set_state(columns: Columns, program: Program, step: _Step) -> None:
+def _set_state(columns: XlaColumns, program: XlaProgram, step: _Step) -> None:
     """Kinds, names and modules of what comes back updated."""
     names, modules = columns.ops["name"], columns.ops["module"]
     for i in (*step.state, *step.carried):
@@ -264,7 +266,7 @@ def _set_state(columns: Columns, program: Program, step: _Step) -> None:
             modules[i] = f"optim.{modules[i]}".rstrip(".")
 
 
-def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None:
+def _set_phases(columns: XlaColumns, step: _Step, outputs: Sequence[XlaValue]) -> None:
     phases = columns.ops["phase"]
     if not step.told:
         state = {i + step.shift for i in step.state}
@@ -284,7 +286,7 @@ def _set_phases(columns: Columns, step: _Step, outputs: Sequence[Value]) -> None
                 phases[op] = "o" if columns.paths[op] else "b"
 
 
-def _colocate(columns: Columns, step: _Step) -> None:
+def _colocate(columns: XlaColumns, step: _Step) -> None:
     """A parameter, its slots and its update share a device: they meet there every step."""
     sets = DisjointSets((op, op) for op in (*step.state, *step.updates))
     outputs = columns.ops["output"]
@@ -305,7 +307,7 @@ def _colocate(columns: Columns, step: _Step) -> None:
             columns.colocation[op] = labels[sets.find(op)]
 
 
-def _update_in_place(columns: Columns, program: Program, step: _Step) -> int:
+def _update_in_place(columns: XlaColumns, program: XlaProgram, step: _Step) -> int:
     """Updates donated state in place, after all readers of the old value. Gives the number."""
     count = 0
     for i, op in (step.state | step.carried).items():

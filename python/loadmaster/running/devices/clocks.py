@@ -13,7 +13,7 @@ from loadmaster.running.measured.measured import Steps
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StepClock:
     """One step: the board's words of arrivals and tasks, when it began in nanoseconds, and for how
     many of those each device waited for a core.
     """
@@ -25,7 +25,7 @@ class Seen:
 
 
 def steps_of(
-    compiled: Compiled, seen: Sequence[Seen], peaks: NDArray[np.uint64] | None = None
+    compiled: Compiled, seen: Sequence[StepClock], peaks: NDArray[np.uint64] | None = None
 ) -> Steps:
     """The steps as they passed on the machine."""
     n, sent = compiled.n_ops, compiled.n_transfers

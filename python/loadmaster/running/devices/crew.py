@@ -15,9 +15,9 @@ import torch
 import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.base.run_queue import waited_for_a_core
-from loadmaster.running.devices.clocks import Seen, steps_of
+from loadmaster.running.devices.clocks import StepClock, steps_of
 from loadmaster.running.devices.compiled import Missing
-from loadmaster.running.devices.places import OWN_CORE, Place, are_apart
+from loadmaster.running.devices.places import OWN_CORE, DevicePlace, are_apart
 from loadmaster.running.devices.wiring import Wiring
 from loadmaster.running.devices.worker import NOTHING, Arena, Held, Worker
 from loadmaster.running.measured.measured import Steps
@@ -31,13 +31,13 @@ class Given:
     ``seed`` is that of random ops. After ``patience`` seconds without news a worker gives up.
     """
 
-    places: Sequence[Place]
+    places: Sequence[DevicePlace]
     seed: int = 0
     patience: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerSteps:
     """One worker's measurements of some steps; the first worker keeps the board's words of each."""
 
     delay: list[int]
@@ -87,11 +87,11 @@ class Crew:
         first, self._steps = self._steps, self._steps + steps
         return [tuple(self.wiring.tape.host(step)) for step in range(first, self._steps)]
 
-    def joined(self, parts: Sequence[Part]) -> Steps:
+    def joined(self, parts: Sequence[WorkerSteps]) -> Steps:
         """The steps that all workers ran."""
         delays = zip(*(part.delay for part in parts), strict=True)
         rows = zip(parts[0].words, parts[0].began, delays, strict=True)
-        seen = [Seen(*words, began, delay) for words, began, delay in rows]
+        seen = [StepClock(*words, began, delay) for words, began, delay in rows]
         peaks = np.array([part.peak for part in parts], dtype=np.uint64)
         return steps_of(self.wiring.compiled, seen, peaks if peaks.any() else None)
 
@@ -123,12 +123,12 @@ class Member:
             alert=crew.alert, alone=alone,
         )  # fmt: skip
 
-    def run(self, numbers: Sequence[Sequence[float]], memory: bool) -> Part:
+    def run(self, numbers: Sequence[Sequence[float]], memory: bool) -> WorkerSteps:
         """Runs a step per row of numbers; ``memory``: counts what the device holds."""
         crew, worker = self._crew, self._worker
         _, arrivals, tasks = crew._words
         worker.held = Held(worker, arrivals[::3]) if memory else None
-        part = Part([], 0, [], [])
+        part = WorkerSteps([], 0, [], [])
         for row in numbers:
             self._delay()
             began = worker.step(row)
@@ -138,7 +138,7 @@ class Member:
                 part.words.append((arrivals.copy(), tasks.copy()))
         if worker.held is None:
             return part
-        return Part(part.delay, worker.held.peak, part.began, part.words)
+        return WorkerSteps(part.delay, worker.held.peak, part.began, part.words)
 
     def outputs(self, slots: Sequence[int]) -> dict[int, torch.Tensor]:
         """Those of the last step's outputs that the device holds."""

@@ -22,7 +22,7 @@ from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.running.devices.crew import Given
 from loadmaster.running.devices.emulated import held_channels
 from loadmaster.running.devices.packing import Packed
-from loadmaster.running.devices.places import Place
+from loadmaster.running.devices.places import DevicePlace
 from loadmaster.running.devices.streams import Stream, StreamProgram, What, stream_program
 from loadmaster.running.devices.wiring import Copied, Task, Wiring
 from loadmaster.running.measured.measured import Steps
@@ -31,7 +31,7 @@ from loadmaster.running.tape.replay import below_autograd, prepare, starting
 from loadmaster.running.tape.slots import Slot
 
 
-class Hardware(Protocol):
+class GpuCalls(Protocol):
     """The few calls to GPUs that issuing needs; a stand-in has them too."""
 
     @property
@@ -76,7 +76,7 @@ class Gpus:
         A GPU that there is not; parts, where PyTorch or the driver have no green contexts.
     """
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[DevicePlace]) -> None:
         indices = [place.cores[0] for place in places]
         there = torch.cuda.device_count()
         missing = next((index for index in indices if index >= there), None)
@@ -238,7 +238,7 @@ def _moved(
 class _Times:
     """Begin and end of everything in a step, by events."""
 
-    def __init__(self, gpus: Hardware, wiring: Wiring, program: StreamProgram) -> None:
+    def __init__(self, gpus: GpuCalls, wiring: Wiring, program: StreamProgram) -> None:
         compiled = wiring.compiled
         self._compiled, self._gpus = compiled, gpus
         self._base = [gpus.event(timed=True) for _ in gpus.devices]
@@ -299,7 +299,7 @@ class Cuda(Closing):
         By `run`: an op failed. Op and device are named.
     """
 
-    def __init__(self, wiring: Wiring, given: Given, hardware: Hardware | None = None) -> None:
+    def __init__(self, wiring: Wiring, given: Given, hardware: GpuCalls | None = None) -> None:
         other = next((c for c in wiring.tape.calls if c.brings or (c.shares and c.writes)), None)
         if other is not None:
             raise InputError(
@@ -308,7 +308,7 @@ class Cuda(Closing):
             )
         self.places = given.places
         self._wiring, self._seed = wiring, given.seed
-        self._gpus: Hardware = hardware or Gpus(given.places)
+        self._gpus: GpuCalls = hardware or Gpus(given.places)
         compiled = wiring.compiled
         holds = held_channels(wiring.plan, compiled) if self._gpus.is_shared else None
         self._program = stream_program(compiled, holds)

@@ -22,7 +22,7 @@ from loadmaster.base.errors import InputError, RunError
 from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
-from loadmaster.running.devices.clocks import Seen, steps_of
+from loadmaster.running.devices.clocks import StepClock, steps_of
 from loadmaster.running.devices.compiled import Compiled, compile_plan
 from loadmaster.running.measured.measured import Measured, Steps
 
@@ -143,7 +143,7 @@ class _Emulation:
             length = mine, _nanoseconds(lasts[mine] * stretch)
             _, after = compiled.sent_after(device)
             self.devices.append(fast.Emulated(dispatcher, links, length, after))
-        self.seen: list[Seen] = []
+        self.seen: list[StepClock] = []
         self.errors: list[BaseException] = []
         self.overdue = False
 
@@ -192,7 +192,7 @@ class _Emulation:
         self.delays[step].append(delay)
         if device == 0:
             words = self.arrivals.copy(), self.tasks.copy()
-            self.seen.append(Seen(*words, began, self.delays[step]))
+            self.seen.append(StepClock(*words, began, self.delays[step]))
 
     def _waiting(self) -> str:
         """Waits of the devices that had not ended."""

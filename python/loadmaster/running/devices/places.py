@@ -21,7 +21,7 @@ OWN_CORE = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePlace:
     """A kind of `KINDS`, and the cores that it has, or the number of the GPU."""
 
     kind: str
@@ -31,7 +31,7 @@ class Place:
         return f"{self.kind}:{','.join(map(str, self.cores))}"
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> DevicePlace:
     """A place in words.
 
     Raises
@@ -54,16 +54,16 @@ def place_of(text: str) -> Place:
     if parsed[1] == "cuda":
         if len(cores) != 1:
             raise InputError(f"{shown(text)}: a device is one GPU, such as cuda:0, or a part of it")
-        return Place("cuda", tuple(cores))
+        return DevicePlace("cuda", tuple(cores))
     there = usable_cores()
     missing = next((core for core in cores if core not in there), None)
     if missing is not None or not cores:
         some = f"{there[0]}-{there[-1]}" if there[-1] - there[0] == len(there) - 1 else str(there)
         raise InputError(f"{shown(text)}: this process may use cores {some}")
-    return Place(parsed[1], tuple(dict.fromkeys(cores)))
+    return DevicePlace(parsed[1], tuple(dict.fromkeys(cores)))
 
 
-def places_of(cluster: Cluster, on: Mapping[str, str] | None) -> list[Place]:
+def places_of(cluster: Cluster, on: Mapping[str, str] | None) -> list[DevicePlace]:
     """The place of every device: as said, or worker processes on the cores there are, in turn.
 
     Raises
@@ -74,7 +74,7 @@ def places_of(cluster: Cluster, on: Mapping[str, str] | None) -> list[Place]:
     names = [device.name for device in cluster.devices]
     if on is None:
         cores = usable_cores()
-        return [Place("cpu", (cores[i % len(cores)],)) for i in range(len(names))]
+        return [DevicePlace("cpu", (cores[i % len(cores)],)) for i in range(len(names))]
     for name in on:
         cluster.index(name)
     missing = [name for name in names if name not in on]

@@ -40,7 +40,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class AccountRow:
     """A link of the measured chain, or a wait before one.
 
     Attributes
@@ -98,7 +98,7 @@ class Account:
 
     predicted: float
     measured: float
-    rows: tuple[Row, ...]
+    rows: tuple[AccountRow, ...]
     other_chain: float
     joined: int
     left: int
@@ -198,7 +198,7 @@ def account(measured: Measured) -> Account:
     for link, end, row in zip(chain, ends, rows.copy(), strict=True):
         if link.start != end:
             wait = link.start - end
-            rows.append(Row("wait", row.name, row.kind, row.place, 0.0, wait, False))
+            rows.append(AccountRow("wait", row.name, row.kind, row.place, 0.0, wait, False))
     rows.sort(key=lambda row: -abs(row.seconds))
     return Account(
         plan.makespan,
@@ -222,7 +222,7 @@ def _key(link: Blame, of_op: NDArray[np.int32]) -> tuple[str, int]:
     return ("op", link.op) if together < 0 else ("collective", together)
 
 
-def _row(plan: Plan, link_kind: str, index: int, took: float, was_predicted: bool) -> Row:
+def _row(plan: Plan, link_kind: str, index: int, took: float, was_predicted: bool) -> AccountRow:
     """Seconds of a link of the measured chain, beside its prediction."""
     graph, devices = plan.program.graph, [device.name for device in plan.cluster.devices]
     step = plan.schedule
@@ -231,15 +231,19 @@ def _row(plan: Plan, link_kind: str, index: int, took: float, was_predicted: boo
         place = f"{devices[sent.src[index]]} to {devices[sent.dst[index]]}"
         # What the sender copies out is a part of sending, which is measured as one.
         expected = float(sent.copying[index] + sent.finish[index] - sent.start[index])
-        return Row(link_kind, graph.names[sent.op[index]], "", place, expected, took, was_predicted)
+        return AccountRow(
+            link_kind, graph.names[sent.op[index]], "", place, expected, took, was_predicted
+        )
     if link_kind == "collective":
         together = step.collectives
         place = ", ".join(devices[d] for d in together.devices[index])
         # From when its last member's inputs were there: what its device does is measured too.
         expected = float(together.busy[index] + together.finish[index] - together.start[index])
         name = together.label(index)
-        return Row(link_kind, name, together.kind[index], place, expected, took, was_predicted)
+        return AccountRow(
+            link_kind, name, together.kind[index], place, expected, took, was_predicted
+        )
     place = devices[int(plan.running_devices[index])]
     expected = float(step.finish[index] - step.start[index])
     name, kind = graph.names[index], graph.kinds[index]
-    return Row(link_kind, name, kind, place, expected, took, was_predicted)
+    return AccountRow(link_kind, name, kind, place, expected, took, was_predicted)

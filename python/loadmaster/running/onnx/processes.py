@@ -81,7 +81,7 @@ class SegmentSteps:
 
 
 @dataclass(frozen=True)
-class Work:
+class SegmentWork:
     """The first message to the process of a device.
 
     Attributes
@@ -198,7 +198,7 @@ class OnnxProcesses(Closing):
         self._give(feeds)
         try:
             for number, device in enumerate(self.devices):
-                work = Work(
+                work = SegmentWork(
                     os.fspath(folder),
                     number,
                     {i: row for i, row in enumerate(rows) if row["device"] == device},
@@ -349,7 +349,7 @@ class _Routes:
                     self._waits.append((arrival, i))
 
     def of(self, device: int) -> tuple[list[tuple[int, int]], dict[int, list[tuple[int, int]]]]:
-        """Waits and sends of a device, as :class:`Work` has them."""
+        """Waits and sends of a device, as :class:`SegmentWork` has them."""
         waits = [(arrival, i) for arrival, i in self._waits if self._on[i] == device]
         sends: dict[int, list[tuple[int, int]]] = {}
         for (source, to), arrival in self.arrivals.items():
@@ -361,7 +361,7 @@ class _Routes:
 class _Process:
     """The process of a device, from this side."""
 
-    def __init__(self, device: str, work: Work) -> None:
+    def __init__(self, device: str, work: SegmentWork) -> None:
         self.device = device
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.connection, theirs = Pipe()

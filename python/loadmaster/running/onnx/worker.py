@@ -1,7 +1,8 @@
 """The process of a device that runs segments: its main program.
 
-It reads its :class:`~loadmaster.running.onnx.processes.Work`, loads its sub-models, and then runs
-as many steps as it is told to. It ends when the process that started it does, however that ends.
+It reads its :class:`~loadmaster.running.onnx.processes.SegmentWork`, loads its sub-models, and
+then runs as many steps as it is told to. It ends when the process that started it does, however
+that ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.base.units import counted
 from loadmaster.readers.onnx.shapes import first_line
 from loadmaster.running.devices.shared_arrays import SharedArrays
-from loadmaster.running.onnx.processes import BOARD, Work
+from loadmaster.running.onnx.processes import BOARD, SegmentWork
 from loadmaster.running.onnx.segments import session, share_memory
 
 #: ``prctl``'s number for how late, in nanoseconds, sleeps may end: 50,000 else, a message's length.
@@ -36,7 +37,7 @@ _PR_SET_TIMERSLACK = 29
 class _Device:
     """Segments of a device, loaded and bound to shared memory."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: SegmentWork) -> None:
         os.sched_setaffinity(0, work.cores)
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         self._work = work

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
-from loadmaster.readers.pytorch.aten_graph import Value
+from loadmaster.readers.pytorch.aten_graph import GraphValue
 from loadmaster.readers.pytorch.fx import Traced
 from loadmaster.running.tape.calls import Call, Ref
 from loadmaster.running.tape.slots import Placeholder, Slot
@@ -111,11 +111,11 @@ class _Program:
             raise InputError(f"{kind} {name!r} has no numbers: export the model on a device")
         return tensor.detach()
 
-    def _put(self, value: Value, name: str, kind: str, tensor: torch.Tensor) -> None:
+    def _put(self, value: GraphValue, name: str, kind: str, tensor: torch.Tensor) -> None:
         slot = self._new(value)
         self._placeholders.append(Placeholder(slot, value.op, name, kind, tensor))
 
-    def _new(self, value: Value) -> int:
+    def _new(self, value: GraphValue) -> int:
         """A slot for a value of the graph. How it lies in memory is looked up when it runs."""
         slot = len(self._slots)
         strides = value.tensor.strides or (1,) * len(value.tensor.shape)
@@ -224,7 +224,9 @@ class _Program:
                 continue
             values = traced.lowered.values
             into, read = (self._slot_of[id(values[name])] for name in (target, source))
-            copy = Value(op, values[target].tensor, values[target].owner, values[target].storage)
+            copy = GraphValue(
+                op, values[target].tensor, values[target].owner, values[target].storage
+            )
             self._calls.append(
                 Call(
                     op, torch.ops.aten.copy_.default, (Ref(into), Ref(read)), {},

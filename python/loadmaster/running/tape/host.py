@@ -33,7 +33,7 @@ _FILLS = frozenset(
 )  # fmt: skip
 
 
-class Host:
+class HostOptimizer:
     """An optimizer on fakes of its parameters, step by step from where it stands.
 
     ``updates`` are its recorded calls with their results. ``parameters`` gives the fake of each of

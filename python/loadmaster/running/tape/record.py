@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
-from loadmaster.readers.pytorch.capture import Recorded, recorded
+from loadmaster.readers.pytorch.capture import CapturedStep, recorded
 from loadmaster.running.tape.tape import Tape, no_numbers
 
 if TYPE_CHECKING:
@@ -164,12 +164,12 @@ def _host(
     """The host's numbers for each step; fills in the tensors that the optimizer starts with."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    from loadmaster.running.tape.host import Host
+    from loadmaster.running.tape.host import HostOptimizer
 
     if optimizer is None:
         return no_numbers
     parameters = {p: step.fakes[p] for group in optimizer.param_groups for p in group["params"]}
-    host = Host(optimizer, schedule, parameters, recording.updates)
+    host = HostOptimizer(optimizer, schedule, parameters, recording.updates)
     names = {fake: name for name, fake in step.state.items()}
     slots = {f"optim.{key}.{names[fake]}": tensor for (key, fake), tensor in host.slots.items()}
     for i, placeholder in enumerate(recording.placeholders):
@@ -183,7 +183,7 @@ def _host(
     return host.numbers
 
 
-def _outputs(left: Recorded, recording: Recording) -> dict[str, int]:
+def _outputs(left: CapturedStep, recording: Recording) -> dict[str, int]:
     """Slots of what a step gives, by name."""
     from torch import Tensor
     from torch.utils._pytree import tree_flatten_with_path

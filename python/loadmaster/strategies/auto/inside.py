@@ -50,7 +50,7 @@ _MIRROR = Cluster(
 
 
 @dataclass(frozen=True)
-class Mirror:
+class Representative:
     """One replica that stands for all.
 
     Attributes
@@ -68,7 +68,7 @@ class Mirror:
     is_network: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Mirror:
+    def of(cls, candidate: Candidate) -> Representative:
         """The mirror of replicas. O(V + E), and sorting."""
         problem = candidate.problem
         op, program = problem.reduced.op_of, problem.program
@@ -145,7 +145,7 @@ class Mirror:
 
 
 def in_time_for_collectives(replicas: Candidate) -> Candidate:
-    """The replicas in the order of :meth:`Mirror.in_time`, if that is better.
+    """The replicas in the order of :meth:`Representative.in_time`, if that is better.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def in_time_for_collectives(replicas: Candidate) -> Candidate:
     """
     if not replicas.problem.has_collectives:
         return replicas
-    mirror = Mirror.of(replicas)
+    mirror = Representative.of(replicas)
     return mirror.judged(mirror.in_time())
 
 
@@ -187,7 +187,7 @@ def searched_inside(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
 
 def _ordered(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
     """The replicas, or better ones that a search for an order finds on the mirror."""
-    mirror = Mirror.of(replicas)
+    mirror = Representative.of(replicas)
     problem = mirror.problem()
     start = judged(problem, Assignment(mirror.is_network.astype(np.int32), ranks(mirror.order)))
     search = _Search(_inner(run, problem, budget), mirror=mirror, found=replicas)
@@ -219,7 +219,7 @@ class _Search(Search):
         The best replicas.
     """
 
-    mirror: Mirror = field(kw_only=True)
+    mirror: Representative = field(kw_only=True)
     found: Candidate = field(kw_only=True)
 
     def judge(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:

@@ -21,7 +21,7 @@ FEWEST = 2
 
 
 @dataclass(frozen=True)
-class Part:
+class DevicePart:
     """A problem on some of its devices.
 
     Attributes
@@ -46,7 +46,7 @@ class Part:
         return replace(candidate, problem=self.whole, assignment=assignment, verdict=verdict)
 
 
-def parts(problem: Problem) -> list[Part]:
+def parts(problem: Problem) -> list[DevicePart]:
     """The problem on ever fewer devices: each part has half of each kind of the devices before it.
 
     A kind is a type with so many bytes of memory. The devices of a part are those best joined. The
@@ -66,7 +66,7 @@ def parts(problem: Problem) -> list[Part]:
     """
     some = np.arange(problem.cluster.n_devices, dtype=np.int32)
     held = int(problem.reduced.held_at_peak.sum())
-    pieces: list[Part] = []
+    pieces: list[DevicePart] = []
     while True:
         half = _half(problem, some)
         if not FEWEST <= len(half) < len(some) or int(problem.capacity[half].sum()) < held:
@@ -75,7 +75,7 @@ def parts(problem: Problem) -> list[Part]:
             cluster = problem.cluster.subset(half.tolist())
         except InputError:
             return pieces
-        pieces.append(Part(replace(problem, cluster=cluster), problem, half))
+        pieces.append(DevicePart(replace(problem, cluster=cluster), problem, half))
         some = half
 
 

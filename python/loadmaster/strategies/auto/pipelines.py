@@ -16,8 +16,8 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.pipelines.pipeline import pipelines_below
-from loadmaster.strategies.pipelines.shapes import Shape
-from loadmaster.strategies.pipelines.space import Space, lacks
+from loadmaster.strategies.pipelines.shapes import PipelineShape
+from loadmaster.strategies.pipelines.space import PipelineSpace, lacks
 
 
 def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate, Best]]:
@@ -27,9 +27,9 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
     problem = run.problem
     if problem.objective.goal != "step" or lacks(problem):
         return
-    space = Space.of(problem)
+    space = PipelineSpace.of(problem)
     least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
-    best: tuple[Candidate, Shape] | None = None
+    best: tuple[Candidate, PipelineShape] | None = None
     for one in pipelines_below(space, least, run.budget):
         if not one[0].fits:
             run.lack(Kind.PIPELINES, one[1].words, problem.cluster.shortfall(one[0].verdict.peak))

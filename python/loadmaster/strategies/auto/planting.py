@@ -13,7 +13,7 @@ from loadmaster.judge.allowance import AllowanceError
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies import least_overflow, warm
-from loadmaster.strategies.auto.parts import Part, parts
+from loadmaster.strategies.auto.parts import DevicePart, parts
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import (
     FOR_LITTLE,
@@ -198,7 +198,7 @@ class Planting:
             True: tuning.fewer_devices_share * (left - early),
         }
 
-    def sow(self, name: str, seconds: float, part: Part | None = None) -> tuple[float, bool]:
+    def sow(self, name: str, seconds: float, part: DevicePart | None = None) -> tuple[float, bool]:
         """Tries a seed for some seconds, on a part of the devices or on all: the seconds that it
         takes, and whether it was done within them. Once there is a plan, the clock counts, too.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from loadmaster.base.effort import EFFORTS
 
 
-class Way(NamedTuple):
+class RefinementWay(NamedTuple):
     """A way to coarsen and refine a placement.
 
     Attributes
@@ -136,7 +136,12 @@ class Tuning:
     #: single models (groups that play the same part: Mamba on 8 devices with NVLink from 0.477 to
     #: 0.41 of one device's step time, RNNLM on 4 with PCIe from 0.525 to 0.475). The numbers in
     #: them are by hand.
-    ways: tuple[Way, ...] = (Way(6, 30.0), Way(6, 0.0), Way(0, 8.0), Way(4, 8.0, is_given=True))
+    ways: tuple[RefinementWay, ...] = (
+        RefinementWay(6, 30.0),
+        RefinementWay(6, 0.0),
+        RefinementWay(0, 8.0),
+        RefinementWay(4, 8.0, is_given=True),
+    )
     #: Handicap of each way in the first round, in ranks of seeds: with 2.0, the best seed begins in
     #: that way after the second-best seed has begun in the first way. By hand.
     handicaps: tuple[float, ...] = (0.0, 0.1, 2.0, 2.1)
@@ -187,10 +192,10 @@ class Tuning:
     #: Visits that take as long as building a coarse graph, per op of the next finer one. By hand.
     coarse_building: int = 60
     #: The V-cycles of ``refine=True``, in turn, each with its share of the visits left. By hand.
-    polish: tuple[tuple[Way, float], ...] = (
-        (Way(6, 30.0), 0.5),
-        (Way(0, 8.0), 0.5),
-        (Way(0, 0.0), 1.0),
+    polish: tuple[tuple[RefinementWay, float], ...] = (
+        (RefinementWay(6, 30.0), 0.5),
+        (RefinementWay(0, 8.0), 0.5),
+        (RefinementWay(0, 0.0), 1.0),
     )
     #: Visits of ``refine=True`` in all: about a second. By hand.
     polish_visits: int = 40_000_000

@@ -31,7 +31,7 @@ from loadmaster.strategies.auto.passes import (
     near_levels,
     repeats_levels,
 )
-from loadmaster.strategies.auto.tuning import TUNING, Tuning, Way
+from loadmaster.strategies.auto.tuning import TUNING, RefinementWay, Tuning
 from loadmaster.strategies.candidate import Candidate, judged
 
 
@@ -94,7 +94,7 @@ class Hierarchy(NamedTuple):
     near: Levels
 
     @classmethod
-    def of(cls, problem: Problem, way: Way, tuning: Tuning = TUNING) -> Hierarchy:
+    def of(cls, problem: Problem, way: RefinementWay, tuning: Tuning = TUNING) -> Hierarchy:
         """The groups of a way."""
         return cls(_repeated(problem, way, tuning), near_levels(problem, tuning))
 
@@ -143,7 +143,7 @@ def v_cycle(
     problem: Problem,
     candidate: Candidate,
     groups: Hierarchy,
-    way: Way,
+    way: RefinementWay,
     budget: int,
     tuning: Tuning = TUNING,
 ) -> tuple[Candidate, int]:
@@ -196,7 +196,7 @@ def v_cycle(
     return found, visits + visited
 
 
-def _repeated(problem: Problem, way: Way, tuning: Tuning) -> Levels:
+def _repeated(problem: Problem, way: RefinementWay, tuning: Tuning) -> Levels:
     """Groups of ops that play the same part, if the way has any."""
     return repeats_levels(problem, way.rounds, tuning) if way.rounds else []
 

@@ -14,7 +14,7 @@ from loadmaster.judge.coarsening import Coarsener
 from loadmaster.judge.problem import Problem
 from loadmaster.milp import cpsat as program
 from loadmaster.milp import ilp
-from loadmaster.milp.instance import Instance
+from loadmaster.milp.instance import MilpInstance
 from loadmaster.milp.timing import Timed
 from loadmaster.milp.worker import Watch
 from loadmaster.strategies.attempts import MemoryModel
@@ -87,7 +87,7 @@ def place(
 
 
 def _solver(prove: bool, workers: int, seed: int) -> Solve:
-    def answer(instance: Instance, start: Timed, seconds: float, tell: Watch) -> Answer:
+    def answer(instance: MilpInstance, start: Timed, seconds: float, tell: Watch) -> Answer:
         run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
         solved = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
         bound, by, log = solved.bound, "CP-SAT", solved.log

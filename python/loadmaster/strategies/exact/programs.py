@@ -10,7 +10,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import SolverError
 from loadmaster.milp import solve
 from loadmaster.milp.formulation import Formulate
-from loadmaster.milp.instance import Instance
+from loadmaster.milp.instance import MilpInstance
 from loadmaster.milp.timing import Timed
 from loadmaster.milp.worker import START_TOLERANCE, Solver, Watch
 from loadmaster.strategies.exact.solving import LEAST, Answer, Solve
@@ -23,7 +23,7 @@ def by_program(name: str, formulate: Formulate, solver: Solver) -> Solve:
     """Formulates an instance and solves the program by CBC, HiGHS or Gurobi."""
     checks.one_of("solver", solver, SOLVERS)
 
-    def answer(instance: Instance, start: Timed, seconds: float, tell: Watch) -> Answer:
+    def answer(instance: MilpInstance, start: Timed, seconds: float, tell: Watch) -> Answer:
         began = time.perf_counter()
         formulation = formulate(instance, start)
         model, scale = formulation.model, formulation.scale

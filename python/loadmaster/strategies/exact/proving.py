@@ -16,7 +16,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.bounds import Bound
 from loadmaster.judge.problem import Problem, by_start
 from loadmaster.milp import cpsat, ilp
-from loadmaster.milp.instance import Instance, instance_of
+from loadmaster.milp.instance import MilpInstance, instance_of
 from loadmaster.milp.timing import Timed, settled
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.exact.ilp import MAX_ROWS
@@ -40,7 +40,7 @@ def raised(problem: Problem, known: Bound, seconds: float) -> Bound:
     return replace(known, seconds=least, source=source, parts={**known.parts, source: least})
 
 
-def _listed(problem: Problem, instance: Instance) -> Timed:
+def _listed(problem: Problem, instance: MilpInstance) -> Timed:
     """A list schedule, for which memory is no matter."""
     graph = problem.graph
     _, rank = fast.levels(problem.weights)
@@ -53,7 +53,7 @@ def _listed(problem: Problem, instance: Instance) -> Timed:
     return settled(instance, instance.canonical(devices), by_start(graph, begin, finish))
 
 
-def _solved(instance: Instance, start: Timed, seconds: float) -> tuple[str, float]:
+def _solved(instance: MilpInstance, start: Timed, seconds: float) -> tuple[str, float]:
     """Who proved a bound, and its seconds; where the solver failed with a warning."""
     if find_spec("ortools") is not None:
         solution = cpsat.solve(instance, start, time_limit=seconds, is_fcfs=False)

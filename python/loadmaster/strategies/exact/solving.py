@@ -29,7 +29,7 @@ from loadmaster.judge.coarse import CoarseProblem
 from loadmaster.judge.coarsening import Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem, by_start, ranks
 from loadmaster.judge.simulation import as_costs
-from loadmaster.milp.instance import Instance, instance_of
+from loadmaster.milp.instance import MilpInstance, instance_of
 from loadmaster.milp.memory import least_relaxation
 from loadmaster.milp.timing import Timed, in_order, settled
 from loadmaster.milp.worker import Watch
@@ -87,7 +87,7 @@ class Answer:
 
 
 #: Solves an instance from a schedule within seconds, telling the best and the bound in ticks.
-Solve = Callable[[Instance, Timed, float, Watch], Answer]
+Solve = Callable[[MilpInstance, Timed, float, Watch], Answer]
 
 
 @dataclass(frozen=True)
@@ -190,11 +190,11 @@ class ExactMethod:
 
     name: str
     solve: Solve
-    rows: Callable[[Instance], int]
+    rows: Callable[[MilpInstance], int]
     max_ops: int
     max_rows: int
     start: Callable[[Solvable, MemoryModel, float], Start]
-    links: Callable[[Instance], Instance] = lambda instance: instance
+    links: Callable[[MilpInstance], MilpInstance] = lambda instance: instance
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _from_start(solvable: Solvable, method: ExactMethod, limits: Limits, start: 
     return _bounded(solvable, instance, best, answer, limits.memory)
 
 
-def _delayed(instance: Instance, schedule: Timed) -> Timed:
+def _delayed(instance: MilpInstance, schedule: Timed) -> Timed:
     """The schedule with its last start put off until the time of all ops and all transfers: what
     fits may take longer than a start that does not, and never longer than that.
     """
@@ -317,7 +317,9 @@ def _delayed(instance: Instance, schedule: Timed) -> Timed:
     return replace(schedule, start=start, finish=finish)
 
 
-def _improved(solvable: Solvable, instance: Instance, best: Candidate, answer: Answer) -> Candidate:
+def _improved(
+    solvable: Solvable, instance: MilpInstance, best: Candidate, answer: Answer
+) -> Candidate:
     """The better of the best so far and the solver's answer, as the simulator sees them."""
     if answer.devices is None or answer.start is None:
         return best
@@ -329,7 +331,7 @@ def _improved(solvable: Solvable, instance: Instance, best: Candidate, answer: A
 
 
 def _bounded(
-    solvable: Solvable, instance: Instance, best: Candidate, answer: Answer, memory: MemoryModel
+    solvable: Solvable, instance: MilpInstance, best: Candidate, answer: Answer, memory: MemoryModel
 ) -> Candidate:
     """The candidate with what its bound says, and of what."""
     seconds = instance.seconds(answer.bound)

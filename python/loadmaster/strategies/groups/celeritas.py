@@ -30,7 +30,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.deciders import deciders
 from loadmaster.strategies.groups import locality
 from loadmaster.strategies.groups.order_place import order_place
-from loadmaster.strategies.groups.segments import Cuts, Segments, segmented
+from loadmaster.strategies.groups.segments import Cuts, OrderSegments, segmented
 from loadmaster.strategies.registry import strategy
 
 _LOCALITY_NOTE = (
@@ -68,7 +68,7 @@ def _noted(outcome: Outcome) -> Outcome:
 
 
 def adjusting_placement(
-    segments: Segments,
+    segments: OrderSegments,
     lead: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],

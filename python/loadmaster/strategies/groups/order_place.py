@@ -16,7 +16,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel, accepted, best_way
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.groups.segments import Cuts, Segments, segmented
+from loadmaster.strategies.groups.segments import Cuts, OrderSegments, segmented
 from loadmaster.strategies.registry import strategy
 
 
@@ -32,7 +32,7 @@ def place(problem: Problem, *, memory: MemoryModel = "dynamic", **cuts: Unpack[C
 
 
 def order_place(
-    segments: Segments,
+    segments: OrderSegments,
     lead: NDArray[np.int32],
     bytes_: NDArray[np.uint64],
     capacity: NDArray[np.uint64],

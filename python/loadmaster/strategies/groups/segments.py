@@ -31,7 +31,7 @@ class Cuts(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Segments(CoarseProblem):
+class OrderSegments(CoarseProblem):
     """Groups that are segments of an order.
 
     Attributes
@@ -55,7 +55,7 @@ class Segments(CoarseProblem):
 
 def segmented(
     problem: Problem, *, max_ops: int = R, max_bytes: float = M, max_time: float | None = None
-) -> Segments:
+) -> OrderSegments:
     """Puts ops in CPD-TOPO order and cuts the order where the least data crosses.
 
     Parameters
@@ -78,4 +78,4 @@ def segmented(
         max_bytes=int(max_bytes * min(problem.cluster.memory)),
         max_time=max_time,
     )
-    return Segments(problem, fast.segments(order, cuts), order)
+    return OrderSegments(problem, fast.segments(order, cuts), order)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.piped import micro_of, piped, with_recipe
 from loadmaster.strategies.pipelines.schedules import Named
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.simple.layer_ranges import layers, ranges
 
 #: Micro-batches per stage that GPipe advises (Huang et al. 2019, section 2.3): then the bubble is
@@ -21,14 +21,14 @@ PER_STAGE = 4
 _SHORT_OPS = 1.5
 
 
-def advised(space: Space, micro: int | None, n_stages: int) -> int:
+def advised(space: PipelineSpace, micro: int | None, n_stages: int) -> int:
     """The number of micro-batches: what a user says, else as GPipe advises, within the batch."""
     counts, _ = space.checked(micro, None)
     return max((m for m in counts if m <= PER_STAGE * n_stages), default=counts[0])
 
 
 def in_stages(
-    space: Space, stage: NDArray[np.int32], m: int, schedule: Named, devices: list[int]
+    space: PipelineSpace, stage: NDArray[np.int32], m: int, schedule: Named, devices: list[int]
 ) -> Candidate:
     """Stages of the user's ops by a schedule, judged."""
     used, numbers = np.unique(stage, return_inverse=True)
@@ -38,7 +38,7 @@ def in_stages(
     return told(space, with_recipe(piped(space.problem, *made_of), *made_of))
 
 
-def told(space: Space, candidate: Candidate) -> Candidate:
+def told(space: PipelineSpace, candidate: Candidate) -> Candidate:
     """A pipeline, with a note where its micro-batches are too small for the time that an op takes
     at least.
     """
@@ -51,7 +51,7 @@ def told(space: Space, candidate: Candidate) -> Candidate:
     )
 
 
-def equal_layers(space: Space, m: int) -> Candidate:
+def equal_layers(space: PipelineSpace, m: int) -> Candidate:
     """Equal numbers of layers by 1F1B: stages for a method of which none fit by its own estimate.
     The judge says what fits, or what is short.
     """
@@ -60,7 +60,7 @@ def equal_layers(space: Space, m: int) -> Candidate:
     return candidate.noted("by its estimate no stages fit: these have equal numbers of layers")
 
 
-def layered(space: Space, *, by_time: bool) -> NDArray[np.int32]:
+def layered(space: PipelineSpace, *, by_time: bool) -> NDArray[np.int32]:
     """The stage of each of the user's ops: ranges of layers, one per device, of equal time as far
     as memory lets them, or of equal numbers of layers.
 

@@ -67,7 +67,7 @@ def in_sets(of: Sequence[Pool], width: int) -> list[Pool]:
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class StageWay:
     """A way to run stages: at these costs, on a device of this pool.
 
     ``in_flight`` has how many micro-batches are alive in a stage, by the number of stages before
@@ -102,7 +102,12 @@ class Chain:
 
 
 def best_chain(
-    of: Sequence[Pool], ways: Sequence[Way], n_stages: int, weight: float, *, share: float = 1.0
+    of: Sequence[Pool],
+    ways: Sequence[StageWay],
+    n_stages: int,
+    weight: float,
+    *,
+    share: float = 1.0,
 ) -> Chain | None:
     """The stages with the least sum of paths plus ``weight`` times the largest load.
 
@@ -142,7 +147,9 @@ def best_chain(
     return Chain(tuple(ends), tuple(way), tuple(devices))
 
 
-def times(of: Sequence[Pool], ways: Sequence[Way], chain: Chain, links: fast.Cluster) -> StageTimes:
+def times(
+    of: Sequence[Pool], ways: Sequence[StageWay], chain: Chain, links: fast.Cluster
+) -> StageTimes:
     """Seconds of each stage of a chain, for one micro-batch, over the links between its devices."""
     way, (first, last) = np.array(chain.ways), np.array(chain.ranges).T
     seconds, out = np.empty((4, len(chain))), np.empty((len(chain), 2, 2))
@@ -159,7 +166,7 @@ def times(of: Sequence[Pool], ways: Sequence[Way], chain: Chain, links: fast.Clu
 
 
 def most_alive(
-    of: Sequence[Pool], ways: Sequence[Way], chain: Chain, m: int, share: float = 1.0
+    of: Sequence[Pool], ways: Sequence[StageWay], chain: Chain, m: int, share: float = 1.0
 ) -> list[int]:
     """The number of micro-batches that each stage's memory holds, at least 1 and at most m."""
     counts = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, in_stages, layered
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.registry import strategy
 
 
@@ -28,6 +28,6 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     InputError
         One device, or one sample.
     """
-    space, n = Space.of(problem), problem.cluster.n_devices
+    space, n = PipelineSpace.of(problem), problem.cluster.n_devices
     stage = layered(space, by_time=False)
     return in_stages(space, stage, advised(space, micro_batches, n), "gpipe", list(range(n)))

@@ -29,7 +29,7 @@ from loadmaster.rules.stages import knots
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers, in_stages
 from loadmaster.strategies.pipelines.phases import FORWARD, passes
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.registry import strategy
 
 #: The costliest output of a group, in the whole numbers in which orders count what is sent.
@@ -53,7 +53,7 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     InputError
         One device, or one sample.
     """
-    space, n = Space.of(problem), problem.cluster.n_devices
+    space, n = PipelineSpace.of(problem), problem.cluster.n_devices
     m = advised(space, micro_batches, n)
     try:
         stage = split(of_space(space, m)).stage[space.groups]
@@ -62,7 +62,7 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     return in_stages(space, stage, m, "1f1b", problem.fastest_first.tolist())
 
 
-def of_space(space: Space, m: int) -> MaxLoad:
+def of_space(space: PipelineSpace, m: int) -> MaxLoad:
     """The max-load problem of one of m micro-batches, a node per part of the model that no cut
     divides, in the order of the space's first line.
 
@@ -115,7 +115,7 @@ def _once(
 
 
 @dataclass(frozen=True)
-class Split:
+class MaxLoadSplit:
     """Stages of a max-load problem.
 
     Attributes
@@ -147,7 +147,7 @@ class Split:
         return self.downsets is not None
 
 
-def split(problem: MaxLoad) -> Split:
+def split(problem: MaxLoad) -> MaxLoadSplit:
     """The contiguous stages with the smallest largest load.
 
     Where there are at most some 30,000 downsets, no stages have a smaller one. Else the stages are
@@ -183,7 +183,7 @@ def split(problem: MaxLoad) -> Split:
     if cuts is None:
         raise InfeasibleError(_refusal(problem, downsets))
     stage = cuts[0][group]
-    return Split(stage, cuts[1], loads(problem, stage, cuts[1]), downsets)
+    return MaxLoadSplit(stage, cuts[1], loads(problem, stage, cuts[1]), downsets)
 
 
 def loads(

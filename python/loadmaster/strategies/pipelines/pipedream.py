@@ -22,7 +22,7 @@ from loadmaster.model.micro import Micro
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers, told
 from loadmaster.strategies.pipelines.piped import piped, with_recipe
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple import data_parallel
@@ -43,7 +43,7 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     InputError
         One device, or one sample.
     """
-    space, n = Space.of(problem), problem.cluster.n_devices
+    space, n = PipelineSpace.of(problem), problem.cluster.n_devices
     m = advised(space, micro_batches, n)
     line, at = space.lines[0]
     costs = space.costs(m)[0]
@@ -63,7 +63,7 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     return told(space, with_recipe(piped(problem, *made_of), *made_of)).noted(note)
 
 
-def partition(space: Space, costs: StageCosts) -> tuple[float, list[int], list[int]] | None:
+def partition(space: PipelineSpace, costs: StageCosts) -> tuple[float, list[int], list[int]] | None:
     """The period, the cut at the end of each stage, and its replicas; none where none fit.
 
     Exact under the paper's objective: the largest of all stages' times over their replicas,

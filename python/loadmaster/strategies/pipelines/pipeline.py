@@ -25,8 +25,8 @@ from loadmaster.strategies.pipelines.floors import floors
 from loadmaster.strategies.pipelines.insides import Inside
 from loadmaster.strategies.pipelines.schedules import IN_V, NAMED, Named
 from loadmaster.strategies.pipelines.searching import searched
-from loadmaster.strategies.pipelines.shapes import Shape, holds, moved, near, ranked
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.shapes import PipelineShape, holds, moved, near, ranked
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.registry import strategy
 
 #: How many of the ranked pipelines are judged on all ops.
@@ -92,7 +92,7 @@ def place(
         One device, a batch of one sample or of nobody knows how many.
     """
     checks.one_of("schedule", schedule, ("auto", *NAMED))
-    space = Space.of(problem)
+    space = PipelineSpace.of(problem)
     counts, numbers = space.checked(micro_batches, stages)
     widths = space.widths(devices_per_stage, stages)
     if schedule == "interleaved-1f1b" and all(m % p for m in counts for p in numbers):
@@ -101,7 +101,7 @@ def place(
             f"and none of {', '.join(map(str, counts))} is a multiple of any of "
             f"{', '.join(map(str, numbers))}: give other micro_batches or stages"
         )
-    asked = Asked(counts, numbers, NAMED, is_free=True, stages=stages, widths=widths)
+    asked = PipelineChoices(counts, numbers, NAMED, is_free=True, stages=stages, widths=widths)
     if schedule != "auto":
         asked = replace(asked, schedules=(schedule,), is_free=False)
     best = fastest(space, asked, time_limit=time_limit, progress=progress)
@@ -112,7 +112,7 @@ def place(
 
 
 @dataclass(frozen=True)
-class Asked:
+class PipelineChoices:
     """The space to try: numbers of micro-batches and of stages, schedules, and how much is judged.
 
     With ``is_free``, a schedule is also searched for. Where the stages of a pipeline tell of a step
@@ -132,13 +132,17 @@ class Asked:
 
 
 def fastest(
-    space: Space, asked: Asked, *, time_limit: float | None, progress: Progress | None
-) -> tuple[Candidate, Shape] | None:
+    space: PipelineSpace,
+    asked: PipelineChoices,
+    *,
+    time_limit: float | None,
+    progress: Progress | None,
+) -> tuple[Candidate, PipelineShape] | None:
     """The best of the pipelines that were judged, with its shape; None: no stages fit by what they
     cost. The other arguments are those of :func:`place`.
     """
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    best: tuple[Candidate, Shape] | None = None
+    best: tuple[Candidate, PipelineShape] | None = None
     for one in _pipelines(space, asked, budget):
         if best is None or space.problem.objective.better(best[0], one[0]) is one[0]:
             best = one
@@ -148,28 +152,30 @@ def fastest(
 
 
 def pipelines_below(
-    space: Space, least: float, budget: Budget
-) -> Iterator[tuple[Candidate, Shape]]:
+    space: PipelineSpace, least: float, budget: Budget
+) -> Iterator[tuple[Candidate, PipelineShape]]:
     """The same among other plans, the best of which takes ``least`` seconds."""
     counts, numbers = space.checked(None, None)
     widths = space.widths(None, None)
-    asked = Asked(counts, numbers, NAMED, is_free=True, least=least, widths=widths)
+    asked = PipelineChoices(counts, numbers, NAMED, is_free=True, least=least, widths=widths)
     yield from _pipelines(space, asked, budget)
 
 
-def _pipelines(space: Space, asked: Asked, budget: Budget) -> Iterator[tuple[Candidate, Shape]]:
+def _pipelines(
+    space: PipelineSpace, asked: PipelineChoices, budget: Budget
+) -> Iterator[tuple[Candidate, PipelineShape]]:
     """Pipelines that were judged, each with its shape: those of one device per stage first, then
     those of several that could be shorter. Stages in a V come after those in turn: what their
     estimate promises keeps none of the others from the judge.
     """
     objective, least = space.problem.objective, asked.least
-    bests: list[tuple[Candidate, Shape]] = []
+    bests: list[tuple[Candidate, PipelineShape]] = []
     ways = (tuple(name for name in asked.schedules if (name == IN_V) == v) for v in (False, True))
     for width, schedules in product(asked.widths, [names for names in ways if names]):
         if least < asked.least and budget.lacks(0.0):
             break
         some = replace(asked, schedules=schedules, least=least)
-        best: tuple[Candidate, Shape] | None = None
+        best: tuple[Candidate, PipelineShape] | None = None
         for found in _searched(space, some, _tried(space, some, width), budget):
             yield found
             least = min(least, objective.limit(found[0].verdict))
@@ -197,7 +203,7 @@ class Tried:
     floor: float
 
 
-def _tried(space: Space, asked: Asked, width: int) -> list[Tried]:
+def _tried(space: PipelineSpace, asked: PipelineChoices, width: int) -> list[Tried]:
     """Pipelines to try with stages of so many devices, the least floor first."""
     every = zip(asked.counts, floors(space.problem, asked.counts, width), strict=True)
     counts = [(m, floor) for m, floor in every if floor < asked.least]
@@ -215,16 +221,18 @@ def _tried(space: Space, asked: Asked, width: int) -> list[Tried]:
     return sorted(some, key=lambda one: one.floor)
 
 
-def _numbers(asked: Asked, n: int) -> list[int]:
+def _numbers(asked: PipelineChoices, n: int) -> list[int]:
     """Numbers of stages that n sets of devices have."""
     return [n] if asked.stages is None else [p for p in asked.numbers if p <= n]
 
 
-def _ranked(space: Space, asked: Asked, tried: list[Tried], share: float) -> list[Shape]:
+def _ranked(
+    space: PipelineSpace, asked: PipelineChoices, tried: list[Tried], share: float
+) -> list[PipelineShape]:
     """The best few pipelines of what is tried, by what their stages tell, that may be shorter than
     what there is: lean ones where nothing else fits.
     """
-    rows: list[Shape] = []
+    rows: list[PipelineShape] = []
     for is_lean in (False, True):
         for one in tried:
             if (one.inside is not None and one.inside.is_lean) != is_lean:
@@ -241,8 +249,8 @@ def _ranked(space: Space, asked: Asked, tried: list[Tried], share: float) -> lis
 
 
 def _searched(
-    space: Space, asked: Asked, tried: list[Tried], budget: Budget
-) -> Iterator[tuple[Candidate, Shape]]:
+    space: PipelineSpace, asked: PipelineChoices, tried: list[Tried], budget: Budget
+) -> Iterator[tuple[Candidate, PipelineShape]]:
     """The best of what is tried, judged.
 
     Where the judge finds the best over the memory that its stages are within, there are others for
@@ -251,7 +259,7 @@ def _searched(
     objective, share = space.problem.objective, 1.0
     for _ in range(_ATTEMPTS):
         rows = _ranked(space, asked, tried, share)
-        best: tuple[Candidate, Shape] | None = None
+        best: tuple[Candidate, PipelineShape] | None = None
         for shape in rows:
             is_far = shape.seconds > (1 + WITHIN) * rows[0].seconds
             if best is not None and (is_far or budget.lacks(0.0)):
@@ -265,7 +273,9 @@ def _searched(
         share *= _SPARE / best[0].overfull
 
 
-def _judged(shape: Shape, share: float, asked: Asked) -> Iterator[tuple[Candidate, Shape]]:
+def _judged(
+    shape: PipelineShape, share: float, asked: PipelineChoices
+) -> Iterator[tuple[Candidate, PipelineShape]]:
     """A shape with its cuts moved, with look-ups where tied weights are if that is better, by its
     schedule and by the one that is searched for, where stages do not tell of a much longer step
     than there is already.
@@ -289,8 +299,8 @@ def _judged(shape: Shape, share: float, asked: Asked) -> Iterator[tuple[Candidat
 
 
 def _moved_by_judge(
-    found: Candidate, shape: Shape, left: int, budget: Budget
-) -> Iterator[tuple[Candidate, Shape]]:
+    found: Candidate, shape: PipelineShape, left: int, budget: Budget
+) -> Iterator[tuple[Candidate, PipelineShape]]:
     """Better ones with one cut moved after another, by the judge, as long as ops to simulate are
     left. Those of several devices per stage count twice, for their program changes with a cut.
     """

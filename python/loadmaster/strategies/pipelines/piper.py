@@ -28,7 +28,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import advised, equal_layers, told
 from loadmaster.strategies.pipelines.piped import piped, with_recipe
 from loadmaster.strategies.pipelines.piper_inputs import Width, widths
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.registry import strategy
 
 #: How often stages are found for less of the memory, where the judge finds the last ones over it,
@@ -56,7 +56,7 @@ def place(problem: Problem, *, micro_batches: int | None = None) -> Candidate:
     InputError
         One device, or one sample.
     """
-    space, share = Space.of(problem), 1.0
+    space, share = PipelineSpace.of(problem), 1.0
     # Its model has no ops that only some devices may run.
     known = list(widths(space, micro_batches)) if problem.allowed_types.all() else []
     for _ in range(_ATTEMPTS):

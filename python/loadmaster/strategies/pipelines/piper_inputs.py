@@ -27,7 +27,7 @@ from loadmaster.model.recipe import Mesh, Recipe
 from loadmaster.readers.planners.piper import Piper
 from loadmaster.strategies.pipelines.baselines import PER_STAGE
 from loadmaster.strategies.pipelines.batched import MicroBatched
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
 from loadmaster.strategies.sharding.solving import Solver
@@ -53,7 +53,7 @@ class Width:
         The inside of stages; None: a stage is on one device.
     """
 
-    space: Space
+    space: PipelineSpace
     m: int
     replicas: int
     tensor: int
@@ -130,7 +130,7 @@ def _prime_above(n: int) -> int:
     return next(k for k in range(n + 1, 2 * n + 2) if all(k % i for i in range(2, k)))
 
 
-def widths(space: Space, micro: int | None) -> Iterator[Width]:
+def widths(space: PipelineSpace, micro: int | None) -> Iterator[Width]:
     """Every number of replicas and degree of tensor parallelism that devices and batch allow.
 
     ``micro`` is the number of micro-batches; None: up to four per stage, as GPipe advises. A
@@ -151,7 +151,7 @@ def widths(space: Space, micro: int | None) -> Iterator[Width]:
             yield Width(space, max(few, default=fitting[0]), d, t, layout)
 
 
-def _tensor_labels(space: Space, t: int) -> NDArray[np.int32] | None:
+def _tensor_labels(space: PipelineSpace, t: int) -> NDArray[np.int32] | None:
     """Labels of tensor parallelism: int32 [1, n_ops], of one device [0, n_ops]. None: there are
     none that go with each other, or nobody knows how ops can be cut.
     """

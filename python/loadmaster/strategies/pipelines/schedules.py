@@ -279,7 +279,7 @@ def _in_turn(
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ActionColumns:
     """Actions of a device, in order, a value per action.
 
     Attributes
@@ -297,7 +297,7 @@ class Columns:
 
 
 @lru_cache(maxsize=256)
-def columns(given: Windows, m: int, chunks: int = 1) -> tuple[Columns, ...]:
+def columns(given: Windows, m: int, chunks: int = 1) -> tuple[ActionColumns, ...]:
     """The schedule of some numbers as :func:`in_windows` has it, in columns. O(p m chunks).
 
     >>> (only,) = columns(Windows((2,), (1,)), 2)
@@ -309,7 +309,7 @@ def columns(given: Windows, m: int, chunks: int = 1) -> tuple[Columns, ...]:
         kinds, of_chunks, micro = zip(*device, strict=True)
         passes = np.array([PASSES.index(kind) for kind in kinds])
         stages = np.array([given.stage(s, chunk) for chunk in range(chunks)])
-        of_devices.append(Columns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
+        of_devices.append(ActionColumns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
     return tuple(of_devices)
 
 

@@ -21,7 +21,7 @@ from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.backtracking import came_back
 from loadmaster.strategies.pipelines.phases import BACKWARD, FORWARD, ONCE, PASSES, WEIGHT
 from loadmaster.strategies.pipelines.schedules import (
-    Columns,
+    ActionColumns,
     Named,
     Windows,
     columns,
@@ -112,7 +112,7 @@ class _Turns:
 
     staged: Staged
     given: Windows
-    does: tuple[Columns, ...]
+    does: tuple[ActionColumns, ...]
     numbers: list[NDArray[np.int64]]
     action: NDArray[np.int64]
     priority: NDArray[np.int32]

@@ -15,7 +15,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.chains import (
     Chain,
     Pool,
-    Way,
+    StageWay,
     best_chain,
     most_alive,
     times,
@@ -33,7 +33,7 @@ from loadmaster.strategies.pipelines.schedules import (
     windows,
 )
 from loadmaster.strategies.pipelines.scheduling import scheduled
-from loadmaster.strategies.pipelines.space import Gathered, Space
+from loadmaster.strategies.pipelines.space import Gathered, PipelineSpace
 from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.transforms.layout import Layout
 
@@ -42,7 +42,7 @@ MOVES = 300
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class PipelineShape:
     """A pipeline, by its stages.
 
     Attributes
@@ -64,11 +64,11 @@ class Shape:
         How the devices of a stage share its ops. Absent: a stage has one.
     """
 
-    space: Space
+    space: PipelineSpace
     m: int
     line: int
     pools: list[Pool]
-    ways: list[Way]
+    ways: list[StageWay]
     chain: Chain
     schedule: Named | Windows
     chunks: int = 1
@@ -124,7 +124,7 @@ class Shape:
         return self.space.recomputed(self.stage, again) if again.any() else ()
 
     @property
-    def gathered(self) -> Shape | None:
+    def gathered(self) -> PipelineShape | None:
         """The same stages with look-ups in tied weights where the last readers of these are; None:
         there are none.
         """
@@ -181,13 +181,13 @@ class Shape:
 
 
 def ranked(
-    space: Space,
+    space: PipelineSpace,
     counts: Sequence[int],
     numbers: Sequence[int],
     schedules: Sequence[Named],
     share: float = 1.0,
     inside: Inside | None = None,
-) -> list[Shape]:
+) -> list[PipelineShape]:
     """The best pipeline of each number of micro-batches, of stages, and schedule, by what stages
     tell of the step; the best first. Those that nothing could run are left out.
 
@@ -205,8 +205,8 @@ def ranked(
 
 
 def _of_lines(
-    space: Space, m: int, p: int, schedule: Named, share: float, inside: Inside | None
-) -> Iterator[Shape]:
+    space: PipelineSpace, m: int, p: int, schedule: Named, share: float, inside: Inside | None
+) -> Iterator[PipelineShape]:
     """The best stages of each line."""
     chunks = CHUNKS if schedule in CHUNKED else 1
     if schedule == "interleaved-1f1b" and m % p:
@@ -217,13 +217,13 @@ def _of_lines(
         return
     in_flight = alive_of_stages(windows(schedule, p, m, chunks), m, chunks)
     for line in range(len(space.lines)):
-        ways: list[Way] = []
+        ways: list[StageWay] = []
         for again in (False, True) if space.layers else (False,):
             costs = space.costs(m, again=again, inside=inside)[line]
-            ways += [Way(costs, pool, in_flight) for pool in range(len(pools))]
+            ways += [StageWay(costs, pool, in_flight) for pool in range(len(pools))]
             chain = best_chain(pools, ways, p * chunks, weight, share=share)
             if chain is not None:
-                yield Shape(space, m, line, pools, ways, chain, schedule, chunks, inside)
+                yield PipelineShape(space, m, line, pools, ways, chain, schedule, chunks, inside)
                 break
 
 
@@ -240,7 +240,7 @@ def _pools(pools: list[Pool], p: int, schedule: Named, chunks: int) -> list[Pool
     return [replace(pool, memory=pool.memory // chunks, devices=devices)]
 
 
-def moved(shape: Shape, share: float = 1.0, most: int = MOVES) -> Shape:
+def moved(shape: PipelineShape, share: float = 1.0, most: int = MOVES) -> PipelineShape:
     """The shape with its cuts moved, one at a time, while its stages tell of a shorter step."""
     best, left, step = shape, most, 4
     seconds = best.seconds
@@ -260,7 +260,7 @@ def moved(shape: Shape, share: float = 1.0, most: int = MOVES) -> Shape:
     return best
 
 
-def near(shape: Shape, step: int) -> Iterator[Shape]:
+def near(shape: PipelineShape, step: int) -> Iterator[PipelineShape]:
     """The shapes with one cut some candidates later or sooner that something could run."""
     ends = shape.chain.ends
     for at in range(len(ends) - 1):
@@ -272,7 +272,7 @@ def near(shape: Shape, step: int) -> Iterator[Shape]:
                     yield other
 
 
-def holds(shape: Shape, share: float) -> bool:
+def holds(shape: PipelineShape, share: float) -> bool:
     """True if the memory holds what the schedule keeps alive, and devices may run all ops."""
     p = len(shape.chain) // shape.chunks
     schedule = shape.schedule

@@ -35,7 +35,7 @@ MOST_MICRO = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
+class PipelineSpace:
     """A problem whose samples can go through stages one after another.
 
     Attributes
@@ -55,7 +55,7 @@ class Space:
     _gathered: dict[int, Gathered | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, problem: Problem) -> Space:
+    def of(cls, problem: Problem) -> PipelineSpace:
         """The space of a problem.
 
         Raises
@@ -72,7 +72,7 @@ class Space:
         """Orders of the model, each with its cut candidates."""
         return [(line, cuts(self.problem, line)) for line in lines(self.problem)]
 
-    def gathered(self, line: int) -> Space | None:
+    def gathered(self, line: int) -> PipelineSpace | None:
         """The space of one line alone, with look-ups in tied weights where the last readers of
         these are; None: there are none.
         """
@@ -247,7 +247,7 @@ class Space:
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered(Space):
+class Gathered(PipelineSpace):
     """Pipelines along one gathered line."""
 
     line: tuple[Line, NDArray[np.int64]] = field(kw_only=True)

@@ -100,7 +100,7 @@ def place(
 def learn(trials: Trials, *, batch: int, rate: float) -> None:
     """REINFORCE: batches of placements, an update of the policy after each."""
     rng = np.random.default_rng(trials.problem.seed)
-    seen = Seen.of(trials.groups)
+    seen = Observation.of(trials.groups)
     policy = Policy.make(rng)
     optimizer = Adam(policy.weights, rate)
     baseline: float | None = None
@@ -120,7 +120,7 @@ def learn(trials: Trials, *, batch: int, rate: float) -> None:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """The observation that the policy has of a problem.
 
     Attributes
@@ -147,7 +147,7 @@ class Seen:
     per_byte: Floats
 
     @classmethod
-    def of(cls, groups: Choices) -> Seen:
+    def of(cls, groups: Choices) -> Observation:
         """Figures of groups, devices and routes, free of units."""
         problem = groups.problem
         cluster = problem.cluster
@@ -256,7 +256,7 @@ class Episode:
     chances: Floats
 
     @classmethod
-    def play(cls, seen: Seen, policy: Policy, n: int, rng: np.random.Generator) -> Episode:
+    def play(cls, seen: Observation, policy: Policy, n: int, rng: np.random.Generator) -> Episode:
         """Places the groups of ``n`` placements, one group after another."""
         n_groups, n_devices = seen.allowed.shape
         devices = np.zeros((n, n_groups), dtype=np.int32)
@@ -275,7 +275,9 @@ class Episode:
         return cls(devices, features, chances)
 
 
-def observed(seen: Seen, g: int, devices: NDArray[np.int32], load: Floats, held: Floats) -> Floats:
+def observed(
+    seen: Observation, g: int, devices: NDArray[np.int32], load: Floats, held: Floats
+) -> Floats:
     """Features of a group on each device: float64 [n_drawn, n_devices, n_features].
 
     Seconds to bring its inputs there, seconds it computes there (both saturating, as shares of an

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.costs.program import Work, costs_of
+from loadmaster.costs.program import ProgramWork, costs_of
 from loadmaster.dimensions.form import ANY, OWNER
 from loadmaster.judge.problem import Problem
 from loadmaster.model.program import COMPUTE
@@ -276,7 +276,7 @@ class Parts:
         some = firsts(distinct)
         of, part = nodes[some], np.minimum(share[some], 1.0)
         ops, size = self.structure.op[of], (self.flops[of] * part, self.accessed[of] * scale[some])
-        work = Work(
+        work = ProgramWork(
             self.structure.graph,
             ops.astype(np.int32),
             part,

@@ -14,7 +14,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import MemoryModel
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.baselines import in_stages, layered
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.refusal import refuse_overfull
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.assigned import assigned
@@ -70,7 +70,7 @@ def place(
 
 def _piped(problem: Problem, micro_batches: int) -> Candidate:
     """The ranges with micro-batches."""
-    space = Space.of(problem)
+    space = PipelineSpace.of(problem)
     (m,), _ = space.checked(micro_batches, None)
     devices = list(range(problem.cluster.n_devices))
     return in_stages(space, layered(space, by_time=True), m, "1f1b", devices)

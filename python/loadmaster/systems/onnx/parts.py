@@ -32,7 +32,7 @@ _NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelSegment:
     """A segment of a model.
 
     Attributes
@@ -94,7 +94,7 @@ class PlacedModel:
         return Segments.cut(self.plan)
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ModelSegment]:
         """Segments in an order in which they can run; nodes that no output needs are left out."""
         maker = {
             value: i
@@ -132,7 +132,7 @@ class PlacedModel:
             reached(makers(self.outputs), lambda node: makers(values_read(self.nodes[node])))
         )
 
-    def _part(self, device: int, nodes: list[int], outputs: set[str]) -> Part:
+    def _part(self, device: int, nodes: list[int], outputs: set[str]) -> ModelSegment:
         nodes = sorted(nodes)
         made = {v for i in nodes for v in self.nodes[i].output}
         read = dict.fromkeys(v for i in nodes for v in values_read(self.nodes[i]))
@@ -141,7 +141,7 @@ class PlacedModel:
             for v in (*read, *sorted(outputs))
             if v not in made and (v in self.weights or v in self.constants)
         }
-        return Part(
+        return ModelSegment(
             device,
             nodes,
             list(stored),

@@ -15,7 +15,7 @@ from loadmaster.base.files import TEMPORARY, system_errors, write_json
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.onnx.manifest import FORMAT, MANIFEST, VERSION, read_manifest
-from loadmaster.systems.onnx.parts import PREFIX, Part, PlacedModel, save, without_facts
+from loadmaster.systems.onnx.parts import PREFIX, ModelSegment, PlacedModel, save, without_facts
 
 #: ONNX Runtime's execution provider and its option for the number of the device, by family.
 _PROVIDERS = {"gpu": ("CUDAExecutionProvider", "device_id"), "cpu": ("CPUExecutionProvider", "")}
@@ -135,7 +135,7 @@ def _write(placed: PlacedModel, manifest: Any, files: Sequence[str], folder: Pat
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sub_model(placed: PlacedModel, part: Part, file: str) -> Any:
+def _sub_model(placed: PlacedModel, part: ModelSegment, file: str) -> Any:
     whole = placed.model
     sub = type(whole)(
         # Before version 4 every weight had to be an input as well.

@@ -18,8 +18,8 @@ from loadmaster.model.micro import NAMED, Named
 from loadmaster.rules.module_cuts import ModuleCuts
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.pipelines.pipeline import Asked, fastest
-from loadmaster.strategies.pipelines.space import Space, lacks
+from loadmaster.strategies.pipelines.pipeline import PipelineChoices, fastest
+from loadmaster.strategies.pipelines.space import PipelineSpace, lacks
 from loadmaster.systems.pipelining.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.module_space import ModuleSpace
@@ -65,7 +65,7 @@ def pipelining(
     found = ModuleCuts(problem.model, root)
     if not len(found.open):
         raise refused(NAME, closed(found))
-    space = ModuleSpace(problem, Space.of(problem).batch, found=found)
+    space = ModuleSpace(problem, PipelineSpace.of(problem).batch, found=found)
     counts, numbers = space.checked(micro_batches, stages)
     if any(space.batch % m for m in counts):
         raise InputError(
@@ -78,7 +78,7 @@ def pipelining(
             raise InputError(f"schedule {schedule!r} is for training: an inference has 'gpipe'")
         schedules = ("gpipe",)
     best = fastest(
-        space, Asked(counts, numbers, schedules), time_limit=time_limit, progress=progress
+        space, PipelineChoices(counts, numbers, schedules), time_limit=time_limit, progress=progress
     )
     if best is None:
         raise InfeasibleError(_nothing(space, counts, numbers))

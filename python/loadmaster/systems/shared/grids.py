@@ -34,7 +34,7 @@ from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.batched import MicroBatched
-from loadmaster.strategies.pipelines.chains import Chain, Pool, Way, best_chain, pools, times
+from loadmaster.strategies.pipelines.chains import Chain, Pool, StageWay, best_chain, pools, times
 from loadmaster.strategies.pipelines.estimates import estimated
 from loadmaster.strategies.pipelines.phases import FORWARD, ONCE
 from loadmaster.strategies.pipelines.piped import (
@@ -325,7 +325,7 @@ class Grids:
         width = grid.tp * grid.dp
         devices = tuple(self.table(grid).ravel().tolist())
         pool = Pool(self.kind, self.memory // grid.chunks, devices, width)
-        way = Way(costs, 0, in_flight)
+        way = StageWay(costs, 0, in_flight)
         found = best_chain([pool], [way], n_stages, grid.m - 1.0, share=share)
         if found is None:
             return None
@@ -340,7 +340,7 @@ class Grids:
                 best = other if other.seconds <= (1 + _EVEN) * best.seconds else best
         return best
 
-    def _estimated(self, grid: Grid, pool: Pool, way: Way, chain: Chain) -> Cut:
+    def _estimated(self, grid: Grid, pool: Pool, way: StageWay, chain: Chain) -> Cut:
         of = times([pool], [way], chain, self.problem.links)
         seconds = estimated(of, grid.m, grid.schedule, grid.chunks).seconds
         return Cut(grid, float(seconds), chain)

@@ -12,14 +12,14 @@ import loadmaster.fast as fast
 from loadmaster.rules.module_cuts import ModuleCuts, inside
 from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line, line_of
-from loadmaster.strategies.pipelines.space import Space
+from loadmaster.strategies.pipelines.space import PipelineSpace
 
 #: Schedules that PyTorch runs on lists of stages, which send to their neighbours only.
 MULTI = ("interleaved-1f1b", "zero-bubble", "zb-v")
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleSpace(Space):
+class ModuleSpace(PipelineSpace):
     """Pipelines that are cut between modules, in the order in which the model runs them."""
 
     found: ModuleCuts = field(default_factory=lambda: ModuleCuts(None))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from loadmaster.base.units import counted
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from loadmaster.tasks.sweep_table import Row
+    from loadmaster.tasks.sweep_table import SweepRow
 
 #: Colours and marks of lines, told apart without colour too; more lines go round again.
 _LOOKS = (
@@ -29,7 +29,7 @@ Point = tuple[int, float]
 
 
 def draw(
-    rows: Sequence[Row],
+    rows: Sequence[SweepRow],
     devices: Mapping[str, int],
     path: str | os.PathLike[str],
     *,
@@ -86,7 +86,7 @@ def draw(
         write(figure, path)
 
 
-def _lines(rows: Sequence[Row], devices: Mapping[str, int]) -> dict[str, list[Point]]:
+def _lines(rows: Sequence[SweepRow], devices: Mapping[str, int]) -> dict[str, list[Point]]:
     """Points by the label of their line, with few devices first."""
     many = len({row.graph for row in rows}) > 1
     lines: dict[str, list[Point]] = {}

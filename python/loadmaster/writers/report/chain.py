@@ -18,7 +18,7 @@ LITTLE, MOST = 0.01, 12
 
 
 @dataclass(frozen=True)
-class Part:
+class ChainPart:
     """Links of one kind in modules that differ in numbers alone, or the sum of small parts.
 
     Attributes
@@ -42,7 +42,7 @@ class Part:
     links: tuple[int, ...]
 
 
-def parts(plan: Plan) -> list[Part]:
+def parts(plan: Plan) -> list[ChainPart]:
     """The parts of a plan's chain of causes, the longest first; every link is in one of them.
 
     Those of less than :data:`LITTLE` of the step, and those after the :data:`MOST` longest, are
@@ -54,10 +54,10 @@ def parts(plan: Plan) -> list[Part]:
     for k, link in enumerate(chain):
         links[_kind(plan, messages, link), _module(plan, link)].append(k)
 
-    def part(kind: str, module: str, of: Iterable[int]) -> Part:
+    def part(kind: str, module: str, of: Iterable[int]) -> ChainPart:
         longest = tuple(sorted(of, key=lambda k: (-length[k], k)))
         seconds = sum(length[k] for k in longest)
-        return Part(kind, module, _where(plan, messages, longest), seconds, longest)
+        return ChainPart(kind, module, _where(plan, messages, longest), seconds, longest)
 
     least = LITTLE * plan.makespan
     rows = [part(kind, "" if module == "." else module, of) for (kind, module), of in links.items()]
@@ -110,7 +110,7 @@ def _where(plan: Plan, messages: Messages, links: tuple[int, ...]) -> str:
     return first if not others else f"{first} and {len(others)} more"
 
 
-def parts_table(rows: list[Part], span: float) -> str:
+def parts_table(rows: list[ChainPart], span: float) -> str:
     """The parts as rows whose buttons open their links (``page.chain.js``), and the time between
     links, which measured steps have.
     """

@@ -18,7 +18,7 @@ from loadmaster.writers.pictures.lanes import Lane, View, lanes_of, links_of
 from loadmaster.writers.pictures.messages import Messages
 from loadmaster.writers.pictures.pipeline import is_pipeline
 from loadmaster.writers.report.beside import beside
-from loadmaster.writers.report.chain import Part
+from loadmaster.writers.report.chain import ChainPart
 from loadmaster.writers.report.modules import tree
 from loadmaster.writers.report.pipeline import pipeline
 
@@ -36,7 +36,7 @@ WAITS = ("nothing", "op", "device", "message", "copy", "share", "launch")
 Column = tuple[str, int, int]
 
 
-class Columns:
+class PackedColumns:
     """Columns of numbers, little-endian, one after another, each at a multiple of eight bytes."""
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Columns:
         return b"".join(self._parts)
 
 
-def contents(plan: Plan, chain: list[Part], measured: Measured | None = None) -> bytes:
+def contents(plan: Plan, chain: list[ChainPart], measured: Measured | None = None) -> bytes:
     """All that the page's script draws: the length of a JSON document (uint64), that document,
     blanks up to a multiple of eight bytes, and the columns it speaks of; see ``page.data.js``.
 
     ``chain`` are the parts of the chain of causes.
     """
-    columns = Columns()
+    columns = PackedColumns()
     text = json.dumps(
         _document(plan, chain, measured, columns),
         separators=(",", ":"),
@@ -80,7 +80,7 @@ def contents(plan: Plan, chain: list[Part], measured: Measured | None = None) ->
 
 
 def _document(
-    plan: Plan, chain: list[Part], measured: Measured | None, columns: Columns
+    plan: Plan, chain: list[ChainPart], measured: Measured | None, columns: PackedColumns
 ) -> dict[str, Any]:
     view, messages = folded(lanes_of(plan, MAX_LANES)), Messages(plan)
     return {
@@ -138,7 +138,7 @@ def _shades(view: View) -> list[list[str]]:
     return [[f"rgb({r},{g},{b})" for r, g, b in row] for row in faces[:, 1:].tolist()]
 
 
-def _lane(columns: Columns, lane: Lane, is_device: bool) -> dict[str, Any]:
+def _lane(columns: PackedColumns, lane: Lane, is_device: bool) -> dict[str, Any]:
     return {
         "name": lane.name,
         "note": lane.note,
@@ -148,7 +148,7 @@ def _lane(columns: Columns, lane: Lane, is_device: bool) -> dict[str, Any]:
     }
 
 
-def _ops(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
+def _ops(columns: PackedColumns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
     """Columns of the ops that run, in the order of the reduced graph.
 
     ``cause`` is an op or a message, as ``waited`` says.
@@ -189,7 +189,7 @@ def _wait(plan: Plan, messages: Messages, reduced_op: int) -> tuple[str, int]:
     return word, cause
 
 
-def _messages(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
+def _messages(columns: PackedColumns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
     """Columns of the messages; ``row``: the first of its lanes that is shown, -1: none.
 
     ``waited`` and ``cause`` are as those of ops: what sent a transfer, and what the member of a
@@ -222,7 +222,7 @@ def _messages(columns: Columns, plan: Plan, view: View, messages: Messages) -> d
     }
 
 
-def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
+def _chain(columns: PackedColumns, plan: Plan, view: View, messages: Messages) -> dict[str, Any]:
     """The chain of causes, first to last: op or -1, message or -1, when, what happened, and why it
     began no earlier.
     """
@@ -244,7 +244,7 @@ def _chain(columns: Columns, plan: Plan, view: View, messages: Messages) -> dict
     }
 
 
-def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, Any]]:
+def _memory_columns(columns: PackedColumns, plan: Plan, view: View) -> list[dict[str, Any]]:
     """Memory of the devices that are shown, and of others that hold something."""
     holds = np.flatnonzero(plan.memory.peak > 0).tolist()
     shown = []
@@ -263,7 +263,7 @@ def _memory_columns(columns: Columns, plan: Plan, view: View) -> list[dict[str, 
     return shown
 
 
-def _modules(columns: Columns, plan: Plan) -> dict[str, Any]:
+def _modules(columns: PackedColumns, plan: Plan) -> dict[str, Any]:
     """The tree of modules; see :class:`~loadmaster.writers.report.modules.Tree`."""
     modules = tree(plan)
     node, device, seconds = modules.busy
