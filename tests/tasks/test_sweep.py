@@ -462,7 +462,7 @@ class Poisoned(ProcessPoolExecutor):
         super().__init__(2, mp_context=multiprocessing.get_context("spawn"))
 
     def submit(self, fn, case):
-        return super().submit(die if case.method == "m-etf" else fn, case)
+        return super().submit(die if case.planner.name == "m-etf" else fn, case)
 
 
 def test_a_case_that_kills_its_worker_has_a_row_that_says_so(tmp_path):

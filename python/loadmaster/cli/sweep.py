@@ -66,13 +66,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the cases that the table lacks; exits as interrupted if some are left."""
     from loadmaster.base.units import format_seconds
     from loadmaster.cli.progress import ProgressLine
+    from loadmaster.plans.planner import Planner
     from loadmaster.tasks.given import as_cluster
-    from loadmaster.tasks.place import TARGET
     from loadmaster.tasks.sweep import sweep
 
     methods, targets = inputs.methods(arguments), inputs.targets(arguments)
-    named = [*methods, *(f"{TARGET}{name}" for name in targets)]
-    given = [*values.options_by_method(named, arguments.option).items()]
+    planners = [Planner(name) for name in methods]
+    planners += [Planner(name, is_target=True) for name in targets]
+    by_name = values.options_by_method([*map(str, planners)], arguments.option)
     seeds = _seeds(arguments.seeds)
     check_targets(pictures=(arguments.chart,))
     clusters = [as_cluster(name) for name in arguments.cluster.split(",")]
@@ -92,8 +93,8 @@ def run(arguments: argparse.Namespace) -> None:
         seen = sweep(
             graphs,
             clusters,
-            given[: len(methods)],
-            targets=[(name.removeprefix(TARGET), said) for name, said in given[len(methods) :]],
+            [(one.name, by_name[str(one)]) for one in planners if not one.is_target],
+            targets=[(one.name, by_name[str(one)]) for one in planners if one.is_target],
             seeds=seeds,
             constraints=constraints,
             objective=arguments.objective,

@@ -33,6 +33,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.program import Program, Split
 from loadmaster.model.recipe import Recipe
+from loadmaster.plans.planner import Planner
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Best
@@ -377,8 +378,8 @@ class Plan(Printed):
     @property
     def made_by(self) -> str:
         """Its method or its target in words, and that it was measured, where it was."""
-        method = self.method if self.target is None else f"target {self.target}"
-        return method if self.observed is None else f"{method}, measured"
+        planner = Planner(self.target or self.method, is_target=self.target is not None)
+        return str(planner) if self.observed is None else f"{planner}, measured"
 
     @cached_property
     def predicted(self) -> Plan:

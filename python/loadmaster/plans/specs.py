@@ -219,11 +219,6 @@ class _Row:
         )
 
 
-def _stage(row: tuple[str, float]) -> float:
-    """The number of a stage, by its word."""
-    return int(row[0].removeprefix("stage "))
-
-
 def recipe_in_words(plan: Plan) -> str:
     """The mesh of a plan with a recipe, and how the work is shared on each axis, in a line.
 
@@ -231,16 +226,18 @@ def recipe_in_words(plan: Plan) -> str:
     """
     assert plan.recipe is not None
     seconds, runs = _seconds(plan), np.flatnonzero(plan.graph.reduced.runs)
-    said, is_pipeline = [], stage_of(plan) is not None
+    said, stages = [], stage_of(plan)
     for axis, column in told_words(plan).items():
         by_word: dict[str, float] = defaultdict(float)
         for op in runs.tolist():
             by_word[column[op]] += float(seconds[op])
         total = sum(by_word.values())
-        in_order = is_pipeline and axis == plan.recipe.mesh.names[0]
-        order = _stage if in_order else lambda row: -row[1]
-        ranked = sorted(by_word.items(), key=order)
-        shares = {word: of / total for word, of in ranked} if total else {}
+        if stages is not None and axis == plan.recipe.mesh.names[0]:
+            # Stages in their order, all else by its share.
+            ranked = list(dict.fromkeys(column[op] for op in runs[np.argsort(stages[runs])]))
+        else:
+            ranked = sorted(by_word, key=lambda word: -by_word[word])
+        shares = {word: by_word[word] / total for word in ranked} if total else {}
         said.append(f"{axis}: {shares_in_words(shares) or counted(len(runs), 'op')}")
     if (micro := plan.recipe.micro) is not None:
         said.append(f"{counted(micro.n, 'micro-batch', 'micro-batches')}, {micro.schedule}")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.loads import Loads
 from loadmaster.plans.considered import head
 from loadmaster.plans.plan import Plan
@@ -49,7 +50,7 @@ def stream_facts(plan: Plan) -> list[tuple[str, str]]:
 def shortest(plan: Plan) -> str:
     """What the plan's bound says."""
     under = "" if plan.constraints.is_empty else " under the constraints"
-    which = "whole ops" if plan.space == "whole ops" else "whole, replicated or split ops"
+    which = WHOLE_OPS if plan.space == WHOLE_OPS else "whole, replicated or split ops"
     return f"no plan of {which}{under} has a period that is more than {plan.gap:.1%} shorter"
 
 

@@ -77,8 +77,7 @@ def _links_measured(found: Detected, told: Callable[[str], None]) -> Detected:
     except InputError:
         why = "Links were not measured: PyTorch is not installed, or sees no GPU."
         return replace(found, notes=(*found.notes, why))
-    open_still = tuple(note for note in found.untimed if "memory bandwidth" in note)
-    return replace(found, cluster=timed(found.cluster, times), untimed=open_still)
+    return replace(found, cluster=timed(found.cluster, times), untimed_links=())
 
 
 def _numbered_alike(cluster: Cluster) -> bool:
@@ -137,5 +136,4 @@ def _memory_measured(found: Detected, told: Callable[[str], None]) -> Detected:
         description=cluster.description,
         source=cluster.source,
     )
-    open_still = tuple(note for note in found.untimed if "memory bandwidth" not in note)
-    return replace(found, cluster=known, untimed=open_still)
+    return replace(found, cluster=known, untimed_memory=())

@@ -24,6 +24,7 @@ from loadmaster.judge.streaming import streamed
 from loadmaster.model.recipe import Recipe, imbalance
 from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.planner import Planner
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.rules.stages import Stages
@@ -485,19 +486,6 @@ def _bounds(problem: Problem, candidate: Candidate) -> dict[str, Bound]:
     return bounds
 
 
-#: What stands before the name of a target where methods stand beside targets.
-TARGET = "target "
-
-
-def named(name: str) -> dict[str, Any]:
-    """A method, or a target with the word before it, as :func:`place` takes it.
-
-    >>> named("auto"), named("target ddp")
-    ({'method': 'auto'}, {'target': 'ddp'})
-    """
-    return {"target": name.removeprefix(TARGET)} if name.startswith(TARGET) else {"method": name}
-
-
 def compare(
     graph: GraphLike,
     cluster: ClusterLike,
@@ -541,12 +529,13 @@ def compare(
     methods = list(methods)
     for method in methods:
         check_no_target(method)
-    takes = {method: options_of(method) for method in methods}
+    takes = {Planner(method): options_of(method) for method in methods}
     for name in options:
         if not any(name in known for known in takes.values()):
-            raise InputError(f"none of the methods {', '.join(takes)} has an option {name!r}")
-    takes |= {f"{TARGET}{target_of(target).name}": [] for target in targets}
-    for i, (name, known) in enumerate(takes.items(), start=1):
+            raise InputError(f"none of the methods {', '.join(methods)} has an option {name!r}")
+    takes |= {Planner(target_of(target).name, is_target=True): [] for target in targets}
+    for i, (planner, known) in enumerate(takes.items(), start=1):
+        name = str(planner)
         try:
             plans[name] = place(
                 graph,
@@ -558,7 +547,7 @@ def compare(
                 constraints=constraints,
                 objective=objective,
                 progress=of_case(progress, f"{name}, {i} of {len(takes)}"),
-                **named(name),
+                **planner.arguments,
                 **{option: value for option, value in options.items() if option in known},
             )
         except (InfeasibleError, MissingExtraError, InputError) as error:

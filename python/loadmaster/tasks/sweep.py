@@ -48,11 +48,12 @@ from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.planner import Planner
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import function_of
 from loadmaster.systems.registry import check_no_target, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
-from loadmaster.tasks.place import TARGET, named, place
+from loadmaster.tasks.place import place
 from loadmaster.tasks.sweep_table import Key, SweepRow, Table
 from loadmaster.tasks.worker_losses import Losses
 
@@ -97,7 +98,7 @@ class Case:
         The graph as gzipped opgraph JSON.
     toml : str
         The cluster.
-    method : str
+    planner : Planner
     options : mapping
     constraints : Constraints
     start : bytes
@@ -110,7 +111,7 @@ class Case:
     cluster: str
     packed: bytes
     toml: str
-    method: str
+    planner: Planner
     options: Mapping[str, Any]
     constraints: Constraints
     start: bytes
@@ -283,8 +284,8 @@ def sweep(
             checks.integer(what, value, least)
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     common = {} if objective == "step" else {"objective": objective}
-    chosen = [_method(one) for one in _methods(methods, targets)]
-    chosen = [(name, {**common, **options}) for name, options in chosen]
+    chosen = _planners(methods, targets)
+    chosen = [(planner, {**common, **options}) for planner, options in chosen]
     numbers = [checks.seed(seed) for seed in _several("seeds", seeds, int, np.integer)]
     obeyed = as_constraints(constraints)
     starts = _starts(warm_start)
@@ -377,19 +378,21 @@ def _several(what: str, given: Any, *kinds: type) -> list[Any]:
     return several
 
 
-def _methods(
+def _planners(
     methods: MethodLike | Iterable[MethodLike], targets: MethodLike | Iterable[MethodLike]
-) -> list[Any]:
-    """Methods, then targets with the word before their name."""
-    found = _several("methods", methods, str, tuple) if methods else []
-    for one in _several("targets", targets, str, tuple) if targets else ():
-        found.append(f"{TARGET}{one}" if isinstance(one, str) else (f"{TARGET}{one[0]}", *one[1:]))
-    if not found:
+) -> list[tuple[Planner, dict[str, Any]]]:
+    """Methods, then targets, with their options."""
+    planners = [
+        _planner(given, is_target=is_target)
+        for what, several, is_target in (("methods", methods, False), ("targets", targets, True))
+        for given in (_several(what, several, str, tuple) if several else ())
+    ]
+    if not planners:
         raise InputError("no methods and no targets are given")
-    return found
+    return planners
 
 
-def _method(given: Any) -> tuple[str, dict[str, Any]]:
+def _planner(given: Any, *, is_target: bool) -> tuple[Planner, dict[str, Any]]:
     match (given, {}) if isinstance(given, str) else given:
         case (str(name), Mapping() as chosen):
             options = dict(chosen)
@@ -398,13 +401,12 @@ def _method(given: Any) -> tuple[str, dict[str, Any]]:
     with refusing(f"options of {name!r} cannot be written as JSON", TypeError, ValueError):
         json.dumps(options, allow_nan=False)
     own = {k: v for k, v in options.items() if k not in _OF_PLACE}
-    how = named(name)
-    if "target" in how:
-        target_of(how["target"]).checked(own)
+    if is_target:
+        target_of(name).checked(own)
     else:
         check_no_target(name)
         function_of(name, own)
-    return name, options
+    return Planner(name, is_target), options
 
 
 @dataclass(frozen=True)
@@ -438,7 +440,7 @@ def _digest(plan: Plan) -> str:
 def _cases(
     graphs: GraphLike | Iterable[GraphLike],
     clusters: ClusterLike | Iterable[ClusterLike],
-    methods: Sequence[tuple[str, dict[str, Any]]],
+    planners: Sequence[tuple[Planner, dict[str, Any]]],
     seeds: Sequence[int],
     constraints: Constraints,
     starts: Sequence[_Start],
@@ -455,11 +457,11 @@ def _cases(
         name, packed = graph.name or "graph", _packed(graph.to_document())
         start = next((one for one in starts if one.plan.program.graph.names == graph.names), None)
         unused = [one for one in unused if one is not start]
-        for (where, toml, digest), (method, options), seed in itertools.product(
-            known, methods, seeds
+        for (where, toml, digest), (planner, options), seed in itertools.product(
+            known, planners, seeds
         ):
             key = Key(
-                method,
+                str(planner),
                 json.dumps(options, sort_keys=True),
                 seed,
                 obeyed,
@@ -469,7 +471,7 @@ def _cases(
                 version,
             )
             beginning = start.packed if start else b""
-            case = Case(name, where, packed, toml, method, options, constraints, beginning, key)
+            case = Case(name, where, packed, toml, planner, options, constraints, beginning, key)
             cases.setdefault(key, case)
     if unused:
         raise InputError(f"a plan to start from is for {unused[0].plan.graph!r}: no such graph")
@@ -508,7 +510,7 @@ def run_case(case: Case) -> SweepRow:
             seed=case.key.seed,
             warm_start=_unpacked_plan(case.start) if case.start else None,
             constraints=case.constraints,
-            **named(case.method),
+            **case.planner.arguments,
             **case.options,
         )
     except InfeasibleError as error:

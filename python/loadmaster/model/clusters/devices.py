@@ -49,12 +49,10 @@ class DeviceType:
                 f"device type {self.name!r}: unknown dtype {unknown[0]!r} in peak; "
                 f"known are {', '.join(DTYPES)}"
             )
-        figures = {f"peak of {d}": v for d, v in self.peak.items()}
-        figures["memory_bandwidth"] = self.memory_bandwidth
-        figures["launch"] = self.launch
-        for what, value in figures.items():
-            check = checks.positive if what.startswith("peak") else checks.not_negative
-            check(f"device type {self.name!r}: {what}", value)
+        for dtype, peak in self.peak.items():
+            checks.positive(f"device type {self.name!r}: peak of {dtype}", peak)
+        for name in ("memory_bandwidth", "launch"):
+            checks.not_negative(f"device type {self.name!r}: {name}", getattr(self, name))
 
     @property
     def facts(self) -> dict[str, Any]:

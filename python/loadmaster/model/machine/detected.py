@@ -46,13 +46,19 @@ class Detected(Printed):
     cluster : Cluster
     notes : tuple of str
         What could not be found out, and the way to fill it in: a sentence each.
-    untimed : tuple of str
-        The same, of what measuring would tell.
+    untimed_links, untimed_memory : tuple of str
+        The same, of links and of the CPU's memory, which measuring would tell.
     """
 
     cluster: Cluster
     notes: tuple[str, ...]
-    untimed: tuple[str, ...] = ()
+    untimed_links: tuple[str, ...] = ()
+    untimed_memory: tuple[str, ...] = ()
+
+    @property
+    def untimed(self) -> tuple[str, ...]:
+        """All that measuring would tell."""
+        return self.untimed_links + self.untimed_memory
 
     @property
     def toml(self) -> str:
@@ -97,14 +103,15 @@ def detected(tool: Tool = answer, root: Path = Path("/"), *, cpu: bool | None = 
     names = [device.name for device in devices]
     links = list(_meshes(gpus.joins, names))
     found = host(root)
-    notes, untimed = gpus.notes, gpus.untimed
+    notes: list[str] = gpus.notes
+    untimed_memory: list[str] = []
     if cpu or (cpu is None and not devices):
         if not found.cores or not found.memory:
             raise InputError(
                 "neither a GPU nor, in /proc and /sys, a CPU was found: write a cluster by "
                 "`loadmaster cluster new`, or take a preset (m2-ultra, m1-max)"
             )
-        kind = _cpu_type(found, notes, untimed)
+        kind = _cpu_type(found, notes, untimed_memory)
         links += _to_host(gpus.rows, names)
         devices.insert(0, Device("cpu", kind.name, found.memory))
         types.insert(0, kind)
@@ -118,7 +125,7 @@ def detected(tool: Tool = answer, root: Path = Path("/"), *, cpu: bool | None = 
         description=_description(devices),
         source="detected; types: the table of Loadmaster; links: as each says",
     )
-    return Detected(cluster, tuple(notes), tuple(untimed))
+    return Detected(cluster, tuple(notes), tuple(gpus.untimed), tuple(untimed_memory))
 
 
 def with_warnings(*, cpu: bool | None = None) -> Cluster:
