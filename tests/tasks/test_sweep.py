@@ -328,9 +328,9 @@ def test_parquet_without_its_extra_is_refused(tmp_path, monkeypatch):
 APPENDING = """
 import sys
 from dataclasses import replace
-from loadmaster.tasks.sweep_table import Row, Table
+from loadmaster.tasks.sweep_table import SweepRow, Table
 
-row = Row(*"gcm{", 0, *"{wxyz", outcome="done")
+row = SweepRow(*"gcm{", 0, *"{wxyz", outcome="done")
 for start in range(0, 1500, 50):
     table = Table.open(sys.argv[1])
     for seed in range(start, start + 50):
