@@ -3,7 +3,7 @@ algorithms as published. Written to ``results/against-lists.md``.
 
     python benches/against_lists.py [--graphs NAME ...] [--clusters NAME ...] [--fresh]
 
-Every model of ``shared/data/graphs`` whose parallelism (work over critical path, transfers free) is
+Every traced model at hand whose parallelism (work over critical path, transfers free) is
 above 1.3, on every cluster that the ledger has it on: with room, memory-tight, and as in the
 design's table. ``auto`` counts its effort (``"normal"``, on one thread),
 so that its plans are the same on every run; seconds are of CPU. What is done is kept in
@@ -22,7 +22,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from quality import DATA, HERE, KINDS, Task, package_digest, records, table, tasks
+from data import traced_graphs
+from quality import HERE, KINDS, Task, package_digest, records, table, tasks
 
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError
@@ -171,10 +172,10 @@ def ledger(words: list[str], clusters: list[str]) -> list[Task]:
     if clusters:
         found = [task for task in found if task.cluster in clusters]
 
-    def size(task: Task) -> int:
-        return (DATA / "graphs" / f"{task.graph}.json.gz").stat().st_size
-
-    return sorted(found, key=lambda task: (list(MODELS).index(task.kind), size(task), task.graph))
+    sizes = {path.name.removesuffix(".json.gz"): path.stat().st_size for path in traced_graphs()}
+    return sorted(
+        found, key=lambda task: (list(MODELS).index(task.kind), sizes[task.graph], task.graph)
+    )
 
 
 def compared(ratios: list[float]) -> list[str]:
@@ -313,8 +314,6 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget what has been planned")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the page")
     arguments = parser.parse_args()
-    if not DATA.exists():
-        parser.error(f"no graphs at {DATA}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     kept = arguments.out / ".against_lists.jsonl"
     found = cases(kept, arguments.graphs, arguments.clusters, arguments.fresh)

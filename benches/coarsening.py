@@ -5,8 +5,7 @@
     python benches/coarsening.py parallelism    # eight traced graphs, 300 groups
     python benches/coarsening.py ccr            # Celeritas' Table 2 next to ours
 
-One thread, CPU time. All but ``cut`` and ``large`` read the traced graphs beside the
-checkout (``../shared/data/graphs``, or ``--graphs``).
+One thread, CPU time. All but ``cut`` and ``large`` read traced graphs.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 FOLDER holds ``torch/*.optimes.csv.gz`` (self times of every call of a training step, at six
 batches: the fastest and the median of nine steps), ``torch/*_bN.et.json.gz`` and
 ``torch/*_bN.kineto.json.gz`` (sizes, traces),
-``onnx/*.ortprofile.json.gz`` (runs of ONNX Runtime) and ``comm/comm_cpu_2proc.csv``;
-``../shared/data/artifacts`` if absent. Nothing is fitted to what is predicted: batches 8, 12 and 16
-are only looked at to say how far off the prediction is.
+``onnx/*.ortprofile.json.gz`` (runs of ONNX Runtime) and ``comm/comm_cpu_2proc.csv``; if absent, it
+is that of the large data (``tests/support/folders.py``). Nothing is fitted to what is predicted:
+batches 8, 12 and 16 are only looked at to say how far off the prediction is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from data import LARGE
 from numpy.typing import NDArray
 
 import loadmaster as lm
@@ -252,7 +253,7 @@ def transfers(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    here = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("../shared/data/artifacts")
+    here = Path(sys.argv[1]) if len(sys.argv) > 1 else LARGE / "artifacts"
     warnings.simplefilter("ignore")  # What readers leave out.
     sweeps(here)
     graphs(here)

@@ -1,23 +1,20 @@
 """How much of the time of real graphs is in ops that can be cut into four, and into how many ways.
 
-    python benches/dimensions.py [FOLDER]
+    python benches/dimensions.py
 
-FOLDER holds graphs, and beside it ``graph_args`` what their ops were called with;
-``../shared/data/graphs`` if absent. The time is the roofline of a V100, launches included. An op
+The graphs are all traced ones at hand. The time is the roofline of a V100, launches included. An op
 can be cut if its form has a cut of four or more parts; parts may differ by one place. Seconds are
 CPU time of all dimensions of the graph. Writes ``results/dimensions.md``.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from time import process_time
 
 import numpy as np
+from data import traced, traced_names
 
 import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
@@ -53,14 +50,6 @@ Kinds of ops that are not cut, if they have 0.05 % of the time of a graph or mor
 """  # noqa: E501
 
 
-def with_args(path: Path) -> lm.OpGraph:
-    """A graph with the arguments of its calls."""
-    graph = lm.read(path)
-    file = path.parent.parent / "graph_args" / path.name
-    with gzip.open(file, "rt") as stream:
-        return graph.with_columns({"args": json.load(stream)["args"]})
-
-
 class Most:
     """By kind, the largest share of the time of a graph, and which graph that is."""
 
@@ -82,12 +71,11 @@ class Most:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent.parent / "shared/data/graphs"
     cluster = lm.Cluster.preset(CLUSTER)
     unknown, small = Most(), Most()
     rows, least = [], 100.0
-    for path in sorted(folder.glob("*.json.gz")):
-        graph, name = with_args(path), path.name.removesuffix(".json.gz")
+    for name in traced_names():
+        graph = traced(name)
         share = lm.costs.estimate(graph, cluster).time[:, 0]
         share = share / share.sum()
         start = process_time()

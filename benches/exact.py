@@ -5,8 +5,8 @@
                                   [--seconds 60] [--fresh]
     python benches/exact.py agree [--count 200]          # random instances against brute force
 
-``bounds`` and ``table`` speak of the 24 instances of ``shared/data/scheduling``; ``table`` also of
-GoogLeNet and Transformer of ``shared/data/heterogeneous``, merged to 50 groups. Each formulation
+``bounds`` and ``table`` speak of the 24 instances of ``tests/data/scheduling``; ``table`` also of
+GoogLeNet and Transformer of ``tests/data/heterogeneous``, merged to 50 groups. Each formulation
 starts from the same schedule: a local search cut short, HEFT for the two models. It runs once, for
 60 s of CPU: the building of the model, the solver's process and all of its threads; what it knew
 after 10 s is read off the same run. CBC has one thread, CP-SAT eight. What is measured is kept in
@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from data import DATA
 from layered import layered
-from quality import DATA, heterogeneous_problem, table
+from quality import heterogeneous_problem, table
 from search import Coarse
 
 import loadmaster as lm

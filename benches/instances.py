@@ -1,6 +1,6 @@
 """What the instances that come along are packed from, and the best steps known of the models.
 
-    python benches/instances.py pack     # scheduling and measured instances, from ../shared/data
+    python benches/instances.py pack     # scheduling and measured instances, from tests/data
     python benches/instances.py best     # best.toml: the models' best known steps; 20 minutes
 
 ``pack`` simulates every published schedule: its makespan is what the instance says is known. With
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from quality import DATA
+from data import DATA
+from data import scheduling as document
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
@@ -38,7 +39,7 @@ def pack() -> None:
     best = json.loads((DATA / "scheduling" / "best_known.json").read_text())
     packed: dict[str, Any] = {}
     for name, known in sorted(best.items()):
-        raw = json.loads((DATA / "scheduling" / f"{name}.json").read_text())
+        raw = document(name)
         kept = {key: raw[key] for key in ("n", "K", "hom", "p", "mem", "cap", "tensors")}
         packed[name] = {**kept, **known, "seconds": 0.0}
         del packed[name]["gap"], packed[name]["optimal"]

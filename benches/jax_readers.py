@@ -17,10 +17,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from data import DATA
 
 import loadmaster as lm
 
-FOLDER = Path(__file__).parents[2] / "shared" / "data" / "artifacts" / "jax"
+FOLDER = DATA / "artifacts" / "jax"
 FORMS = {
     "StableHLO": ".stablehlo.mlir.gz",
     "optimized HLO": ".optimized_hlo.txt.gz",

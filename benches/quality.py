@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from data import DATA, traced, traced_graphs
 
 import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
-from loadmaster.base.files import parse_json, read_bytes
 from loadmaster.judge.coarsening import Coarse, Coarsener, coarsen_problem
 from loadmaster.judge.problem import Problem
 from loadmaster.readers.instances import Instance
@@ -51,7 +51,6 @@ from loadmaster.strategies.groups.segments import OrderSegments
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-DATA = HERE.parents[1] / "shared" / "data"
 
 #: What fits within a second, and time to spare for it: so it is the same on every run.
 OPTIONS: dict[str, dict[str, Any]] = {"auto": {"effort": "fast", "time_limit": 60.0, "threads": 1}}
@@ -188,14 +187,6 @@ CLUSTERS: dict[str, Callable[[], lm.Cluster]] = {
 }
 
 
-def traced(name: str) -> lm.OpGraph:
-    """A traced model, with the arguments of its calls where these are at hand."""
-    graph, args = (DATA / folder / f"{name}.json.gz" for folder in ("graphs", "graph_args"))
-    if not args.exists():
-        return lm.read(graph)
-    return lm.read(graph).with_columns(parse_json(read_bytes(args), args))
-
-
 def model_problem(graph: str, cluster: str) -> Problem:
     """A traced model on a preset."""
     model, devices = traced(graph), CLUSTERS[cluster]()
@@ -263,7 +254,7 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
     """All of them: the small tables first, then the largest graphs, so that no core is left with
     one at the end.
     """
-    files = sorted((DATA / "graphs").glob("*.json.gz"), key=lambda f: (-f.stat().st_size, f.name))
+    files = sorted(traced_graphs(), key=lambda f: (-f.stat().st_size, f.name))
     names = [f.name.removesuffix(".json.gz") for f in files]
     measured = sorted(
         f.name.removesuffix(".json.gz") for f in (DATA / "heterogeneous").glob("*.json.gz")
@@ -873,8 +864,6 @@ def main() -> None:
     parser.add_argument("--only", choices=["coarsening"], help="write one page anew")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the pages")
     arguments = parser.parse_args()
-    if not DATA.exists():
-        parser.error(f"no graphs at {DATA}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.only:
         (arguments.out / "coarseners.md").write_text(coarseners_page() + "\n")

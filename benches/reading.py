@@ -3,7 +3,7 @@
     python benches/reading.py [WORD ...] [--repeats 5] [--json]      # rows whose file has the WORDs
 
 One thread; the median over processes. Imports come before: what they cost is shown as memory of
-their own. Files are those beside the checkout (``../shared/data/artifacts``, or ``--artifacts``).
+their own. Files that are not at hand are left out (tests/support/folders.py says where they are).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ARTIFACTS = Path(__file__).parents[2] / "shared" / "data" / "artifacts"
+from data import at
 
 SAMPLE = "gpu_traces/kineto_resnet50_gpu_2021.pt.trace.json.gz"
 
-#: File, options of ``lm.read`` (``@`` stands for the folder of artefacts), target in CPU seconds.
+#: File, options of ``lm.read`` (a profile is a file, too), target in CPU seconds.
 ROWS: tuple[tuple[str, dict[str, Any], float | None], ...] = (
     ("20 MB", {"step": 5}, 1.0),  # the first 20 MB of the sample
     (SAMPLE, {}, None),
@@ -31,21 +31,21 @@ ROWS: tuple[tuple[str, dict[str, Any], float | None], ...] = (
     ("torch/resnet18_b4_joint.et.json.gz", {}, None),
     (
         "torch/resnet18_b4_joint.et.json.gz",
-        {"profile": "@/torch/resnet18_b4_joint.kineto.json.gz"},
+        {"profile": "torch/resnet18_b4_joint.kineto.json.gz"},
         None,
     ),
     ("torch/resnet18_w8.pt2", {}, None),
     ("onnx/bert_large_noweights.onnx", {}, 1.0),
     (
         "onnx/bertmini_d64.ort_optimized.onnx",
-        {"profile": "@/onnx/bertmini_d64_b4.ortprofile.json.gz"},
+        {"profile": "onnx/bertmini_d64_b4.ortprofile.json.gz"},
         None,
     ),
     ("tf/tf_inception_v3_train_b512.graphdef.pb.gz", {}, None),
     ("tf/tf_inception_v3_train_b512_ctlstorm.graphdef.pb.gz", {}, 2.0),
     (
         "tf/tf_lstm_static.graphdef.pb.gz",
-        {"profile": "@/tf/tf_lstm_static_b16.runmetadata.pb.gz"},
+        {"profile": "tf/tf_lstm_static_b16.runmetadata.pb.gz"},
         None,
     ),
     ("jax/transformer.stablehlo.mlir.gz", {}, None),
@@ -114,7 +114,6 @@ def main() -> None:
     """Prints the table, or a JSON object per row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*")
-    parser.add_argument("--artifacts", type=Path, default=ARTIFACTS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -125,12 +124,15 @@ def main() -> None:
         for name, given, target in ROWS:
             if not all(word in name for word in arguments.words):
                 continue
-            path = arguments.artifacts / name
+            source = at(f"artifacts/{SAMPLE if name == '20 MB' else name}")
+            if not source.exists():
+                print(f"{source} is not here", file=sys.stderr)
+                continue
+            path = source
             if name == "20 MB":
-                sample = arguments.artifacts / SAMPLE
-                path = first_part(sample, 20_000_000, Path(folder) / "the sample's first 20 MB")
+                path = first_part(source, 20_000_000, Path(folder) / "the sample's first 20 MB")
             options = {
-                key: value.replace("@", str(arguments.artifacts), 1) if key == "profile" else value
+                key: str(at(f"artifacts/{value}")) if key == "profile" else value
                 for key, value in given.items()
             }
             row = measure(path, options, arguments.repeats)

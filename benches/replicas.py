@@ -5,7 +5,7 @@
     python benches/replicas.py unequal
     python benches/replicas.py events
 
-``models``: every graph and cluster of ``../shared/data/headroom.csv`` whose batch the devices
+``models``: every graph and cluster of ``tests/data/headroom.csv`` whose batch the devices
 divide. Step time as a fraction of what one device would take (as if it had the memory), by ring
 or what is faster, with the optimizer sharded in both ways, and by parameter servers; geometric
 means at last. "-": does not fit. ``fastt``: how much
@@ -24,7 +24,8 @@ import statistics
 import time
 from typing import Any
 
-from quality import CLUSTERS, DATA, pcie, traced
+from data import DATA, traced, traced_names
+from quality import CLUSTERS, pcie
 
 import loadmaster as lm
 
@@ -51,7 +52,8 @@ def fraction(
 def models(clusters: list[str], graphs: list[str]) -> None:
     """Prints a row per model and cluster, and the geometric means of training graphs."""
     with (DATA / "headroom.csv").open(newline="") as file:
-        known = [row for row in csv.DictReader(file) if row["data_parallel"]]
+        rows = [row for row in csv.DictReader(file) if row["graph"] in traced_names()]
+    known = [row for row in rows if row["data_parallel"]]
     for name in clusters:
         print(f"{name:<38}" + "".join(f"{way:>14}" for way in WAYS))
         found: dict[str, list[float]] = {way: [] for way in WAYS}

@@ -6,7 +6,7 @@
     python benches/search.py threads [--seconds 11.25] [--threads 1 2] [--only TEXT]
     python benches/search.py windows [--visits 30000000] [--only TEXT]
 
-``coarse``: the 24 instances of ``shared/data/scheduling``, searched from HEFT's schedule; the gap
+``coarse``: the 24 instances of ``tests/data/scheduling``, searched from HEFT's schedule; the gap
 to the best known makespan is worked out from the instance's own transfer times. Seconds are of
 CPU: a short run tells how many moves they buy; moves are the same on any machine. ``models``: the
 eight graphs of the design's table at its costs by the method ``auto``, as fractions of one device,
@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from data import DATA, scheduling
 from numpy.typing import NDArray
-from quality import DATA, DESIGN, design_problem, model_problem
+from quality import DESIGN, design_problem, model_problem
 
 from loadmaster import fast
 from loadmaster.base.errors import InfeasibleError
@@ -65,7 +66,7 @@ class Coarse:
     @classmethod
     def read(cls, name: str) -> Coarse:
         """Transfer times between two devices are a linear function of those of devices 0 and 1."""
-        raw = json.loads((DATA / "scheduling" / f"{name}.json").read_text())
+        raw = scheduling(name)
         n, k, tensors = raw["n"], raw["K"], raw["tensors"]
         edges = [(t["src"], d, i) for i, t in enumerate(tensors) for d in t["dsts"]]
         src, dst, tensor = np.array(edges, dtype=np.int64).T

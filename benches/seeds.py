@@ -14,7 +14,8 @@ import contextlib
 import statistics
 import time
 
-from quality import CLUSTERS, DATA, model_problem
+from data import traced_names
+from quality import CLUSTERS, model_problem
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
@@ -61,8 +62,7 @@ def main() -> None:
         "--clusters", nargs="+", choices=CLUSTERS, default=["2 NVLink", "8 NVLink", "8 PCIe"]
     )
     arguments = parser.parse_args()
-    names = (path.name.removesuffix(".json.gz") for path in (DATA / "graphs").glob("*.json.gz"))
-    graphs = sorted(name for name in names if any(word in name for word in arguments.graphs))
+    graphs = [name for name in traced_names() if any(word in name for word in arguments.graphs)]
     each: dict[str, list[float]] = {name: [] for name in SEEDS}
     simulations: dict[str, dict[int, set[int]]] = {name: {1: set(), 2: set()} for name in SEEDS}
     for graph in graphs:

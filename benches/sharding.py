@@ -6,7 +6,7 @@
     python benches/sharding.py --large
     python benches/sharding.py --experts
 
-The rows are those of ``../shared/data/headroom.csv`` that have ``joint`` and one of ``auto``,
+The rows are those of ``tests/data/headroom.csv`` that have ``joint`` and one of ``auto``,
 ``data_parallel`` and ``os_dpos``. Methods other than `sharded` get the rows of :data:`BESIDES`,
 too. Per row: the judge's step over one device's (as if that had the memory), with memory held ("-":
 nothing that fits was found); ``joint`` of the file; the best of the other methods, each by itself,
@@ -30,7 +30,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from quality import CLUSTERS, DATA, RESULTS, traced
+from data import DATA, traced, traced_names
+from quality import CLUSTERS, RESULTS
 
 import loadmaster as lm
 from loadmaster.judge.problem import Problem
@@ -112,7 +113,7 @@ def rows(method: str) -> list[Row]:
                 place = row["graph"], row["cluster"]
                 peers[place] = min(float(row["fraction"]), peers.get(place, math.inf))
     with (DATA / "headroom.csv").open(newline="") as file:
-        known = list(csv.DictReader(file))
+        known = [row for row in csv.DictReader(file) if row["graph"] in traced_names()]
     found = [
         Row(
             row["graph"],

@@ -16,7 +16,8 @@ import json
 import time
 from typing import Any
 
-from quality import CLUSTERS, DATA, traced
+from data import traced, traced_names
+from quality import CLUSTERS
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
@@ -36,7 +37,7 @@ TARGETS = {
 
 def models() -> list[str]:
     """The traced models that infer."""
-    return sorted(path.name.removesuffix(".json.gz") for path in (DATA / "graphs").glob("*infer*"))
+    return [name for name in traced_names() if "infer" in name]
 
 
 def clusters(name: str) -> list[lm.Cluster]:

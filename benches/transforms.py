@@ -6,8 +6,8 @@
     python benches/transforms.py splits [--repeat 5]
     python benches/transforms.py os-dpos
 
-``replicas``: a drawn trained graph of 50,000 ops in 8 replicas, and traced ones of
-``../shared/data/graphs``, by every aggregation. "first": a whole ``replicate`` of a graph that was
+``replicas``: a drawn trained graph of 50,000 ops in 8 replicas, and traced ones, by every
+aggregation. "first": a whole ``replicate`` of a graph that was
 just read, roles of its ops among it. The other columns are the least of some runs: "again" a whole
 ``replicate``, "costs" the times of the ops, "reduced" the graph that strategies place, "texts" the
 names, kinds and all other texts, which planning does not ask for. ``micro-batches``: the same of

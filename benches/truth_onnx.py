@@ -11,7 +11,7 @@ in a row that change cores, and with a model of one op. A step is the least of a
 
 Where processes had to wait for a core for more than 2 % of the time, the machine is too busy:
 nothing is written then, unless ``--anyway`` is given, and the page says so. Needs two cores, and
-the extras onnx and onnxruntime; Inception-v3 comes from ``shared/data``, with random weights.
+the extras onnx and onnxruntime; Inception-v3 comes from the large data, with random weights.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from data import LARGE
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from quality import DATA, table
+from quality import table
 
 import loadmaster as lm
 from loadmaster.plans.plan import Plan
@@ -66,7 +67,7 @@ HOPS, FLOATS = 20, 1 << 17
 
 def inception() -> onnx.ModelProto:
     """Inception-v3 for inference, of one picture, with random weights."""
-    path = DATA / "artifacts" / "onnx" / "inception_v3_noweights.onnx"
+    path = LARGE / "artifacts" / "onnx" / "inception_v3_noweights.onnx"
     model = onnx.load(path, load_external_data=False)
     random = np.random.default_rng(0)
     filled = []

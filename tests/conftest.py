@@ -8,7 +8,8 @@ from pathlib import Path
 
 import browser
 import pytest
-from folders import SHARED, missing
+from folders import missing
+from frameworks import absent, files
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
@@ -43,6 +44,9 @@ settings.load_profile("loadmaster")
 #: ones, with what was worked out of them. ``load.__wrapped__`` reads the file.
 examples.load = cache(examples.load)
 
+#: Files whose framework is not installed: ``tests/live/test_frameworks.py`` counts them.
+collect_ignore = [str(path) for framework in absent() for path in files(framework)]
+
 # All that comes along is registered before any test.
 registry.discover()
 
@@ -56,6 +60,28 @@ def pytest_configure() -> None:
         wanting.append("chromium and chromedriver")
     if wanting:
         raise pytest.UsageError(f"not here, and tests need it: {', '.join(wanting)}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a file's tests that need what is not here, the first stays: it is skipped, and says how
+    many there are.
+    """
+    no_data, no_browser = bool(missing()), None in browser.found()
+    kept: list[pytest.Item] = []
+    apart: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if no_data and item.get_closest_marker("large_data"):
+            apart.setdefault(
+                (item.path, "needs files that are too large for the repository"), []
+            ).append(item)
+        elif no_browser and "browser" in getattr(item, "fixturenames", ()):
+            apart.setdefault((item.path, "needs chromium and chromedriver"), []).append(item)
+        else:
+            kept.append(item)
+    for (_, needed), tests in apart.items():
+        tests[0].add_marker(pytest.mark.skip(reason=f"{needed}: {len(tests)} of this file's tests"))
+        kept.append(tests[0])
+    items[:] = kept
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +113,3 @@ def lenet() -> lm.OpGraph:
 @pytest.fixture(scope="session")
 def alexnet() -> lm.OpGraph:
     return example("alexnet")
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    return SHARED

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from folders import ARTIFACTS, BENCHES
+from folders import BENCHES, DATA, LARGE
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -259,9 +259,7 @@ def test_a_regression_gives_times_and_sizes_to_a_graph():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_graph_at_the_target_batch_is_what_is_traced_there():
     """The LSTM's step at batch 4, and traces of 2, 4 and 8, against its step at 16."""
-    folder = ARTIFACTS / "torch"
-    if not folder.exists():
-        pytest.skip(f"{folder} is not there")
+    folder = DATA / "artifacts" / "torch"
     profiles = [
         p
         for b in (2, 4, 8)
@@ -335,10 +333,9 @@ def test_weights_say_which_shapes_count():
     assert found.weights[1, 0] < 0.01
 
 
+@pytest.mark.large_data
 def test_what_the_batch_sweeps_show():
     """The measured training steps: a line per op is off by 18 % in the middle."""
-    if not ARTIFACTS.exists():
-        pytest.skip(f"{ARTIFACTS} is not there")
     import sys
 
     sys.path.insert(0, str(BENCHES))
@@ -347,7 +344,7 @@ def test_what_the_batch_sweeps_show():
     finally:
         sys.path.pop(0)
     for model in costs.MODELS:
-        by_batch = costs.profiles(ARTIFACTS, model)
+        by_batch = costs.profiles(LARGE / "artifacts", model)
         known = [
             by_batch[b] if b in costs.KNOWN else replace(by_batch[b], output_bytes=None)
             for b in costs.LEARN

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import ARTIFACTS
+from folders import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,10 +89,7 @@ def test_a_line_for_a_graph_suits_its_tensors():
 
 def test_what_the_communication_sweep_shows():
     """Ordinary least squares says -110 to -457 us where 1 KB takes 4 to 9."""
-    path = ARTIFACTS / "comm" / "comm_cpu_2proc.csv"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    links = fit_links(path)
+    links = fit_links(DATA / "artifacts" / "comm" / "comm_cpu_2proc.csv.gz")
     assert len(links.fits) == 5
     for found in links.fits:
         assert max(found.errors(found.curve(found.sizes)).values()) <= 0.15

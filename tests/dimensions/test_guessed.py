@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import numpy as np
 import pytest
-from folders import SHARED
 from hypothesis import given
 from hypothesis import strategies as st
+from traced import every_traced_graph, traced
 
 import loadmaster as lm
 from loadmaster.dimensions.binding import pattern
@@ -17,8 +16,6 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.guessed import guessed
 from loadmaster.model.arguments import tensors
 from loadmaster.model.shapes import parse_output
-
-GRAPHS = sorted((SHARED / "graphs").glob("*.json.gz"))
 
 
 def text(*shapes: tuple[int, ...], dtype: str = "f32") -> str:
@@ -171,11 +168,10 @@ def ways(found, given: list[int]) -> set:
     return result | ({"reshape"} if found.is_reshape else set())
 
 
-@pytest.mark.skipif(not GRAPHS, reason="the project's data is not at hand")
-@pytest.mark.parametrize("path", GRAPHS, ids=lambda p: p.name.split(".")[0])
+@every_traced_graph
 def test_nothing_that_is_told_of_real_graphs_is_wrong(path):
-    graph = lm.read(path)
-    args = json.loads(gzip.decompress((SHARED / "graph_args" / path.name).read_bytes()))["args"]
+    graph = traced(path)
+    args = graph.args
     seen = set()
     for op, call in enumerate(guessed(graph)):
         if call is None:

@@ -1,22 +1,17 @@
-"""Dimensions of the graphs in the shared data: what people cut by hand is found in all of them."""
+"""Dimensions of traced graphs: what people cut by hand is found in all of them."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 
 import numpy as np
-import pytest
-from folders import SHARED
+from traced import every_traced_graph, traced
 
 import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import ANY, PARTIAL, PICKED, REPLICATE
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.shapes import parse_output
-
-NAMES = sorted(path.name for path in (SHARED / "graph_args").glob("*.json.gz"))
 
 #: Heads, by the beginning of a graph's name; of keys, and of queries for each of them.
 HEADS = {
@@ -32,13 +27,6 @@ HEADS = {
 }
 
 
-def traced(file: str) -> Dimensions:
-    """The dimensions of one graph; it has the arguments of its calls."""
-    graph = lm.read(SHARED / "graphs" / file)
-    with gzip.open(SHARED / "graph_args" / file, "rt") as stream:
-        return Dimensions.of(graph.with_columns({"args": json.load(stream)["args"]}))
-
-
 def of_role(dimensions: Dimensions, role: str) -> np.ndarray:
     """Whether each op can be cut along a dimension of a role."""
     has = [any(cut.role == role for cut in form.cuts) for form in dimensions.forms]
@@ -49,10 +37,9 @@ def sizes_of_role(dimensions: Dimensions, role: str) -> set[int]:
     return {cut.size for form in dimensions.forms for cut in form.cuts if cut.role == role}
 
 
-@pytest.mark.skipif(not NAMES, reason="the shared data is not here")
-@pytest.mark.parametrize("file", NAMES)
-def test_traced_graph(file):
-    d = traced(file)
+@every_traced_graph
+def test_traced_graph(path):
+    file, d = path.name, Dimensions.of(traced(path))
     graph = d.graph
     assert d.unknown == {}
     # 97 % of the time is wanted: the roofline of a V100, launches included.

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from folders import LARGE
 
 onnx = pytest.importorskip("onnx", minversion="1.18", reason="needs onnx 1.18 or later")
 
@@ -50,12 +51,11 @@ def _shape(described):
     return json.loads(described["type"].partition("[")[1] + described["type"].partition("[")[2])
 
 
-def test_real_models_too(shared_data, tmp_path):
+@pytest.mark.large_data
+def test_real_models_too(tmp_path):
     runtime()
     for name in ("resnet18_w8", "bertmini_d64", "lstm_d64"):
-        path = shared_data / "artifacts" / "onnx" / f"{name}.onnx"
-        if not path.exists():
-            pytest.skip("shared data is not there")
+        path = LARGE / "artifacts" / "onnx" / f"{name}.onnx"
         graph = read(path) if name == "branchy" else lm.read(path, batch=2)
         plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), "layers")
         manifest = lm.writers.onnx(plan, tmp_path / name, model=path)

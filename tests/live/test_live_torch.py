@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 
 import pytest
-from folders import SHARED
+from folders import EXAMPLES, at
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
@@ -26,9 +26,6 @@ from torch_models import LSTM, BertMini, Model, ResNet18, example  # noqa: E402
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.model import arguments  # noqa: E402
-
-GRAPHS = SHARED / "graphs"
-TRACES = GRAPHS.parent / "artifacts" / "torch"
 
 
 def words(*shape):
@@ -118,7 +115,6 @@ def test_an_update_is_what_a_real_one_dispatches(optimizer):
     assert not ops(graph, "o") - step.kinds
 
 
-@pytest.mark.skipif(not GRAPHS.is_dir(), reason="needs the shared graphs")
 def test_a_captured_lenet_is_the_one_in_the_data():
     """But for one `detach` per parameter, as autograd keeps the gradient, where that has one."""
     layers = [
@@ -133,7 +129,7 @@ def test_a_captured_lenet_is_the_one_in_the_data():
         model, images, loss=F.cross_entropy, targets=classes,
         optimizer=lambda parameters: torch.optim.SGD(parameters, 1e-4, momentum=0.9),
     )  # fmt: skip
-    data = lm.read(GRAPHS / "lenet_train_b256.json.gz")
+    data = lm.read(EXAMPLES / "lenet_train_b256.json.gz")
     assert ops(graph) - ops(data) == {"aten.detach.default": 7}
     assert not ops(data) - ops(graph)
     for column in ("flops", "bytes_accessed", "param_bytes", "output_bytes"):
@@ -178,8 +174,14 @@ RECORDED = {
 MOVING = {"add", "add_", "clone", "copy_", "div", "empty", "sum", "zeros"}  # kernels use them, too
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the shared artefacts")
-@pytest.mark.parametrize("stem", RECORDED)
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "lstm_b4",
+        pytest.param("resnet18_b4", marks=pytest.mark.large_data),
+        pytest.param("bertmini_b4", marks=pytest.mark.large_data),
+    ],
+)
 def test_captures_have_the_ops_of_recorded_steps(stem):
     """Steps with Adam in execution traces, which hold calls within calls, too."""
     make, shape, targets = RECORDED[stem]
@@ -189,7 +191,7 @@ def test_captures_have_the_ops_of_recorded_steps(stem):
     graph = lm.capture(
         model, inputs, loss=F.cross_entropy, targets=labels, optimizer=torch.optim.Adam
     )
-    trace = json.loads(gzip.decompress((TRACES / f"{stem}.et.json.gz").read_bytes()))
+    trace = json.loads(gzip.decompress(at(f"artifacts/torch/{stem}.et.json.gz").read_bytes()))
     recorded = Counter(node["name"].removeprefix("aten::") for node in trace["nodes"])
     done = Counter(
         kind.split(".")[1]

@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+from folders import DATA
 
 import loadmaster as lm
 from loadmaster import CollectiveTimes
@@ -83,8 +84,8 @@ def test_times_that_cannot_be_used_are_refused():
         lm.Cluster.from_toml(toml)
 
 
-def test_presets_of_h100_take_what_nccl_takes(shared_data):
-    with (shared_data / "collectives.csv").open(newline="") as file:
+def test_presets_of_h100_take_what_nccl_takes():
+    with (DATA / "collectives.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     clusters = {1: lm.Cluster.preset("8xH100-NVLink"), 2: lm.Cluster.preset("2x8xH100-IB")}
     for row in rows:

@@ -21,10 +21,8 @@ def ledger(out: Path, *options: str) -> str:
     return done.stdout
 
 
-def test_the_report_is_the_same_on_every_run(tmp_path, shared_data):
+def test_the_report_is_the_same_on_every_run(tmp_path):
     pytest.importorskip("matplotlib")
-    if not shared_data.exists():
-        pytest.skip("the shared graphs are not here")
     methods = ("--methods", "celeritas", "single")
     first = ledger(tmp_path / "a", *methods)
     assert len(first.splitlines()) == 2 * (6 + 1 + 3)

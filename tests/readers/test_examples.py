@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from folders import SHARED
+from folders import DATA, traced_graphs
 from strategies import tried, v100_mesh
+from traced import every_traced_graph
 
 import loadmaster as lm
 from loadmaster.model.arguments import tensors
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.readers.examples import EXAMPLES, load
 
-GRAPHS = sorted((SHARED / "graphs").glob("*.json.gz"))
-HETEROGENEOUS = sorted((SHARED / "heterogeneous").glob("*.json.gz"))
+HETEROGENEOUS = sorted((DATA / "heterogeneous").glob("*.json.gz"))
 
 #: Ops, views and placeholders included.
 SIZES = {
@@ -61,14 +61,16 @@ def test_an_example_may_be_given_as_an_option_less_name():
     assert lm.read("example:lenet").digest == load.__wrapped__("lenet").digest
 
 
-@pytest.mark.skipif(not GRAPHS, reason="the project's data is not at hand")
+@pytest.mark.large_data
 def test_all_the_graphs_are_there():
-    assert len(GRAPHS) == 30
+    assert len(traced_graphs()) == 30
+
+
+def test_the_heterogeneous_graphs_are_there():
     assert len(HETEROGENEOUS) == 2
 
 
-@pytest.mark.skipif(not GRAPHS, reason="the project's data is not at hand")
-@pytest.mark.parametrize("path", GRAPHS, ids=lambda p: p.name.split(".")[0])
+@every_traced_graph
 def test_traced_graphs_are_placed_on_v100s(path):
     graph = lm.read(path)
     sim = None
@@ -92,7 +94,6 @@ def test_traced_graphs_are_placed_on_v100s(path):
     assert sim is not None, "on eight devices every graph fits"
 
 
-@pytest.mark.skipif(not HETEROGENEOUS, reason="the project's data is not at hand")
 @pytest.mark.parametrize("path", HETEROGENEOUS, ids=lambda p: p.name.split(".")[0])
 def test_heterogeneous_graphs_are_placed_on_their_clusters(path):
     graph = lm.read(path)

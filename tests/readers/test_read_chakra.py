@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from folders import ARTIFACTS
+from folders import at
 from hypothesis import given
 from hypothesis import strategies as st
 from kineto_traces import (
@@ -31,11 +31,6 @@ from loadmaster.cli import main
 from loadmaster.readers.pytorch import execution_trace as chakra
 from loadmaster.readers.pytorch import execution_trace_nodes as chakra_nodes
 from loadmaster.readers.pytorch import kineto, kineto_events
-
-TORCH = ARTIFACTS / "torch"
-needs_artifacts = pytest.mark.skipif(
-    not ARTIFACTS.is_dir(), reason="needs ../shared/data/artifacts"
-)
 
 ADD = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
 ADD_ = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
@@ -477,13 +472,13 @@ def test_the_command_line_joins_traces(tmp_path, capsys):
     assert "no step 3" in capsys.readouterr().err
 
 
-@needs_artifacts
+@pytest.mark.large_data
 @pytest.mark.parametrize(
     ("name", "calls", "ops", "parameters", "buffers"),
     [("resnet18_b4_joint", 2888, 812, 62, 246), ("bertmini_b4_joint", 3553, 1026, 52, 156)],
 )
 def test_real_traces_joined(name, calls, ops, parameters, buffers):
-    path, times = (TORCH / f"{name}.{kind}.json.gz" for kind in ("et", "kineto"))
+    path, times = (at(f"artifacts/torch/{name}.{kind}.json.gz") for kind in ("et", "kineto"))
     recorded, trace = chakra_nodes.load(path), kineto_events.load(times)
     names = {int(n): trace.calls.names[i] for i, n in enumerate(trace.record) if n > 0}
     joined = [
@@ -505,34 +500,42 @@ def test_real_traces_joined(name, calls, ops, parameters, buffers):
     assert not graph.meta["assumed"][3:]
 
 
-@needs_artifacts
-@pytest.mark.parametrize("name", ["resnet18_b16", "bertmini_b4_joint", "lstm_b2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm_b2",
+        pytest.param("resnet18_b16", marks=pytest.mark.large_data),
+        pytest.param("bertmini_b4_joint", marks=pytest.mark.large_data),
+    ],
+)
 def test_both_traces_call_ops_the_same(name):
     """So what was profiled at other batches belongs to the graph, though it cannot be joined."""
-    graph = chakra.read(TORCH / f"{name}.et.json.gz")
+    graph = chakra.read(at(f"artifacts/torch/{name}.et.json.gz"))
     ops = [n for n, kind in zip(graph.names, graph.kinds, strict=True) if "::" in kind]
-    assert ops == list(kineto.profile(TORCH / f"{name}.kineto.json.gz").names)
+    assert ops == list(kineto.profile(at(f"artifacts/torch/{name}.kineto.json.gz")).names)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_flops_of_a_real_step_are_those_of_the_model():
     """ResNet-18 at 128 x 128, a batch of 4: 0.595 G multiply-adds per image, forward."""
-    graph = chakra.read(TORCH / "resnet18_b4_joint.et.json.gz")
+    graph = chakra.read(at("artifacts/torch/resnet18_b4_joint.et.json.gz"))
     forward = sum(f for f, p in zip(graph.flops.tolist(), graph.phases, strict=True) if p == "f")
     assert forward == pytest.approx(2 * 4 * 0.595e9, rel=0.01)
     first = graph.flops[graph.index("aten::convolution")]  # its input needs no gradient
     assert graph.flops.sum() == pytest.approx(3 * forward - first, rel=0.001)
 
 
-@needs_artifacts
 def test_real_traces_of_different_steps():
+    path, times = (at(f"artifacts/torch/lstm_b4.{kind}.json.gz") for kind in ("et", "kineto"))
     with pytest.raises(InputError, match="no record function ids"):
-        chakra.read(TORCH / "lstm_b4.et.json.gz", profile=TORCH / "lstm_b4.kineto.json.gz")
+        chakra.read(path, profile=times)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_a_real_step_is_placed(tmp_path):
-    path, times = (TORCH / f"bertmini_b4_joint.{kind}.json.gz" for kind in ("et", "kineto"))
+    path, times = (
+        at(f"artifacts/torch/bertmini_b4_joint.{kind}.json.gz") for kind in ("et", "kineto")
+    )
     graph = lm.read(path, profile=times)
     cluster = lm.Cluster.from_toml(
         """

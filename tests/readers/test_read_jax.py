@@ -15,9 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import folders
 import numpy as np
 import pytest
+from folders import DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxprs import ClosedJaxpr, Equation, Jaxpr, Var, closed_jaxpr
@@ -31,14 +31,10 @@ from loadmaster.readers.xla.calls import of_hlo, of_mlir
 from loadmaster.readers.xla.costs import Axis
 from loadmaster.readers.xla.graph import to_graph
 
-ARTIFACTS = folders.ARTIFACTS / "jax"
+ARTIFACTS = DATA / "artifacts" / "jax"
 MODELS = ("lstm_scan", "transformer", "transformer_scan")
 FORMS = (".jaxpr.txt.gz", ".stablehlo.mlir.gz", ".optimized_hlo.txt.gz")
 TRACE = ARTIFACTS / "lstm_scan.profiler.trace.json.gz"
-
-needs_artifacts = pytest.mark.skipif(
-    not ARTIFACTS.exists(), reason="needs ../shared/data/artifacts/jax"
-)
 
 
 # ---- helpers ------------------------------------------------------------------------------------
@@ -333,7 +329,6 @@ def test_unknown_primitives_are_costed_by_bytes_and_listed_once():
 # ---- what XLA says ------------------------------------------------------------------------------
 
 
-@needs_artifacts
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     ("form", "near"), [(FORMS[0], 0.005), (FORMS[1], 0.005), (FORMS[2], 0.0002)]
@@ -344,7 +339,6 @@ def test_flops_are_what_xla_counts(model, form, near):
     assert once(read(model + form)) == pytest.approx(want, rel=near)
 
 
-@needs_artifacts
 @pytest.mark.parametrize("model", MODELS)
 def test_bytes_of_what_is_compiled_are_what_xla_counts(model):
     said = json.loads((ARTIFACTS / f"{model}.cost.json").read_text())["cost"]
@@ -357,7 +351,6 @@ def test_bytes_of_what_is_compiled_are_what_xla_counts(model):
     assert moved == pytest.approx(said["bytes accessed"], rel=0.04)
 
 
-@needs_artifacts
 @pytest.mark.parametrize("form", FORMS[:2])
 def test_scanned_layers_cost_what_written_out_layers_cost(form):
     scanned, written = read(f"transformer_scan{form}"), read(f"transformer{form}")
@@ -365,7 +358,6 @@ def test_scanned_layers_cost_what_written_out_layers_cost(form):
     assert scanned.param_bytes.sum() == written.param_bytes.sum()
 
 
-@needs_artifacts
 @pytest.mark.parametrize("model", MODELS)
 def test_the_forms_agree(model):
     first, second, third = (read(model + form) for form in FORMS)
@@ -797,7 +789,6 @@ def test_traces_that_do_not_fit(hlo_file, tmp_path, document, match):
         lm.read(hlo_file, profile=path)
 
 
-@needs_artifacts
 def test_the_measured_lstm():
     graph = read("lstm_scan.optimized_hlo.txt.gz", profile=TRACE)
     measured = hlo.profile(TRACE, graph=ARTIFACTS / "lstm_scan.optimized_hlo.txt.gz")
@@ -816,7 +807,6 @@ def test_the_measured_lstm():
 # ---- training -----------------------------------------------------------------------------------
 
 
-@needs_artifacts
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_training_step_is_recognised(model, form):
@@ -831,7 +821,6 @@ def test_a_training_step_is_recognised(model, form):
     assert 0 < work["o"] < 0.1 * work["f"]
 
 
-@needs_artifacts
 def test_a_parameter_its_slots_and_its_update_share_a_device():
     graph = read("transformer.stablehlo.mlir.gz")
     name = "params.Block_0.Dense_0.kernel"
@@ -933,7 +922,6 @@ def test_texts_are_told_by_content(tmp_path, pack, text, framework):
         lm.read(path, batch=4)
 
 
-@needs_artifacts
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("model", MODELS)
 def test_graphs_are_placed(model, form):
@@ -1099,7 +1087,6 @@ def test_damaged_text_is_read_or_refused(form, seed):
             lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), "single", on_oom="best_effort")
 
 
-@needs_artifacts
 @pytest.mark.parametrize("name", [f"lstm_scan{form}" for form in FORMS[1:]])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=15)

@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-from folders import ARTIFACTS
+from folders import at
 from hypothesis import given
 from hypothesis import strategies as st
 from kineto_traces import call, kernel, launch, mark, memory, write_trace
@@ -19,11 +19,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch import kineto
 
 GPU = {"deviceProperties": [{"id": 0, "name": "V9"}]}
-GPU_TRACES = ARTIFACTS / "gpu_traces"
-
-needs_artifacts = pytest.mark.skipif(
-    not ARTIFACTS.is_dir(), reason="needs ../shared/data/artifacts"
-)
+GPU_TRACES = "artifacts/gpu_traces"
 
 # A convolution that autograd numbers, an activation, and their backward on a thread of its own.
 FORWARD = [
@@ -435,9 +431,9 @@ def test_lm_read_tells_a_trace_by_its_content(tmp_path):
         lm.read(path, batch=4)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_all_time_of_kernels_is_some_ops_in_some_step():
-    path = GPU_TRACES / "kineto_resnet50_gpu_2021.pt.trace.json.gz"
+    path = at(f"{GPU_TRACES}/kineto_resnet50_gpu_2021.pt.trace.json.gz")
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     launched = [e for e in events if e.get("cat") in ("Kernel", "Memcpy", "Memset")]
     profile = kineto.profile(path)
@@ -450,7 +446,6 @@ def test_all_time_of_kernels_is_some_ops_in_some_step():
     np.testing.assert_allclose(graph.time["Tesla V100-DGXS-32GB"], profile.median())
 
 
-@needs_artifacts
 @pytest.mark.parametrize(
     ("name", "ops", "device", "microseconds"),
     [
@@ -461,14 +456,14 @@ def test_all_time_of_kernels_is_some_ops_in_some_step():
     ],
 )
 def test_traces_of_other_devices_and_launchers(name, ops, device, microseconds):
-    graph = kineto.read(GPU_TRACES / f"{name}.json.gz")
+    graph = kineto.read(at(f"{GPU_TRACES}/{name}.json.gz"))
     assert graph.n_ops == ops
     assert graph.time[device].sum() * 1e6 == pytest.approx(microseconds)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_a_trace_with_communication():
-    path = GPU_TRACES / "hta_nccl_parser_config_nccl_data.json.gz"
+    path = at(f"{GPU_TRACES}/hta_nccl_parser_config_nccl_data.json.gz")
     profile = kineto.profile(path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     ran = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
@@ -477,13 +472,18 @@ def test_a_trace_with_communication():
     assert profile.seconds.sum() == pytest.approx(computed * 1e-6)
 
 
-@needs_artifacts
-@pytest.mark.parametrize("model", ["resnet18", "bertmini", "lstm"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "lstm",
+        pytest.param("resnet18", marks=pytest.mark.large_data),
+        pytest.param("bertmini", marks=pytest.mark.large_data),
+    ],
+)
 def test_ops_of_a_batch_sweep_have_the_same_names(model):
     batches = (2, 4, 8, 16)
     found = [
-        kineto.profile(ARTIFACTS / "torch" / f"{model}_b{b}.kineto.json.gz", batch=b)
-        for b in batches
+        kineto.profile(at(f"artifacts/torch/{model}_b{b}.kineto.json.gz"), batch=b) for b in batches
     ]
     assert len({profile.names for profile in found}) == 1
     total = [profile.median().sum() for profile in found]

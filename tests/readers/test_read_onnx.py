@@ -7,9 +7,9 @@ import subprocess
 import sys
 import warnings
 
-import folders
 import numpy as np
 import pytest
+from folders import LARGE
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -18,7 +18,7 @@ from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.model import arguments  # noqa: E402
 from loadmaster.readers.onnx.model import read, to_columns  # noqa: E402
 
-ARTIFACTS = folders.ARTIFACTS / "onnx"
+ARTIFACTS = LARGE / "artifacts" / "onnx"
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
@@ -729,8 +729,6 @@ def test_a_missing_onnx_names_the_extra(monkeypatch):
 
 # ---- real files -------------------------------------------------------------------------------
 
-needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="shared data is not here")
-
 
 def artifact(stem, batch=None):
     model = onnx.load(ARTIFACTS / f"{stem}.onnx", load_external_data=False)
@@ -744,7 +742,7 @@ def total(columns, kind, column="flops"):
     return sum(value for k, value in pairs if k == kind)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 @pytest.mark.parametrize(
     ("stem", "fixed"),
     [
@@ -773,14 +771,14 @@ def test_real_files_read_in_full(stem, fixed):
         assert columns.meta["batch"] == 4
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_inception_at_batch_1_is_11_4_gflop():
     columns = artifact("inception_v3_noweights")
     assert total(columns, "Conv") == pytest.approx(11.4e9, rel=0.01)
     assert sum(columns.ops["param_bytes"]) == pytest.approx(4 * 23.8e6, rel=0.01)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_bert_large_is_twice_its_weights_per_token_and_attention():
     columns = artifact("bert_large_noweights")
     layers, tokens, length, width = 24, 2 * 64, 64, 1024
@@ -790,7 +788,7 @@ def test_bert_large_is_twice_its_weights_per_token_and_attention():
     assert columns.meta["batch"] == 2
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_optimised_files_cost_what_the_plain_ones_do():
     """Fusion changes which op does the work, not the work; channel padding adds some."""
     plain, fused = artifact("bertmini_d64", 2), artifact("bertmini_d64.ort_optimized", 2)
@@ -800,7 +798,7 @@ def test_optimised_files_cost_what_the_plain_ones_do():
     assert blocked > total(artifact("resnet18_w8", 2), "Conv")
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_cost_is_linear_in_the_batch():
     one_sample, eight = (total(artifact("lstm_d64", b), "LSTM") for b in (1, 8))
     assert eight == 8 * one_sample

@@ -6,9 +6,9 @@ import gzip
 import json
 import warnings
 
-import folders
 import numpy as np
 import pytest
+from folders import LARGE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,9 +21,8 @@ from loadmaster.cli import main  # noqa: E402
 from loadmaster.readers.onnx import profile as ort_profile  # noqa: E402
 from loadmaster.readers.onnx.profile import profile, read  # noqa: E402
 
-ARTIFACTS = folders.ARTIFACTS / "onnx"
+ARTIFACTS = LARGE / "artifacts" / "onnx"
 MODELS = {"bertmini_d64": 177, "lstm_d64": 34, "resnet18_w8": 33, "resnet18_w8_noopt": 48}
-needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="needs the shared artifacts")
 RUN = {"cat": "Session", "name": "model_run", "dur": 99}
 
 
@@ -73,7 +72,7 @@ def product(micros, rows=2):
 # ---- real profiles ----------------------------------------------------------------------------
 
 
-@needs_artifacts
+@pytest.mark.large_data
 @pytest.mark.parametrize("batch", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_op_is_timed(name, batch):
@@ -93,7 +92,7 @@ def test_every_op_is_timed(name, batch):
     assert measured.kinds == tuple(kinds[n] for n in measured.names)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_times_by_hand():
     """In the file: 339, 255, 254 and 252 us of the one, 21, 17, 16 and 16 of the other."""
     graph = lm.read(optimized("resnet18_w8"), profile=recorded("resnet18_w8", 4))
@@ -103,7 +102,7 @@ def test_times_by_hand():
     assert graph.kinds[graph.index("relu_nchwc")] == "com.microsoft.nchwc.Conv"
 
 
-@needs_artifacts
+@pytest.mark.large_data
 @pytest.mark.parametrize("batch", [1, 2, 8, 16])
 def test_names_that_a_session_numbered_otherwise_are_matched_by_size(batch):
     """``ReorderOutput_token_40`` is another op in each session; sizes tell."""
@@ -119,7 +118,7 @@ def test_names_that_a_session_numbered_otherwise_are_matched_by_size(batch):
     assert sorted(plain.names) == sorted(measured.names)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_other_models_and_batches_are_refused():
     with pytest.raises(InputError, match="belongs to another graph: 3 of the 34 ops"):
         read(optimized("bertmini_d64"), profile=recorded("lstm_d64", 1), batch=1)
@@ -127,7 +126,7 @@ def test_other_models_and_batches_are_refused():
         read(optimized("resnet18_w8"), profile=recorded("resnet18_w8", 16), batch=4)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_the_command_line_places_it(capsys, tmp_path):
     cluster = tmp_path / "c.toml"
     cluster.write_text(

@@ -12,10 +12,10 @@ import sys
 import warnings
 from pathlib import Path
 
-import folders
 import numpy as np
 import pytest
 from damage import damaged
+from folders import DATA, LARGE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,8 +32,7 @@ from loadmaster.readers.tensorflow.graph_def import profile, read
 from loadmaster.readers.tensorflow.nodes import MOST_BRIDGED
 from loadmaster.readers.tensorflow.run import SessionRun, device_kind
 
-ARTIFACTS = folders.ARTIFACTS / "tf"
-needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="needs the shared artifacts")
+ARTIFACTS = DATA / "artifacts" / "tf"
 F32, I32, BOOL, RESOURCE, STRING = 1, 3, 10, 20, 7
 CPU, GPU = "/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"
 
@@ -228,7 +227,6 @@ def loaded(name, batch):
         return lm.read(path, profile=run), protos.load_run(run), protos.load_graph(path)
 
 
-@needs_artifacts
 @pytest.mark.parametrize(
     ("name", "batch", "ran", "absent", "ops"),
     [
@@ -262,7 +260,6 @@ def test_what_ran_is_read_with_its_times(name, batch, ran, absent, ops):
     assert fed == ["x", "y"]
 
 
-@needs_artifacts
 def test_loops_are_counted_and_cut():
     graph, run, message = loaded("tf_lstm_while", 8)
     runs = [s.node_name for d in run.step_stats.dev_stats for s in d.node_stats]
@@ -284,7 +281,6 @@ def test_loops_are_counted_and_cut():
     assert found[graph.index("while/NextIteration_3")] >> graph.index("while/Exit_3") & 1
 
 
-@needs_artifacts
 def test_roles_of_a_training_step():
     graph, _, message = loaded("tf_resnet8", 4)
     kinds = dict(zip(graph.names, graph.kinds, strict=True))
@@ -310,7 +306,6 @@ def test_roles_of_a_training_step():
     assert graph.view[graph.index("stem/w/read")]
 
 
-@needs_artifacts
 def test_convolutions_by_hand():
     graph, _, _ = loaded("tf_resnet8", 4)
     assert graph.outputs[graph.index("x")] == "f32[4,32,32,3]"
@@ -322,7 +317,6 @@ def test_convolutions_by_hand():
     assert graph.bytes_accessed[graph.index("stem/Conv2D")] == moved
 
 
-@needs_artifacts
 def test_a_batch_sweep_is_a_profile_each():
     path = artifact("tf_resnet8")
     sweep = [
@@ -343,7 +337,6 @@ def test_a_batch_sweep_is_a_profile_each():
     assert two.n_steps == 2
 
 
-@needs_artifacts
 def test_devices_are_kept():
     graph, _, _ = loaded("tf_2dev", 8)
     devices = graph.meta["devices"]
@@ -354,7 +347,6 @@ def test_devices_are_kept():
     assert sum(map(len, devices.values())) == graph.n_ops
 
 
-@needs_artifacts
 def test_the_command_line_places_it(capsys, tmp_path):
     cluster = tmp_path / "c.toml"
     cluster.write_text(
@@ -372,19 +364,19 @@ def test_the_command_line_places_it(capsys, tmp_path):
     assert "no node is called 'nonesuch'" in capsys.readouterr().err
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_a_meta_graph_is_its_graph():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        meta = lm.read(ARTIFACTS / "tf_resnet8.metagraph.pb")
+        meta = lm.read(LARGE / "artifacts" / "tf" / "tf_resnet8.metagraph.pb")
         plain = lm.read(artifact("tf_resnet8"))
     assert meta.digest == plain.digest
     assert plain.n_ops == 939
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_a_storm_of_control_edges_passes_without_a_trace():
-    path = ARTIFACTS / "tf_inception_v3_train_b512_ctlstorm.graphdef.pb.gz"
+    path = LARGE / "artifacts" / "tf" / "tf_inception_v3_train_b512_ctlstorm.graphdef.pb.gz"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         graph = lm.read(path)
@@ -401,7 +393,6 @@ def test_a_storm_of_control_edges_passes_without_a_trace():
     assert closure(graph) == reached(graph.n_ops, pairs)
 
 
-@needs_artifacts
 def test_fetches_leave_the_rest_out():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

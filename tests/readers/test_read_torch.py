@@ -12,8 +12,8 @@ import sys
 import warnings
 import zipfile
 
-import folders
 import pytest
+from folders import EXAMPLES, LARGE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,9 +24,7 @@ from loadmaster.readers.pytorch.aten_costs import Tensor, cost, is_known, is_vie
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
 from loadmaster.readers.shared import symbolic
 
-ARTIFACTS = folders.ARTIFACTS / "torch"
-GRAPHS = ARTIFACTS.parents[1] / "graphs"
-needs_artifacts = pytest.mark.skipif(not ARTIFACTS.is_dir(), reason="needs the shared artefacts")
+ARTIFACTS = LARGE / "artifacts" / "torch"
 PROGRAMS = {"bertmini_d32": None, "resnet18_w8": None, "resnet18_w8_dynbatch": 2}
 
 
@@ -815,12 +813,11 @@ def test_variants_are_known_by_their_family(kind):
     assert not is_known(kind.replace("aten", "mine"))
 
 
-@pytest.mark.skipif(not GRAPHS.is_dir(), reason="needs the shared graphs")
 @pytest.mark.parametrize("stem", ["lenet_train_b256", "vgg19_train_b64", "rnnlm_2x2048_train_b128",
                                   "bert_large_train_b16_s64"])  # fmt: skip
 def test_costs_are_those_of_the_traced_graphs(stem):
     """FLOPs of every op, and bytes but for random numbers written in place (not read there)."""
-    graph = lm.read(GRAPHS / f"{stem}.json.gz")
+    graph = lm.read(EXAMPLES / f"{stem}.json.gz")
     outputs = [[tensor_in(part) for part in text.split(";")] for text in graph.outputs]
     inputs = [[] for _ in graph.names]
     for s, d, t in zip(graph.src.tolist(), graph.dst.tolist(), graph.tensor.tolist(), strict=True):
@@ -888,7 +885,7 @@ def test_each_result_of_an_op_is_a_storage_of_its_own():
 # ---- what PyTorch wrote -----------------------------------------------------------------------
 
 
-@needs_artifacts
+@pytest.mark.large_data
 @pytest.mark.parametrize(("stem", "batch"), PROGRAMS.items())
 def test_real_programs_read_in_full(stem, batch):
     with warnings.catch_warnings():
@@ -905,7 +902,7 @@ def test_real_programs_read_in_full(stem, batch):
         assert graph.names[-1] in (ARTIFACTS / f"{stem}.fx.txt").read_text()
 
 
-@needs_artifacts
+@pytest.mark.large_data
 @pytest.mark.parametrize("stem", ["bertmini_d32", "resnet18_w8"])
 def test_the_ops_are_those_that_torch_lists(stem):
     listing = (ARTIFACTS / f"{stem}.fx.txt").read_text()
@@ -917,7 +914,7 @@ def test_the_ops_are_those_that_torch_lists(stem):
     assert sum(graph.placeholder) == sum(entry["op"] == "placeholder" for entry in placed)
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_an_open_batch_scales_all_but_the_weights():
     two, eight = (lm.read(ARTIFACTS / "resnet18_w8_dynbatch.pt2", batch=b) for b in (2, 8))
     fixed = lm.read(ARTIFACTS / "resnet18_w8.pt2")
@@ -928,7 +925,7 @@ def test_an_open_batch_scales_all_but_the_weights():
         lm.read(ARTIFACTS / "resnet18_w8_dynbatch.pt2")
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_onnx_and_torch_agree_on_the_convolutions():
     pytest.importorskip("onnx")
     torch_graph = lm.read(ARTIFACTS / "resnet18_w8_dynbatch.pt2", batch=4)
@@ -940,7 +937,7 @@ def test_onnx_and_torch_agree_on_the_convolutions():
     assert found[0] * 96**2 == found[1] * 64**2 > 0, "images of 64 and of 96 pixels"
 
 
-@needs_artifacts
+@pytest.mark.large_data
 def test_modules_and_places_of_a_real_program():
     graph = lm.read(ARTIFACTS / "bertmini_d32.pt2")
     attention = graph.names.index("scaled_dot_product_attention")

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from folders import BENCHES
+from traced import named
 
 import loadmaster as lm
 from loadmaster.readers.instances.planted import LATENCY, planted
@@ -50,10 +51,8 @@ def test_heft_is_within_a_percent_of_the_optimum_with_contention(devices, seed):
     assert lm.place(found.graph, found.cluster, "heft").makespan <= 1.01 * found.optimum
 
 
-@pytest.mark.parametrize("graph", DESIGN)
-def test_heft_keeps_to_its_column_of_the_designs_table(graph, shared_data):
-    if not shared_data.exists():
-        pytest.skip("the shared graphs are not here")
+@pytest.mark.parametrize("graph", [named(graph) for graph in DESIGN])
+def test_heft_keeps_to_its_column_of_the_designs_table(graph):
     problem, (_, column, *_) = design_problem(graph, ""), DESIGN[graph]
     one = float(problem.time.sum(axis=0).min())
     assert heft.place(problem).schedule.makespan <= column * one

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from folders import DATA
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.readers.planners.max_load import MaxLoad
@@ -150,8 +151,8 @@ OPTIMA = {
 
 
 @pytest.mark.parametrize("name", OPTIMA)
-def test_the_optima_of_the_authors_own_files(name: str, shared_data: Path) -> None:
-    problem = MaxLoad.read(shared_data / "pipelines" / f"max-load-{name}.json.gz")
+def test_the_optima_of_the_authors_own_files(name: str) -> None:
+    problem = MaxLoad.read(DATA / "pipelines" / f"max-load-{name}.json.gz")
     found = split(problem)
     assert found.is_optimal
     check(problem, found)

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from folders import DATA
 from trained import linears
 
 import loadmaster as lm
@@ -23,7 +23,6 @@ from loadmaster.strategies.pipelines.piper import PiperStages, costs, stages
 from loadmaster.strategies.pipelines.piper_inputs import widths
 from loadmaster.strategies.pipelines.space import PipelineSpace
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "pipelines"
 GIB = 2.0**30
 
 #: Input, GiB per device, devices, and time per sample as the authors' program has it.
@@ -135,7 +134,7 @@ def test_no_plan_of_a_small_input_is_quicker(seed: int) -> None:
 def test_the_published_times_are_reached(
     name: str, memory: int, devices: int, seconds: float
 ) -> None:
-    given = json.loads(gzip.decompress((DATA / f"piper-{name}.json.gz").read_bytes()))
+    given = json.loads(gzip.decompress((DATA / "pipelines" / f"piper-{name}.json.gz").read_bytes()))
     problem = replace(Piper.from_document(given), devices=devices, memory=memory * GIB)
     found = stages(problem)
     assert found.period <= seconds * (1 + 5e-6)

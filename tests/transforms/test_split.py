@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from folders import EXAMPLES, LARGE, traced_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graph_of, v100_mesh
@@ -462,12 +463,16 @@ def test_any_split_of_any_op_of_an_example(data):
     check(g, op, done, n)
 
 
-def test_one_split_of_every_kind_in_three_traced_graphs(shared_data):
-    folder = shared_data / "graphs"
-    if not folder.exists():
-        pytest.skip("the shared graphs are not here")
+@pytest.mark.parametrize(
+    "paths",
+    [
+        pytest.param([path for path in traced_graphs() if path.parent == EXAMPLES], id="packaged"),
+        pytest.param(traced_graphs(), marks=pytest.mark.large_data, id="all"),
+    ],
+)
+def test_one_split_of_every_kind_in_three_traced_graphs(paths):
     kinds: Counter[tuple[str, str]] = Counter()
-    for path in sorted(folder.glob("*.json.gz")):
+    for path in paths:
         if path.stat().st_size > 150_000:
             continue
         graph = lm.read(path)
@@ -492,11 +497,10 @@ def test_one_split_of_every_kind_in_three_traced_graphs(shared_data):
     } <= kinds.keys()
 
 
+@pytest.mark.large_data
 @pytest.mark.parametrize("kind", ["Conv", "MatMul", "Gemm"])
-def test_graphs_read_from_onnx(kind, shared_data):
-    folder = shared_data / "artifacts" / "onnx"
-    if not folder.exists():
-        pytest.skip("the shared artifacts are not here")
+def test_graphs_read_from_onnx(kind):
+    folder = LARGE / "artifacts" / "onnx"
     pytest.importorskip("onnx")
     found = 0
     for path in sorted(folder.rglob("*.onnx")):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import op_graphs, v100_mesh
+from traced import every_traced_graph
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
@@ -387,41 +388,31 @@ def test_what_replicas_carry_adds_up_or_is_whole(name, k):
     assert before
 
 
-@pytest.fixture(scope="module")
-def traced(shared_data):
-    folder = shared_data / "graphs"
-    if not folder.exists():
-        pytest.skip("the shared graphs are not here")
-    return sorted(folder.glob("*.json.gz"))
-
-
 @pytest.mark.parametrize("k", [2, 4])
-def test_every_traced_graph(traced, k):
-    for path in traced:
-        if path.name.startswith(LARGE) and k == 4:
-            continue
-        graph = lm.read(path)
-        if (batch_size(graph) or k) < k:
-            with pytest.raises(
-                InputError, match=r"replicas of a batch of \d samples?: each needs one"
-            ):
-                replicas(graph, k)
-            continue
-        done = replicas(graph, k)
-        check_conserved(graph, done)
-        trained = "train" in path.name
-        assert done.own.any() == trained, path.name
-        updated = {graph.alias_of[i] for i, p in enumerate(graph.phases) if p == "o"}
-        parameters = [i for i in updated if i >= 0 and graph.kinds[i] == "parameter"]
-        if trained:
-            # One sum per gradient: every parameter that is updated has its own.
-            assert int(done.own.sum()) == len(parameters), path.name
-            sums = np.flatnonzero(done.own)
-            entering = np.isin(done.graph.dst, sums)
-            leaving = np.isin(done.graph.src, sums)
-            arriving = np.bincount(done.graph.dst[entering], minlength=done.graph.n_ops)[sums]
-            assert (arriving == k).all()
-            assert (done.graph.bytes[leaving] > 0).all()
+@every_traced_graph
+def test_every_traced_graph(path, k):
+    if path.name.startswith(LARGE) and k == 4:
+        return
+    graph = lm.read(path)
+    if (batch_size(graph) or k) < k:
+        with pytest.raises(InputError, match=r"replicas of a batch of \d samples?: each needs one"):
+            replicas(graph, k)
+        return
+    done = replicas(graph, k)
+    check_conserved(graph, done)
+    trained = "train" in path.name
+    assert done.own.any() == trained, path.name
+    updated = {graph.alias_of[i] for i, p in enumerate(graph.phases) if p == "o"}
+    parameters = [i for i in updated if i >= 0 and graph.kinds[i] == "parameter"]
+    if trained:
+        # One sum per gradient: every parameter that is updated has its own.
+        assert int(done.own.sum()) == len(parameters), path.name
+        sums = np.flatnonzero(done.own)
+        entering = np.isin(done.graph.dst, sums)
+        leaving = np.isin(done.graph.src, sums)
+        arriving = np.bincount(done.graph.dst[entering], minlength=done.graph.n_ops)[sums]
+        assert (arriving == k).all()
+        assert (done.graph.bytes[leaving] > 0).all()
 
 
 @pytest.mark.parametrize("name", ["lenet", "alexnet"])

@@ -1,0 +1,35 @@
+"""The data that benches read: what comes with the repository, and the rest where it is at hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from folders import DATA, LARGE, at, traced_graphs
+
+import loadmaster as lm
+from loadmaster.base.files import parse_json, read_bytes
+
+__all__ = ["DATA", "LARGE", "at", "scheduling", "traced", "traced_graphs", "traced_names"]
+
+
+def traced_names() -> list[str]:
+    """The names of all traced graphs at hand."""
+    return sorted(path.name.removesuffix(".json.gz") for path in traced_graphs())
+
+
+def traced(name: str) -> lm.OpGraph:
+    """A traced model, with the arguments of its calls where these are at hand."""
+    path = next(path for path in traced_graphs() if path.name == f"{name}.json.gz")
+    graph, args = lm.read(path), LARGE / "graph_args" / path.name
+    if graph.args is not None or not args.exists():
+        return graph
+    return graph.with_columns(parse_json(read_bytes(args), args))
+
+
+def scheduling(name: str) -> dict:
+    """The document of an instance of scheduling, as it was published."""
+    path = DATA / "scheduling" / f"{name}.json.gz"
+    return parse_json(read_bytes(path), path)
