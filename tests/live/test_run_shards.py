@@ -132,7 +132,7 @@ def test_plans_of_shards_run_on_processes(case):
     assert sum(found) == together.bytes.sum()
 
 
-def test_what_is_made_anew_has_the_same_numbers():
+def test_what_is_recomputed_has_the_same_numbers():
     tape, expected = taped("tied transformer")
     again = lm.transforms.recompute(tape.graph, ["layers.*"])
     made = transformed(again, tape)
@@ -143,7 +143,7 @@ def test_what_is_made_anew_has_the_same_numbers():
     assert differing(numbers, transformed(again, dropped).replay(2)) == []
 
 
-def test_shards_are_made_anew():
+def test_shards_are_recomputed():
     tape, expected = taped("tied transformer")
     recipe = lm.place(tape.graph, cluster(2), "fsdp").program.recipe
     plan = lm.place(tape.graph, cluster(2), recipe=replace(recipe, recompute=("layers.*",)))

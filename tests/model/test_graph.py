@@ -66,7 +66,7 @@ def changed(graph: OpGraph, part: str, column: str, values) -> dict:
 
 @settings(max_examples=30, deadline=None)
 @given(op_graphs(), st.data())
-def test_columns_of_numbers_are_replaced_as_in_a_graph_made_anew(graph, data):
+def test_columns_of_numbers_are_replaced_as_in_a_graph_recomputed(graph, data):
     sizes = st.lists(st.integers(0, 2**40), min_size=graph.n_ops, max_size=graph.n_ops)
     ops = {column: data.draw(sizes) for column in ("flops", "workspace")}
     last = np.arange(graph.n_edges) < graph.n_edges - 1

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loadmaster as lm
+from loadmaster.model.micro import Micro
 from loadmaster.model.patterns import Places, Selector, instances
 from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
 
@@ -323,3 +324,9 @@ def test_a_recipe_prints_as_what_it_is_read_from_and_is_named_in_a_line():
     staged = Recipe(Mesh.of({"pp": 2}), stages={"h.*": 1}, micro={"n": 4, "schedule": "1f1b"})
     assert repr(staged).startswith("Recipe(pp 2, 2 stages, 4 micro-batches, 0 lines")
     assert "<pre>format" in staged._repr_html_()
+
+
+def test_older_recipes_call_virtual_stages_chunks():
+    now = Micro(4, "zb-v", virtual=2)
+    assert Micro.from_document({"n": 4, "schedule": "zb-v", "chunks": 2}) == now
+    assert now.to_document()["virtual"] == 2

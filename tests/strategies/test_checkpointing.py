@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
-from loadmaster.model.made_anew import Segments
+from loadmaster.model.recomputed import RecomputedSegments
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.systems.torchtitan.checkpointing import level_of, selected
 
@@ -29,11 +29,11 @@ def layered(kinds, layers=2):
     )
 
 
-def test_every_second_product_without_a_bias_is_made_anew():
+def test_every_second_product_without_a_bias_is_recomputed():
     kinds = ["aten.mm.default", "aten.silu", "aten.mm", "aten.addmm", "aten.mm", "aten.bmm"]
     graph = layered(kinds)
     line = selected(graph, LayerList.of(graph))
-    again = Segments.of_lines(graph, [line]).of >= 0
+    again = RecomputedSegments.of_lines(graph, [line]).of >= 0
     assert again[: 2 * len(kinds)].tolist() == [False, True, True, False, False, False] * 2
 
 
@@ -63,7 +63,7 @@ def test_what_is_kept_is_in_the_list_of_torchtitan():
     saved = sorted(str(op) for op in SelectiveAC(SelectiveAC.Config()).get_save_ops())
     saved = [op for op in saved if op.startswith("aten.") and "backward" not in op]
     graph = layered([*saved, "aten.silu"], layers=2)
-    again = Segments.of_lines(graph, [selected(graph, LayerList.of(graph))]).of >= 0
+    again = RecomputedSegments.of_lines(graph, [selected(graph, LayerList.of(graph))]).of >= 0
     anew = {graph.kinds[op] for op in np.flatnonzero(again).tolist()}
     assert "aten.silu" in anew
     assert anew <= {"aten.silu", "aten.mm.default", "aten.linear.default"}

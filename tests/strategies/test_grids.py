@@ -54,7 +54,7 @@ def test_a_grid_has_its_axes_and_its_ranks_in_order(grid):
     assert dict(zip(recipe.mesh.names, recipe.mesh.shape, strict=True)) == {
         "pp": 2, "dp": 2, "tp": 2
     }  # fmt: skip
-    assert (recipe.micro.n, recipe.micro.schedule, recipe.micro.chunks) == (2, "1f1b", 1)
+    assert (recipe.micro.n, recipe.micro.schedule, recipe.micro.virtual) == (2, "1f1b", 1)
     flag = said(grid)
     assert flag["tensor-model-parallel-size"] == flag["pipeline-model-parallel-size"] == "2"
     assert (flag["micro-batch-size"], flag["global-batch-size"]) == ("2", "8")

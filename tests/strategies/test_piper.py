@@ -264,7 +264,7 @@ def test_replicas_in_stages_are_a_plan() -> None:
     assert any("by its own objective" in note for note in plan.notes)
 
 
-def test_short_memory_has_layers_made_anew() -> None:
+def test_short_memory_has_layers_recomputed() -> None:
     graph = lm.read("example:gpt3-330m")
     roomy = lm.Cluster.preset("4xV100-NVLink")
     plan = lm.place(graph, roomy, "piper", micro_batches=4)

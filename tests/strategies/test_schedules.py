@@ -19,7 +19,7 @@ from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.estimates import StageTimes, estimated, most_at_once
 from loadmaster.strategies.pipelines.phases import PASSES
 from loadmaster.strategies.pipelines.schedules import (
-    CHUNKED,
+    INTERLEAVED,
     NAMED,
     Windows,
     actions,
@@ -51,20 +51,20 @@ def step_ms(candidate) -> int:
 @pytest.mark.parametrize("schedule", NAMED)
 @pytest.mark.parametrize(("p", "m"), [*SIZES, (1, 1), (5, 3)])
 def test_each_device_does_everything_once_and_after_what_it_needs(schedule, p, m):
-    chunks = 2 if schedule in CHUNKED else 1
+    virtual = 2 if schedule in INTERLEAVED else 1
     kinds = "FBW" if schedule in ("zero-bubble", "zb-v") else "FB"
-    for s, device in enumerate(actions(schedule, p, m, chunks)):
-        every = {(kind, c, j) for kind in kinds for c in range(chunks) for j in range(m)}
+    for s, device in enumerate(actions(schedule, p, m, virtual)):
+        every = {(kind, c, j) for kind in kinds for c in range(virtual) for j in range(m)}
         assert len(device) == len(every)
         assert set(device) == every
         at = {action: i for i, action in enumerate(device)}
         assert all(
             at["F", c, j] < at["B", c, j] < at.get(("W", c, j), len(device))
-            for c in range(chunks)
+            for c in range(virtual)
             for j in range(m)
         )
         alive = np.cumsum([{"F": 1, kinds[-1]: -1}.get(a.kind, 0) for a in device])
-        assert alive.max() <= windows(schedule, p, m, chunks).alive[s]
+        assert alive.max() <= windows(schedule, p, m, virtual).alive[s]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,15 @@ def test_each_device_does_everything_once_and_after_what_it_needs(schedule, p, m
         (lambda: actions("interleaved-1f1b", 2, 4), "interleaved-1f1b needs at least 2"),
         (lambda: actions("zb-v", 2, 4, 3), "zb-v needs 2"),
         (
-            lambda: scheduled(uniform(2, 4, 1, 1, 1, chunks=2), "zb-v"),
+            lambda: scheduled(uniform(2, 4, 1, 1, 1, virtual=2), "zb-v"),
             "through the devices and back",
         ),
         (lambda: scheduled(in_v(2, 4), "interleaved-1f1b"), "through the devices in turn"),
         (lambda: Micro(4, "zb-v"), "devices have 2 stages each"),
-        (lambda: estimated(StageTimes.of([1.0] * 3), 4, chunks=2), "3 stages are not 2 per device"),
+        (
+            lambda: estimated(StageTimes.of([1.0] * 3), 4, virtual=2),
+            "3 stages are not 2 per device",
+        ),
         (lambda: StageTimes.of([1.0, -1.0]), "forward is .*: wants seconds >= 0"),
         (lambda: StageTimes.of([1.0, 1.0], [1.0] * 3), "backward has shape"),
         (lambda: searched(StageTimes.of([1.0] * 2), 4, most_alive=[0, 1]), "most_alive is"),
@@ -109,12 +112,12 @@ def test_idle_share_of_gpipe_and_1f1b_is_exact(schedule, p, m, forward, backward
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 12), (8, 16)])
-@pytest.mark.parametrize("chunks", [2, 3])
-def test_idle_share_of_interleaved_1f1b_is_exact(p, m, chunks):
-    found = scheduled(uniform(p, m, 1, 2, chunks=chunks), "interleaved-1f1b")
+@pytest.mark.parametrize("virtual", [2, 3])
+def test_idle_share_of_interleaved_1f1b_is_exact(p, m, virtual):
+    found = scheduled(uniform(p, m, 1, 2, virtual=virtual), "interleaved-1f1b")
     busy = in_ms(found.schedule.device_busy)
-    assert busy == [3 * m * chunks] * p
-    assert 1 - Fraction(busy[0], step_ms(found)) == Fraction(p - 1, chunks * m + p - 1)
+    assert busy == [3 * m * virtual] * p
+    assert 1 - Fraction(busy[0], step_ms(found)) == Fraction(p - 1, virtual * m + p - 1)
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 6), (4, 8), (4, 9), (8, 16)])
@@ -134,7 +137,7 @@ def test_zero_bubble_idles_at_most_half_as_long_as_1f1b(p, m):
 
 def in_v(p, m):
     """Stages in a V whose passes all take a tick, with an update of one."""
-    return uniform(p, m, 1, 1, 1, 1, chunks=2, in_v=True)
+    return uniform(p, m, 1, 1, 1, 1, virtual=2, in_v=True)
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 6), (4, 8), (4, 9), (8, 16)])
@@ -147,7 +150,7 @@ def test_a_v_idles_while_it_fills_alone_and_keeps_alive_what_1f1b_does(p, m):
     # Of half a stage of 1F1B each.
     assert windows("zb-v", p, m, 2).alive == (2 * p,) * p
     assert in_flight(given, found).max() <= 2 * p
-    seen = estimated(stage_times(given), m, "zb-v", chunks=2)
+    seen = estimated(stage_times(given), m, "zb-v", virtual=2)
     assert in_ms([seen.seconds]) == in_ms([found.verdict.step_time])
 
 
@@ -246,9 +249,9 @@ def test_the_estimate_is_what_the_judge_sees_of_a_chain(case, schedule):
 
 
 def test_the_estimate_knows_interleaved_stages_and_updates():
-    given = uniform(4, 8, 1, 2, (), 3, chunks=2, sent=1)
+    given = uniform(4, 8, 1, 2, (), 3, virtual=2, sent=1)
     found = scheduled(given, "interleaved-1f1b")
-    seen = estimated(stage_times(given), 8, "interleaved-1f1b", chunks=2)
+    seen = estimated(stage_times(given), 8, "interleaved-1f1b", virtual=2)
     assert in_ms([seen.seconds]) == in_ms([found.verdict.step_time])
 
 

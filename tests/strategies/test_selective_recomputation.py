@@ -11,7 +11,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.systems.megatron.modules import lines_of_modules
-from loadmaster.systems.shared.again import Again, worthwhile
+from loadmaster.systems.shared.recomputation_levels import RecomputationLevel, worthwhile
 
 GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2, "virtual": 1}
 
@@ -108,9 +108,9 @@ def test_other_words_are_refused(graph):
 
 def test_sets_that_others_beat_are_left_out():
     parts = {
-        "a": Again("a", ("a",), 1.0, 4.0),
-        "b": Again("b", ("b",), 2.0, 3.0),
-        "c": Again("c", ("c",), 5.0, 10.0),
+        "a": RecomputationLevel("a", ("a",), 1.0, 4.0),
+        "b": RecomputationLevel("b", ("b",), 2.0, 3.0),
+        "c": RecomputationLevel("c", ("c",), 5.0, 10.0),
     }
     found = worthwhile(parts, (("a", "c"),))
     assert [(one.words, one.lines) for one in found] == [

@@ -229,7 +229,7 @@ def test_recipes_that_cannot_be_are_refused(changes: dict, message: str) -> None
 def test_two_stages_of_a_device_take_micro_batches_in_turn(graph, cluster) -> None:
     options = {"micro_batches": 4, "stages": 2, "schedule": "interleaved-1f1b"}
     whole = lm.place(graph, cluster, "pipeline", devices_per_stage=1, **options)
-    assert whole.recipe.micro.chunks == 2
+    assert whole.recipe.micro.virtual == 2
     recipe = replace(whole.recipe, mesh=Mesh.of({"pp": 2, "dp": 2}), labels={"dp": {"**": "batch"}})
     plan = lm.place(graph, cluster, recipe=recipe)
     stage = recipe.stage_of(graph)[plan.program.serves]

@@ -83,11 +83,11 @@ def _step(m, forward, backward, weight, update, kept, sent):
     return graph, tuple(zip(*rows, strict=True))
 
 
-def staged(m: int, times, *, chunks=1, in_v=False, memory="1GiB", latency=0.0, **bytes_) -> Staged:
+def staged(m: int, times, *, virtual=1, in_v=False, memory="1GiB", latency=0.0, **bytes_) -> Staged:
     """The same as a problem, with stage k on device k mod p, or through the devices and back."""
     made, stage = program(m, *times, **bytes_)
     n = len(times[0])
-    p = n // chunks
+    p = n // virtual
     devices = cluster(p, memory, latency)
     whole = Problem.make(made.source, devices, lm.costs.estimate(made.source, devices))
     of = np.arange(n)
@@ -95,10 +95,10 @@ def staged(m: int, times, *, chunks=1, in_v=False, memory="1GiB", latency=0.0, *
     return Staged.of(batched, stage, np.minimum(of, n - 1 - of) if in_v else of % p)
 
 
-def uniform(p: int, m: int, *passes, chunks: int = 1, **more) -> Staged:
+def uniform(p: int, m: int, *passes, virtual: int = 1, **more) -> Staged:
     """Stages that all take the same: ms of each pass; (): there is none."""
-    times = [[] if ms == () else [ms] * (p * chunks) for ms in passes]
-    return staged(m, times, chunks=chunks, **more)
+    times = [[] if ms == () else [ms] * (p * virtual) for ms in passes]
+    return staged(m, times, virtual=virtual, **more)
 
 
 def plan_of(candidate, method: str = "pipeline") -> lm.Plan:

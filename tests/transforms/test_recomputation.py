@@ -1,4 +1,4 @@
-"""Activations that are made anew in the backward pass."""
+"""Activations that are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 
 import loadmaster as lm
 import loadmaster.fast as fast
-from loadmaster.model.made_anew import Segments, line_of
 from loadmaster.model.patterns import instances
+from loadmaster.model.recomputed import RecomputedSegments, line_of
 from loadmaster.transforms import recompute, shard
 
 
@@ -198,7 +198,7 @@ def test_a_line_says_the_ops_that_it_is_made_of():
     wanted[list(second)] = False
     line = line_of(graph, "h.*", wanted)
     assert line == "h.* | h.* aten.bmm.default#0 | h.* aten.gelu.default"
-    meant = Segments.of_lines(graph, [line]).of >= 0
+    meant = RecomputedSegments.of_lines(graph, [line]).of >= 0
     forward = np.array([phase == "f" for phase in graph.phases])
     assert (meant[forward] == wanted[forward]).all()
     wanted[graph.index("gelu")] = False

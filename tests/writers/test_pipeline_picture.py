@@ -79,8 +79,10 @@ def test_boxes_say_which_of_its_stages_a_device_does():
     blocks = Blocks.of(plan)
     for device in range(2):
         order = []
-        for what, chunk, micro in zip(blocks.what, blocks.chunk, blocks.micro, strict=True):
-            order.append(("FB"[what], int(chunk), int(micro)) if what < 2 else None)
+        for what, virtual_stage, micro in zip(
+            blocks.what, blocks.virtual_stage, blocks.micro, strict=True
+        ):
+            order.append(("FB"[what], int(virtual_stage), int(micro)) if what < 2 else None)
         here = [order[i] for i in np.flatnonzero(blocks.device == device) if order[i]]
         wanted = [tuple(a) for a in actions("interleaved-1f1b", 2, 4, 2)[device]]
         assert list(dict.fromkeys(here)) == wanted
@@ -88,7 +90,7 @@ def test_boxes_say_which_of_its_stages_a_device_does():
 
 def test_a_measured_step_has_the_boxes_of_its_own_times(plan):
     simulated, seen = Blocks.of(plan), Blocks.of(measured(plan))
-    for name in ("start", "finish", "device", "what", "micro", "chunk", "idle", "alive"):
+    for name in ("start", "finish", "device", "what", "micro", "virtual_stage", "idle", "alive"):
         np.testing.assert_allclose(getattr(seen, name), getattr(simulated, name))
 
 

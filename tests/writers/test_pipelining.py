@@ -46,7 +46,7 @@ def test_a_v_is_in_the_order_of_pytorch(p, m):
     given = windows("zb-v", p, m, 2)
     for rank, device in enumerate(actions("zb-v", p, m, 2)):
         theirs = [a for a in Of()._calculate_single_rank_operations(rank) if a is not None]
-        assert [(a.kind, given.stage(rank, a.chunk), a.micro) for a in device] == [
+        assert [(a.kind, given.stage(rank, a.virtual_stage), a.micro) for a in device] == [
             (kinds[a.computation_type.value], a.stage_index, a.microbatch_index) for a in theirs
         ]
 

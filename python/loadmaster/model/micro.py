@@ -32,8 +32,8 @@ class Micro:
         Micro-batches, at least 1. One: the batch goes through one stage after another.
     schedule : str
         One of :data:`NAMED`, or "windows": what ``ahead``, ``delay`` and ``in_order`` say.
-    chunks : int
-        Stages per device.
+    virtual : int
+        Stages of each device (virtual stages). Older recipes say ``chunks``.
     ahead : tuple of int
         Per device, forward passes that it has done more than backward passes, at most.
     delay : tuple of int
@@ -58,7 +58,7 @@ class Micro:
 
     n: int
     schedule: str = "1f1b"
-    chunks: int = 1
+    virtual: int = 1
     ahead: tuple[int, ...] = ()
     delay: tuple[int, ...] = ()
     in_order: bool = True
@@ -66,7 +66,7 @@ class Micro:
 
     def __post_init__(self) -> None:
         checks.integer("micro: n", self.n)
-        checks.integer("micro: chunks", self.chunks)
+        checks.integer("micro: virtual", self.virtual)
         checks.one_of("micro: schedule", self.schedule, (*NAMED, WINDOWS))
         if not isinstance(self.in_order, bool):
             raise InputError(f"micro: in_order is {shown(self.in_order)}: wants true or false")
@@ -83,19 +83,19 @@ class Micro:
             )
         if self.delay and len(self.delay) != len(self.ahead):
             raise InputError("micro: delay wants as many numbers as ahead")
-        if self.schedule == IN_V and self.chunks != 2:
+        if self.schedule == IN_V and self.virtual != 2:
             raise InputError(
-                f"micro: schedule {IN_V!r} with chunks {self.chunks}: devices have 2 stages each"
+                f"micro: schedule {IN_V!r} with virtual {self.virtual}: devices have 2 stages each"
             )
-        if self.in_turn and (self.schedule != "1f1b" or self.chunks > 1):
+        if self.in_turn and (self.schedule != "1f1b" or self.virtual > 1):
             raise InputError(
-                f"micro: in_turn with schedule {self.schedule!r} and chunks {self.chunks}: devices "
-                'take micro-batches in turn by "1f1b" alone, each with one stage'
+                f"micro: in_turn with schedule {self.schedule!r} and virtual {self.virtual}: "
+                'devices take micro-batches in turn by "1f1b" alone, each with one stage'
             )
 
     def to_document(self) -> dict[str, Any]:
         """As plain data; what is usual is left out."""
-        usual = {"chunks": 1, "ahead": (), "delay": (), "in_order": True, "in_turn": ()}
+        usual = {"virtual": 1, "ahead": (), "delay": (), "in_order": True, "in_turn": ()}
         document: dict[str, Any] = {"n": self.n, "schedule": self.schedule}
         for name, value in usual.items():
             if (now := getattr(self, name)) != value:
@@ -107,5 +107,6 @@ class Micro:
         """From plain data with the attributes' names."""
         if not isinstance(document, Mapping) or "n" not in document:
             raise InputError(f"micro is {shown(document)}: wants a table, with n = 8 in it")
+        document = {"virtual" if key == "chunks" else key: v for key, v in document.items()}
         checks.known_keys("micro", document, tuple(cls.__dataclass_fields__))
         return cls(**document)

@@ -32,10 +32,10 @@ from loadmaster.base.units import SIZE, counted, parse_bytes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.compression import compressed, nested
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.made_anew import MadeAnew
 from loadmaster.model.micro import Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import Places, Selector
+from loadmaster.model.recomputed import RecomputeLine
 
 FORMAT = "loadmaster-recipe"
 VERSION = 1
@@ -233,7 +233,7 @@ class Recipe(Printed):
         What of the updates of a module's parameters is sharded: ``"none"``, ``"optimizer"``, or
         ``"gradients"``, ``"parameters"`` too (ZeRO 1, 2 and 3).
     recompute : tuple of patterns
-        Modules whose activations are not kept but made anew in the backward pass. Behind bars,
+        Modules whose activations are not kept but recomputed in the backward pass. Behind bars,
         selectors of the ops of theirs that alone are: ``"h.* | h.* aten._softmax.default"``.
     units : mapping of pattern to word
         Modules whose parameters are gathered together, and whose gradients are scattered together,
@@ -333,7 +333,7 @@ class Recipe(Printed):
         }
         for line in checked["recompute"]:
             with naming("recompute"):
-                MadeAnew.parse(line)
+                RecomputeLine.parse(line)
         for pattern, word in checked["shard_state"].items():
             checks.one_of(f"shard_state of {pattern!r}", word, SHARD_STATES)
         for pattern, word in checked["units"].items():
@@ -377,7 +377,7 @@ class Recipe(Printed):
                 f"in_turn has {sum(in_turn)} devices in all, and the mesh axes of "
                 f"{' x '.join(map(str, self.mesh.shape))}: wants one axis of as many"
             )
-        most = (len(in_turn) or along.size * self.micro.chunks) - 1
+        most = (len(in_turn) or along.size * self.micro.virtual) - 1
         for selector, stage in self.stages.items():
             with naming(f"stages, {shown(selector)}"):
                 Selector.parse(selector)

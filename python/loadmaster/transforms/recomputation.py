@@ -1,4 +1,4 @@
-"""Recomputation: activations that are not kept for the backward pass but made anew in it.
+"""Recomputation: activations that are not kept for the backward pass but recomputed in it.
 
 Chen et al. 2016, as frameworks do it by modules (PyTorch's activation checkpointing). What a module
 reads from others is kept, and so is what others read of it in the forward pass. Of the rest, what
@@ -23,8 +23,8 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.model.arguments import renumbered
 from loadmaster.model.graph import SIZE_COLUMNS, TIME_SOURCES, OpGraph
-from loadmaster.model.made_anew import Segments
 from loadmaster.model.program import Program
+from loadmaster.model.recomputed import RecomputedSegments
 from loadmaster.transforms.base import ranks
 
 #: Parts of the names of kinds that draw random numbers.
@@ -35,7 +35,7 @@ _AGAIN = "@again"
 
 
 def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
-    """The graph with modules whose activations are made anew in the backward pass.
+    """The graph with modules whose activations are recomputed in the backward pass.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def _recomputed(graph: OpGraph, modules: tuple[str, ...]) -> Program:
 
 
 def _again(graph: OpGraph, modules: Iterable[str]) -> _Again:
-    segments = Segments.of_lines(graph, modules)
+    segments = RecomputedSegments.of_lines(graph, modules)
     if graph.is_member.any():
         op = graph.names[int(graph.is_member.argmax())]
         raise InputError(f"op {op!r} is a member of a collective: recompute first, then shard")
@@ -111,7 +111,7 @@ class _Again:
     def __init__(
         self,
         graph: OpGraph,
-        segments: Segments,
+        segments: RecomputedSegments,
         is_forward: NDArray[np.bool_],
         is_backward: NDArray[np.bool_],
     ) -> None:

@@ -1,6 +1,6 @@
-"""A tape of recomputation: what the backward pass makes anew is called a second time.
+"""A tape of recomputation: what the backward pass recomputes is called a second time.
 
-Numbers are those of the tape itself, bit for bit: what is random is never made anew.
+Numbers are those of the tape itself, bit for bit: what is random is never recomputed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def recomputed(program: Program, tape: Tape) -> Tape:
     Raises
     ------
     InputError
-        An op reads a view of what is made anew which is not itself made anew.
+        An op reads a view of what is recomputed which is not itself recomputed.
     """
     return _Again(program, tape).tape()
 
@@ -95,6 +95,6 @@ class _Again:
             if replace(self._tape.slots[other], op=one.op) == one:
                 return self._copy[other]
         raise InputError(
-            f"op {self._tape.graph.names[one.op]!r} shows what is made anew, and is not made anew "
-            "itself: recompute other modules"
+            f"op {self._tape.graph.names[one.op]!r} shows what is recomputed, and is not "
+            "recomputed itself: recompute other modules"
         )

@@ -126,8 +126,9 @@ class Estimate:
 
     @cached_property
     def in_flight(self) -> NDArray[np.int64]:
-        """Micro-batches, of each chunk, that are alive at once at most: their forward pass has
-        begun, and their backward pass, with gradients of weights, has not ended: int64 [n_devices].
+        """Micro-batches, of each virtual stage, that are alive at once at most: their forward pass
+        has begun, and their backward pass, with gradients of weights, has not ended: int64
+        [n_devices].
         """
         return self._frame.in_flight(self._seen)
 
@@ -138,7 +139,7 @@ class Estimate:
 
 
 def estimated(
-    times: StageTimes, m: int, schedule: Named | Windows = "1f1b", chunks: int = 1
+    times: StageTimes, m: int, schedule: Named | Windows = "1f1b", virtual: int = 1
 ) -> Estimate:
     """The step of m micro-batches through stages, of which stage k is on device k mod p, or in
     a V.
@@ -146,16 +147,16 @@ def estimated(
     Parameters
     ----------
     times : StageTimes
-        Of p x ``chunks`` stages.
+        Of p x ``virtual`` stages.
     m : int
     schedule : a name, or Windows
-    chunks : int
+    virtual : int
         Stages per device.
 
     Raises
     ------
     InputError
-        What the schedule does not have; stages that are no multiple of ``chunks``.
+        What the schedule does not have; stages that are no multiple of ``virtual``.
 
     Notes
     -----
@@ -168,14 +169,14 @@ def estimated(
     (33.0, [4, 3, 2, 1], 0.272727)
     """
     checks.integer("m", m)
-    checks.integer("chunks", chunks)
-    p, rest = divmod(len(times), chunks)
+    checks.integer("virtual", virtual)
+    p, rest = divmod(len(times), virtual)
     if rest or not p:
-        raise InputError(f"{len(times)} stages are not {chunks} per device")
-    in_windows = windows(schedule, p, m, chunks) if isinstance(schedule, str) else schedule
+        raise InputError(f"{len(times)} stages are not {virtual} per device")
+    in_windows = windows(schedule, p, m, virtual) if isinstance(schedule, str) else schedule
     if in_windows.delay is None:
         times = times.together
-    frame = _frame(in_windows, m, chunks)
+    frame = _frame(in_windows, m, virtual)
     seen = frame.simulate(times)
     return Estimate(seen.makespan, frame, seen)
 
@@ -229,9 +230,9 @@ def most_at_once(begin: NDArray[np.float64], end: NDArray[np.float64]) -> int:
 
 
 @lru_cache(maxsize=256)
-def _frame(in_windows: Windows, m: int, chunks: int) -> _Frame:
+def _frame(in_windows: Windows, m: int, virtual: int) -> _Frame:
     p = len(in_windows.ahead)
-    n_stages = p * chunks
+    n_stages = p * virtual
     kinds = "FB" if in_windows.delay is None else "FBW"
     n = n_stages * m
     rows = np.arange(len(kinds) * n).reshape(len(kinds), n_stages, m)
@@ -249,7 +250,7 @@ def _frame(in_windows: Windows, m: int, chunks: int) -> _Frame:
     stage = np.append(np.repeat(np.tile(np.arange(n_stages), len(kinds)), m), np.arange(n_stages))
     priority = np.full(len(stage), rows.size)
     pairs = [np.empty((0, 2), dtype=np.int64)]
-    for device in columns(in_windows, m, chunks):
+    for device in columns(in_windows, m, virtual):
         op = rows[device.passes, device.stages, device.micro]
         priority[op] = np.arange(len(op))
         pairs.append(op[waits(device.kinds, in_windows.in_order)])

@@ -123,7 +123,7 @@ def with_recipe(
     """
     problem = candidate.problem
     table = np.asarray(devices)
-    on = table[: len(table) // micro.chunks]
+    on = table[: len(table) // micro.virtual]
     names = tuple(problem.cluster.devices[d].name for d in on.ravel().tolist())
     axes = (MeshAxis(STAGES, len(on)), *(() if layout is None else layout.mesh.axes))
     inside = {} if layout is None else _inside(layout)
@@ -182,14 +182,14 @@ def slices_of_stages(slices: NDArray[Any], micro: Micro) -> NDArray[Any]:
     """
     if micro.schedule == IN_V:
         return np.concatenate([slices, slices[::-1]])
-    return np.tile(slices, (micro.chunks, 1))
+    return np.tile(slices, (micro.virtual, 1))
 
 
-def micro_of(m: int, schedule: Named | Windows, chunks: int = 1) -> Micro:
+def micro_of(m: int, schedule: Named | Windows, virtual: int = 1) -> Micro:
     """Micro-batches and a schedule, as a recipe says them."""
     if isinstance(schedule, str):
-        return Micro(m, schedule, chunks)
-    return Micro(m, WINDOWS, chunks, schedule.ahead, schedule.delay or (), schedule.in_order)
+        return Micro(m, schedule, virtual)
+    return Micro(m, WINDOWS, virtual, schedule.ahead, schedule.delay or (), schedule.in_order)
 
 
 def schedule_of(micro: Micro) -> Named | Windows:

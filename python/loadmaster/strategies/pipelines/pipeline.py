@@ -2,8 +2,8 @@
 
 Pipelines are ranked by what their stages cost (:mod:`.shapes`): over numbers of micro-batches and
 of stages, several linear orders of the model, schedules, kinds of devices in any order, and
-activations kept or made anew. The cuts of the best few are moved, their schedules searched for, and
-each is judged on all its ops. From the best, cuts are moved on by the judge.
+activations kept or recomputed. The cuts of the best few are moved, their schedules searched for,
+and each is judged on all its ops. From the best, cuts are moved on by the judge.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def _judged(
         _, shape = min(rows, key=lambda one: objective.rank(one[0].verdict))
     if asked.is_free and shape.schedule != IN_V:
         alive = shape.most_alive(share)
-        schedule = searched(shape.times, shape.m, shape.chunks, most_alive=alive)
+        schedule = searched(shape.times, shape.m, shape.virtual, most_alive=alive)
         if (free := replace(shape, schedule=schedule)).seconds < shape.seconds:
             free = moved(free, share)
             if free.seconds < limit:

@@ -79,7 +79,7 @@ def _planned(width: Width, share: float) -> tuple[Piper, PiperStages] | None:
     """The stages of a width, and the input that they were found for; None: none fit in a share of
     the memory.
 
-    Nothing that is made anew is quicker, so it counts only where memory is short.
+    Nothing that is recomputed is quicker, so it counts only where memory is short.
     """
     inputs = width.given(again=False, share=share)
     roomy = stages(replace(inputs, memory=float("inf")))
@@ -95,7 +95,7 @@ def _planned(width: Width, share: float) -> tuple[Piper, PiperStages] | None:
 def _judged(width: Width, inputs: Piper, split: PiperStages) -> Candidate:
     """Stages of the user's ops, judged."""
     space, n = width.space, len(split.seconds)
-    again = np.array([name == "made anew" for name in inputs.names])[split.choice]
+    again = np.array([name == "recomputed" for name in inputs.names])[split.choice]
     modules = space.recomputed(width.part, again)
     made_of = (
         split.stage[width.part],

@@ -7,7 +7,7 @@ and bytes. Labels of tensor parallelism are the cheapest of those that cut featu
 experts, the same in every stage.
 
 A part is what lies between two cut candidates of the model's first line. It can keep its
-activations or make them anew.
+activations or recompute them.
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ class Width:
         return _Parts.of(self, again=False)
 
     @cached_property
-    def made_anew(self) -> _Parts:
-        """The same with activations made anew."""
+    def recomputed(self) -> _Parts:
+        """The same with activations recomputed."""
         return _Parts.of(self, again=True)
 
     def given(self, *, again: bool, share: float = 1.0) -> Piper:
-        """The input, with activations kept; with ``again``, a part may make them anew, too.
+        """The input, with activations kept; with ``again``, a part may recompute them, too.
 
         A sample is a micro-batch. In Piper's terms it is ``replicas`` samples, one each. A device
         has a share of its memory.
         """
         ways = [self.kept]
         if again and self.space.layers:
-            ways.append(self.made_anew)
+            ways.append(self.recomputed)
         n, links = len(ways[0].numbers), self.space.problem.links
         known = np.unique(np.sort([ways[0].one, ways[0].other], axis=0), axis=1)
         return Piper(
@@ -108,7 +108,7 @@ class Width:
             dst=known[1],
             layer=np.tile(np.arange(n), len(ways)),
             degree=np.ones(n * len(ways), dtype=np.int64),
-            names=("kept",) * n + ("made anew",) * (n * (len(ways) - 1)),
+            names=("kept",) * n + ("recomputed",) * (n * (len(ways) - 1)),
             numbers=np.concatenate([way.numbers for way in ways]),
             choice=np.concatenate([way.one + at * n for at, way in enumerate(ways)]),
             other=np.concatenate([way.other for way in ways]),
@@ -204,7 +204,7 @@ class _Parts:
 
     @classmethod
     def of(cls, width: Width, *, again: bool) -> _Parts:
-        """Of one micro-batch, with activations kept or made anew."""
+        """Of one micro-batch, with activations kept or recomputed."""
         space, (line, at) = width.space, width.space.lines[0]
         probe = space.probe(width.m, again=again, layout=width.layout)
         sets = width.on.tolist()

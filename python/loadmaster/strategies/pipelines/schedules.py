@@ -6,7 +6,7 @@ those of inputs, they come some backward passes later, after a *delay*.
 
 * GPipe (Huang et al. 2019): all forward passes ahead.
 * 1F1B (Narayanan et al. 2019, PipeDream; 2021, PipeDream-Flush): p - s ahead on stage s of p.
-* Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM): each device has several stages, chunks of
+* Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM): each device has several stages, virtual of
   the model. Micro-batches go through them in groups of p.
 * Zero-bubble (Qi et al. 2023, ZB-H1): as many ahead as 1F1B; gradients of weights wait for s
   further backward passes, and so fill the time in which stage s would wait for the stages after it.
@@ -39,25 +39,25 @@ Kind = Literal["F", "B", "W"]
 
 
 #: Named schedules of several stages per device.
-CHUNKED: tuple[Named, ...] = ("interleaved-1f1b", "zb-v")
+INTERLEAVED: tuple[Named, ...] = ("interleaved-1f1b", "zb-v")
 
 
-def named_for(chunks: int) -> tuple[Named, ...]:
+def named_for(virtual: int) -> tuple[Named, ...]:
     """The named schedules of so many stages per device, stage k of which is on device k mod p.
 
     >>> named_for(1), named_for(2)
     (('gpipe', '1f1b', 'zero-bubble'), ('interleaved-1f1b',))
     """
-    return tuple(name for name in NAMED if name != IN_V and (name in CHUNKED) == (chunks > 1))
+    return tuple(name for name in NAMED if name != IN_V and (name in INTERLEAVED) == (virtual > 1))
 
 
 class Action(NamedTuple):
-    """Something that a device does: its ``kind``, for which ``chunk`` of its stages, and which
+    """Something that a device does: its ``kind``, the ``virtual_stage`` that it is for, and the
     micro-batch.
     """
 
     kind: Kind
-    chunk: int
+    virtual_stage: int
     micro: int
 
 
@@ -100,19 +100,19 @@ class Windows:
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """Micro-batches, of each chunk, whose activations a device holds at most."""
+        """Micro-batches, of each virtual stage, whose activations a device holds at most."""
         if self.delay is None:
             return self.ahead
         return tuple(a + d for a, d in zip(self.ahead, self.delay, strict=True))
 
-    def stage(self, device: int, chunk: int) -> int:
+    def stage(self, device: int, virtual_stage: int) -> int:
         """The stage that is one of a device's.
 
         >>> [windows("zb-v", 2, 3, 2).stage(*of) for of in ((0, 0), (0, 1), (1, 1))]
         [0, 3, 2]
         """
         p = len(self.ahead)
-        return 2 * p - 1 - device if self.in_v and chunk else chunk * p + device
+        return 2 * p - 1 - device if self.in_v and virtual_stage else virtual_stage * p + device
 
     def device(self, stage: int) -> int:
         """The device that has a stage.
@@ -128,18 +128,18 @@ def _each(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1]))
 
 
-def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Action]]:
+def actions(schedule: Named, p: int, m: int, virtual: int = 1) -> list[list[Action]]:
     """Actions of each device, in order.
 
     Parameters
     ----------
     schedule : "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble" or "zb-v"
     p : int
-        Devices. Stage k of p x chunks is on device k mod p; of "zb-v", the later stages are on the
+        Devices. Stage k of p x virtual is on device k mod p; of "zb-v", the later stages are on the
         devices in reverse.
     m : int
         Micro-batches.
-    chunks : int
+    virtual : int
         Stages per device: at least 2 for "interleaved-1f1b", 2 for "zb-v", 1 for the others.
 
     Raises
@@ -149,7 +149,7 @@ def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Actio
 
     Notes
     -----
-    O(p m chunks).
+    O(p m virtual).
 
     Examples
     --------
@@ -158,11 +158,11 @@ def actions(schedule: Named, p: int, m: int, chunks: int = 1) -> list[list[Actio
     F0 F1 B0 F2 B1 B2
     F0 B0 F1 B1 F2 B2
     """
-    return in_windows(windows(schedule, p, m, chunks), m, chunks)
+    return in_windows(windows(schedule, p, m, virtual), m, virtual)
 
 
 @lru_cache(maxsize=1024)
-def windows(schedule: Named, p: int, m: int, chunks: int = 1) -> Windows:
+def windows(schedule: Named, p: int, m: int, virtual: int = 1) -> Windows:
     """The numbers of a named schedule; parameters and errors as those of :func:`actions`.
 
     >>> found = windows("zero-bubble", 4, 8)
@@ -170,28 +170,28 @@ def windows(schedule: Named, p: int, m: int, chunks: int = 1) -> Windows:
     ((4, 3, 2, 1), (0, 1, 2, 3))
     """
     checks.one_of("schedule", schedule, NAMED)
-    for name, value in (("p", p), ("m", m), ("chunks", chunks)):
+    for name, value in (("p", p), ("m", m), ("virtual", virtual)):
         checks.integer(name, value)
-    is_v = schedule == IN_V and chunks == v_schedule.CHUNKS
-    if not is_v and schedule not in named_for(chunks):
+    is_v = schedule == IN_V and virtual == v_schedule.CHUNKS
+    if not is_v and schedule not in named_for(virtual):
         raise InputError(
-            f"schedule {schedule!r} with {chunks} stages per device: interleaved-1f1b needs at "
+            f"schedule {schedule!r} with {virtual} stages per device: interleaved-1f1b needs at "
             "least 2, zb-v needs 2, and the other schedules need 1"
         )
     if is_v:
         devices = _in_v(p, m)
         return Windows(tuple(map(_most_alive, devices)), (0,) * p, in_v=True)
-    most = m * chunks
+    most = m * virtual
     ahead = {
         "gpipe": [most] * p,
-        "interleaved-1f1b": [2 * (p - 1 - s) + (chunks - 1) * p + 1 for s in range(p)],
+        "interleaved-1f1b": [2 * (p - 1 - s) + (virtual - 1) * p + 1 for s in range(p)],
     }.get(schedule, [p - s for s in range(p)])
     fitting = tuple(min(a, most) for a in ahead)
     return Windows(fitting, tuple(range(p)) if schedule == "zero-bubble" else None)
 
 
-def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
-    """The schedule of some numbers: what each device does, in order. O(p m chunks).
+def in_windows(given: Windows, m: int, virtual: int = 1) -> list[list[Action]]:
+    """The schedule of some numbers: what each device does, in order. O(p m virtual).
 
     >>> (only,) = in_windows(Windows((2,), (1,)), 3)
     >>> print(*(f"{kind}{micro}" for kind, _, micro in only))
@@ -200,8 +200,8 @@ def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
     p = len(given.ahead)
     if given.in_v:
         return _in_v(p, m)
-    forward = _in_groups(p, m, chunks)
-    backward = [(chunks - 1 - chunk, micro) for chunk, micro in forward]
+    forward = _in_groups(p, m, virtual)
+    backward = [(virtual - 1 - virtual_stage, micro) for virtual_stage, micro in forward]
     delays = [None] * p if given.delay is None else given.delay
     return [
         _in_turn(forward, backward, ahead, delay)
@@ -210,7 +210,7 @@ def in_windows(given: Windows, m: int, chunks: int = 1) -> list[list[Action]]:
 
 
 @lru_cache(maxsize=1024)
-def alive_of_stages(given: Windows, m: int, chunks: int) -> tuple[int, ...]:
+def alive_of_stages(given: Windows, m: int, virtual: int) -> tuple[int, ...]:
     """Micro-batches that are alive in each stage at most: of a device with several stages in turn,
     its mean.
 
@@ -222,12 +222,12 @@ def alive_of_stages(given: Windows, m: int, chunks: int) -> tuple[int, ...]:
     (4, 3, 2, 1)
     """
     if not given.in_v:
-        return tuple(min(-(-alive // chunks), m) for alive in given.alive) * chunks
+        return tuple(min(-(-alive // virtual), m) for alive in given.alive) * virtual
     devices, p = _in_v(len(given.ahead), m), len(given.ahead)
-    places = [(given.device(stage), stage // p) for stage in range(chunks * p)]
+    places = [(given.device(stage), stage // p) for stage in range(virtual * p)]
     return tuple(
-        _most_alive([action for action in devices[s] if action.chunk == chunk])
-        for s, chunk in places
+        _most_alive([action for action in devices[s] if action.virtual_stage == virtual_stage])
+        for s, virtual_stage in places
     )
 
 
@@ -247,15 +247,15 @@ def _most_alive(device: Sequence[Action]) -> int:
     return most
 
 
-def _in_groups(p: int, m: int, chunks: int) -> list[tuple[int, int]]:
-    """Chunks and micro-batches in the order of forward passes: p micro-batches through each chunk,
-    then the next p.
+def _in_groups(p: int, m: int, virtual: int) -> list[tuple[int, int]]:
+    """Virtual stages and micro-batches in the order of forward passes: p micro-batches through each
+    virtual stage, then the next p.
     """
-    group = p if chunks > 1 else m
+    group = p if virtual > 1 else m
     return [
-        (chunk, micro)
+        (virtual_stage, micro)
         for first in range(0, m, group)
-        for chunk in range(chunks)
+        for virtual_stage in range(virtual)
         for micro in range(first, min(first + group, m))
     ]
 
@@ -297,18 +297,18 @@ class ActionColumns:
 
 
 @lru_cache(maxsize=256)
-def columns(given: Windows, m: int, chunks: int = 1) -> tuple[ActionColumns, ...]:
-    """The schedule of some numbers as :func:`in_windows` has it, in columns. O(p m chunks).
+def columns(given: Windows, m: int, virtual: int = 1) -> tuple[ActionColumns, ...]:
+    """The schedule of some numbers as :func:`in_windows` has it, in columns. O(p m virtual).
 
     >>> (only,) = columns(Windows((2,), (1,)), 2)
     >>> only.kinds, only.passes.tolist(), only.micro.tolist()
     (('F', 'F', 'B', 'B', 'W', 'W'), [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1])
     """
     of_devices = []
-    for s, device in enumerate(in_windows(given, m, chunks)):
+    for s, device in enumerate(in_windows(given, m, virtual)):
         kinds, of_chunks, micro = zip(*device, strict=True)
         passes = np.array([PASSES.index(kind) for kind in kinds])
-        stages = np.array([given.stage(s, chunk) for chunk in range(chunks)])
+        stages = np.array([given.stage(s, virtual_stage) for virtual_stage in range(virtual)])
         of_devices.append(ActionColumns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
     return tuple(of_devices)
 

@@ -58,16 +58,16 @@ def scheduled(staged: Staged, schedule: Schedule | Windows) -> Candidate:
     """
     if schedule != "searched":
         return _judged(staged, _windows(staged, schedule))
-    candidates = [scheduled(staged, name) for name in named_for(staged.chunks)]
+    candidates = [scheduled(staged, name) for name in named_for(staged.virtual)]
     most = most_alive(staged, candidates[0])
-    searched_windows = searched(stage_times(staged), staged.m, staged.chunks, most_alive=most)
+    searched_windows = searched(stage_times(staged), staged.m, staged.virtual, most_alive=most)
     tried = dict.fromkeys([searched_windows, replace(searched_windows, in_order=False)])
     return staged.problem.objective.best([*candidates, *(_judged(staged, some) for some in tried)])
 
 
 def _windows(staged: Staged, schedule: Named | Windows) -> Windows:
     if isinstance(schedule, str):
-        return windows(schedule, staged.p, staged.m, staged.chunks)
+        return windows(schedule, staged.p, staged.m, staged.virtual)
     return schedule
 
 
@@ -86,7 +86,7 @@ def _judged(staged: Staged, in_windows: Windows) -> Candidate:
     except InputError as error:
         raise came_back(staged) or error from error
     problem = staged.problem.transformed(waiting, staged.problem.costs)
-    stages = counted(staged.p * staged.chunks, "stage")
+    stages = counted(staged.p * staged.virtual, "stage")
     note = f"{stages}, {counted(staged.m, 'micro-batch', 'micro-batches')}: {in_windows}"
     return judged(problem, Assignment(staged.placed, plan.priority), (note,))
 
@@ -121,7 +121,7 @@ class _Turns:
     @classmethod
     def of(cls, staged: Staged, in_windows: Windows) -> _Turns:
         """The turns by some windows."""
-        does = columns(in_windows, staged.m, staged.chunks)
+        does = columns(in_windows, staged.m, staged.virtual)
         numbers = [
             np.ravel_multi_index((some.stages, some.passes, some.micro, 0), _shape(staged))
             for some in does

@@ -29,7 +29,7 @@ _MOVES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))
 def searched(
     times: StageTimes,
     m: int,
-    chunks: int = 1,
+    virtual: int = 1,
     *,
     most_alive: Sequence[int] | NDArray[Any] | None = None,
     budget: int = BUDGET,
@@ -39,13 +39,13 @@ def searched(
     Parameters
     ----------
     times : StageTimes
-        Of p x ``chunks`` stages.
+        Of p x ``virtual`` stages.
     m : int
         Micro-batches.
-    chunks : int
+    virtual : int
         Stages per device.
     most_alive : int [p], optional
-        Micro-batches, of each chunk, that each device may hold. Any number if absent.
+        Micro-batches, of each virtual stage, that each device may hold. Any number if absent.
     budget : int
         Estimates that may be asked for.
 
@@ -71,20 +71,20 @@ def searched(
     >>> [estimated(times, 8, s).seconds for s in ("1f1b", "zero-bubble", searched(times, 8))]
     [33.0, 27.0, 27.0]
     """
-    p, most = len(times) // chunks, m * chunks
+    p, most = len(times) // virtual, m * virtual
     limit = np.full(p, most) if most_alive is None else np.minimum(most_alive, most)
     if limit.shape != (p,) or limit.min() < 1:
         raise InputError(f"most_alive is {most_alive}: wants {p} numbers of at least 1")
-    return _Descent(times, m, chunks, limit.astype(np.int64), budget).run()
+    return _Descent(times, m, virtual, limit.astype(np.int64), budget).run()
 
 
 class _Descent:
     """The best windows so far, and what may still be asked."""
 
     def __init__(
-        self, times: StageTimes, m: int, chunks: int, limit: NDArray[np.int64], budget: int
+        self, times: StageTimes, m: int, virtual: int, limit: NDArray[np.int64], budget: int
     ) -> None:
-        self.times, self.m, self.chunks = times, m, chunks
+        self.times, self.m, self.virtual = times, m, virtual
         self.limit, self.budget = limit, budget
         self.known: dict[Windows, tuple[float, int]] = {}
 
@@ -104,7 +104,7 @@ class _Descent:
                 return float("inf"), 0
             self.budget -= 1
             try:
-                seen = estimated(self.times, self.m, schedule, self.chunks)
+                seen = estimated(self.times, self.m, schedule, self.virtual)
             except InputError:  # Stages would wait for each other.
                 self.known[schedule] = float("inf"), 0
             else:
@@ -116,8 +116,8 @@ class _Descent:
         gradients of weights apart, and with twice as many ahead, which hides transfers.
         """
         p = len(self.limit)
-        for name in named_for(self.chunks):
-            named = windows(name, p, self.m, self.chunks)
+        for name in named_for(self.virtual):
+            named = windows(name, p, self.m, self.virtual)
             ahead = np.array(named.ahead)
             for delay in dict.fromkeys([named.delay, named.delay or (0,) * p]):
                 for some in (ahead, 2 * ahead - 1):
@@ -131,7 +131,7 @@ class _Descent:
         ahead = np.clip(ahead, 1, self.limit)
         if delay is None:
             return Windows(tuple(ahead.tolist()))
-        most = self.m * self.chunks
+        most = self.m * self.virtual
         delay = np.clip(delay, 0, np.where(self.limit < most, self.limit - ahead, most))
         return Windows(tuple(ahead.tolist()), tuple(delay.tolist()))
 

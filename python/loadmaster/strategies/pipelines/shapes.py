@@ -25,8 +25,8 @@ from loadmaster.strategies.pipelines.floors import CHUNKS
 from loadmaster.strategies.pipelines.insides import Inside
 from loadmaster.strategies.pipelines.piped import micro_of, schedule_of, with_recipe
 from loadmaster.strategies.pipelines.schedules import (
-    CHUNKED,
     IN_V,
+    INTERLEAVED,
     Named,
     Windows,
     alive_of_stages,
@@ -55,10 +55,10 @@ class PipelineShape:
     pools : list of Pool
         Devices that stages are on: each as often as it has stages.
     ways : list of Way
-        Ways to run stages; those from ``len(pools)`` on make activations anew.
+        Ways to run stages; those from ``len(pools)`` on recompute activations.
     chain : Chain
     schedule : a name, or Windows
-    chunks : int
+    virtual : int
         Stages per device.
     inside : Inside, optional
         How the devices of a stage share its ops. Absent: a stage has one.
@@ -71,7 +71,7 @@ class PipelineShape:
     ways: list[StageWay]
     chain: Chain
     schedule: Named | Windows
-    chunks: int = 1
+    virtual: int = 1
     inside: Inside | None = None
 
     @cached_property
@@ -83,20 +83,20 @@ class PipelineShape:
     def is_allowed(self) -> bool:
         """True if the system that runs it takes such a pipeline."""
         named = self.schedule if isinstance(self.schedule, str) else WINDOWS
-        p = len(self.chain) // self.chunks
+        p = len(self.chain) // self.virtual
         return self.space.allows(named, self.m, p, self.stage)
 
     @cached_property
     def seconds(self) -> float:
         """Seconds of a step, as far as stages tell."""
-        return float(estimated(self.times, self.m, self.schedule, self.chunks).seconds)
+        return float(estimated(self.times, self.m, self.schedule, self.virtual).seconds)
 
     @property
     def least(self) -> float:
         """Seconds that no schedule of these stages can be below, as far as stages tell: each does
         its work after what comes before it.
         """
-        times, p = self.times, len(self.chain) // self.chunks
+        times, p = self.times, len(self.chain) // self.virtual
         work = self.m * (times.forward + times.backward + times.weight) + times.update
         before = np.cumsum(times.forward)[:p] - times.forward[:p]
         sets = list(dict.fromkeys(self.chain.devices))
@@ -110,15 +110,15 @@ class PipelineShape:
         return self.chain.stage(line.place, cuts)
 
     def most_alive(self, share: float) -> list[int]:
-        """Micro-batches of each chunk that each device may hold within a share of its memory."""
+        """Micro-batches of each virtual stage that a device may hold in a share of its memory."""
         alive = most_alive(self.pools, self.ways, self.chain, self.m, share)
-        p = len(self.chain) // self.chunks
-        return [min(alive[s::p]) * self.chunks for s in range(p)]
+        p = len(self.chain) // self.virtual
+        return [min(alive[s::p]) * self.virtual for s in range(p)]
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Patterns of the layers that are recomputed: those whose forward pass ends in a stage that
-        makes activations anew.
+        recomputes activations.
         """
         again = np.array(self.chain.ways) >= len(self.pools)
         return self.space.recomputed(self.stage, again) if again.any() else ()
@@ -144,7 +144,7 @@ class PipelineShape:
         """The pipeline in words."""
         kept = [w < len(self.pools) for w in self.chain.ways]
         again = "" if all(kept) else f", {counted(kept.count(False), 'stage')} recomputed"
-        per_device = f", {self.chunks} per device" if self.chunks > 1 else ""
+        per_device = f", {self.virtual} per device" if self.virtual > 1 else ""
         inside = f" x {self.inside.words}" if self.inside is not None else ""
         name = self.schedule if isinstance(self.schedule, str) else "searched schedule"
         micro = counted(self.m, "micro-batch", "micro-batches")
@@ -159,7 +159,7 @@ class PipelineShape:
         """The stage of each op, the devices of each stage, micro-batches, what is recomputed, and
         how ops are shared inside of stages.
         """
-        micro = micro_of(self.m, self.schedule, self.chunks)
+        micro = micro_of(self.m, self.schedule, self.virtual)
         layout = None if self.inside is None else self.inside.layout
         return self.stage, np.array(self.chain.devices), micro, self.modules, layout
 
@@ -191,8 +191,8 @@ def ranked(
     """The best pipeline of each number of micro-batches, of stages, and schedule, by what stages
     tell of the step; the best first. Those that nothing could run are left out.
 
-    Where a line has no stages that fit within ``share`` of the memory, stages may make activations
-    anew.
+    Where a line has no stages that fit within ``share`` of the memory, stages may recompute
+    activations.
     """
     shapes = []
     for m in counts:
@@ -208,36 +208,36 @@ def _of_lines(
     space: PipelineSpace, m: int, p: int, schedule: Named, share: float, inside: Inside | None
 ) -> Iterator[PipelineShape]:
     """The best stages of each line."""
-    chunks = CHUNKS if schedule in CHUNKED else 1
+    virtual = CHUNKS if schedule in INTERLEAVED else 1
     if schedule == "interleaved-1f1b" and m % p:
         return
     usable = space.pools if inside is None else inside.pools
-    pools, weight = _pools(usable, p, schedule, chunks), m - 1.0
+    pools, weight = _pools(usable, p, schedule, virtual), m - 1.0
     if pools is None:
         return
-    in_flight = alive_of_stages(windows(schedule, p, m, chunks), m, chunks)
+    in_flight = alive_of_stages(windows(schedule, p, m, virtual), m, virtual)
     for line in range(len(space.lines)):
         ways: list[StageWay] = []
         for again in (False, True) if space.layers else (False,):
             costs = space.costs(m, again=again, inside=inside)[line]
             ways += [StageWay(costs, pool, in_flight) for pool in range(len(pools))]
-            chain = best_chain(pools, ways, p * chunks, weight, share=share)
+            chain = best_chain(pools, ways, p * virtual, weight, share=share)
             if chain is not None:
-                yield PipelineShape(space, m, line, pools, ways, chain, schedule, chunks, inside)
+                yield PipelineShape(space, m, line, pools, ways, chain, schedule, virtual, inside)
                 break
 
 
-def _pools(pools: list[Pool], p: int, schedule: Named, chunks: int) -> list[Pool] | None:
+def _pools(pools: list[Pool], p: int, schedule: Named, virtual: int) -> list[Pool] | None:
     """Devices for so many stages each; None where they are not alike."""
-    if chunks == 1:
+    if virtual == 1:
         return pools
     if len(pools) > 1:
         return None
     (pool,) = pools
     sets = pool.sets[:p]
-    in_turn = sets + sets[::-1] if schedule == IN_V else sets * chunks
+    in_turn = sets + sets[::-1] if schedule == IN_V else sets * virtual
     devices = tuple(device for some in in_turn for device in some)
-    return [replace(pool, memory=pool.memory // chunks, devices=devices)]
+    return [replace(pool, memory=pool.memory // virtual, devices=devices)]
 
 
 def moved(shape: PipelineShape, share: float = 1.0, most: int = MOVES) -> PipelineShape:
@@ -274,11 +274,11 @@ def near(shape: PipelineShape, step: int) -> Iterator[PipelineShape]:
 
 def holds(shape: PipelineShape, share: float) -> bool:
     """True if the memory holds what the schedule keeps alive, and devices may run all ops."""
-    p = len(shape.chain) // shape.chunks
+    p = len(shape.chain) // shape.virtual
     schedule = shape.schedule
     if isinstance(schedule, str):
-        schedule = windows(schedule, p, shape.m, shape.chunks)
-    alive = alive_of_stages(schedule, shape.m, shape.chunks)
+        schedule = windows(schedule, p, shape.m, shape.virtual)
+    alive = alive_of_stages(schedule, shape.m, shape.virtual)
     for (i, j), w, count in zip(shape.chain.ranges, shape.chain.ways, alive, strict=True):
         way, pool = shape.ways[w], shape.pools[shape.ways[w].pool]
         need = int(way.costs.fixed[i, j]) + count * int(way.costs.held[i, j])

@@ -114,7 +114,7 @@ class PipelineSpace:
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """Patterns of the modules whose activations may be made anew; none in inference."""
+        """Patterns of the modules whose activations may be recomputed; none in inference."""
         model = self.problem.model
         return layers(model.modules, 1) if "b" in model.phases else ()
 
@@ -167,7 +167,7 @@ class PipelineSpace:
         return self._placed[key]
 
     def recomputed(self, part: NDArray[np.integer], again: NDArray[np.bool_]) -> tuple[str, ...]:
-        """Patterns of the layers whose forward pass ends in a part that makes activations anew.
+        """Patterns of the layers whose forward pass ends in a part that recomputes activations.
 
         Parameters
         ----------

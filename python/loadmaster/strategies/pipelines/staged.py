@@ -117,7 +117,7 @@ class Staged:
         return np.minimum(of, n - 1 - of) if goes_back else of % p
 
     @property
-    def chunks(self) -> int:
+    def virtual(self) -> int:
         """Stages per set of devices."""
         return len(self.devices) // self.p
 
@@ -197,8 +197,8 @@ def _sending(staged: Staged, of: NDArray[np.bool_], step: int) -> NDArray[np.flo
 
 
 def kept_bytes(staged: Staged) -> NDArray[np.uint64]:
-    """Bytes that each device keeps of a micro-batch for its backward pass, of one chunk on average:
-    uint64 [n_devices]. O(V + E).
+    """Bytes that each device keeps of a micro-batch for its backward pass, of one virtual stage on
+    average: uint64 [n_devices]. O(V + E).
     """
     problem = staged.problem
     src, dst, tensor, bytes_, _ = fast.edges(problem.graph)
@@ -207,11 +207,11 @@ def kept_bytes(staged: Staged) -> NDArray[np.uint64]:
     where = np.stack([tensor[kept].astype(np.int64), staged.placed[dst[kept]].astype(np.int64)])
     _, once = np.unique(where, axis=1, return_index=True)
     bytes_of = summed(bytes_[kept][once], where[1, once], problem.cluster.n_devices)
-    return bytes_of // np.uint64(staged.chunks)
+    return bytes_of // np.uint64(staged.virtual)
 
 
 def in_flight(staged: Staged, seen: Candidate) -> NDArray[np.int64]:
-    """Micro-batches, of each chunk, that are alive at once at most, per set of devices: int64 [p].
+    """Micro-batches, of each virtual stage, alive at once at most, per set of devices: int64 [p].
 
     One is alive from the start of its forward pass to the end of its backward pass, with gradients
     of weights. O(V + m log m).
@@ -227,7 +227,7 @@ def in_flight(staged: Staged, seen: Candidate) -> NDArray[np.int64]:
 
 
 def most_alive(staged: Staged, seen: Candidate) -> NDArray[np.int64]:
-    """Micro-batches, of each chunk, for which each set of devices has memory: int64 [p].
+    """Micro-batches, of each virtual stage, for which each set of devices has memory: int64 [p].
 
     What does not depend on how many are alive is what a judged schedule held at its peak, less what
     it kept of those that were alive then. At least 1.
@@ -238,4 +238,4 @@ def most_alive(staged: Staged, seen: Candidate) -> NDArray[np.int64]:
     capacity = staged.problem.capacity.astype(np.float64)[staged.devices[: staged.p]]
     with np.errstate(divide="ignore", invalid="ignore"):
         most = np.where(kept > 0, np.floor((capacity - rest) / kept), np.inf)
-    return np.asarray(np.clip(most, 1, staged.m * staged.chunks).min(axis=1).astype(np.int64))
+    return np.asarray(np.clip(most, 1, staged.m * staged.virtual).min(axis=1).astype(np.int64))

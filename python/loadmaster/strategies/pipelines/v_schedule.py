@@ -20,7 +20,7 @@ def in_v(p: int, m: int) -> list[list[Row]]:
     """Actions of each device. O(p (p + m)).
 
     >>> for device in in_v(2, 2):
-    ...     print(*(f"{kind}{'ab'[chunk]}{micro}" for kind, chunk, micro in device))
+    ...     print(*(f"{kind}{'ab'[virtual_stage]}{micro}" for kind, virtual_stage, micro in device))
     Fa0 Fa1 Fb0 Bb0 Wb0 Fb1 Bb1 Wb1 Ba0 Wa0 Ba1 Wa1
     Fa0 Fb0 Fa1 Fb1 Bb0 Wb0 Ba0 Wa0 Bb1 Wb1 Ba1 Wa1
     """
@@ -34,9 +34,9 @@ def _device(p: int, m: int, s: int) -> list[Row]:
 
     def do(actions: str, times: int = 1) -> None:
         for action in actions.split() * times:
-            kind, chunk = action[0], int(action[1])
-            done.append((kind, chunk, count[kind, chunk]))
-            count[kind, chunk] += 1
+            kind, virtual_stage = action[0], int(action[1])
+            done.append((kind, virtual_stage, count[kind, virtual_stage]))
+            count[kind, virtual_stage] += 1
 
     do("F0", 2 * (p - s) - 1)
     do("F1 F0", s)

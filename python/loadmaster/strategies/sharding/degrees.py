@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import FLAT, OWNER, Form
 from loadmaster.model.graph import PARAMETER, OpGraph
-from loadmaster.model.made_anew import MadeAnew, Segments
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism, ShardState
+from loadmaster.model.recomputed import RecomputedSegments, RecomputeLine
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import only_gradients
 
@@ -182,9 +182,9 @@ def in_stages(
     inside = Parallelism() if layout is None else degrees(layout)
     if inside is None or micro.in_turn:
         return None
-    n_stages = (int(stage.max(initial=0)) + 1) // micro.chunks
+    n_stages = (int(stage.max(initial=0)) + 1) // micro.virtual
     if n_stages > 1:
-        inside = replace(inside, stages=n_stages, virtual=micro.chunks, schedule=micro.schedule)
+        inside = replace(inside, stages=n_stages, virtual=micro.virtual, schedule=micro.schedule)
     return recomputing(replace(inside, micro_batches=micro.n), graph, lines, stage)
 
 
@@ -198,10 +198,10 @@ def recomputing(
     lines = list(lines)
     if not lines:
         return parallelism
-    if any(MadeAnew.parse(line).only for line in lines):
+    if any(RecomputeLine.parse(line).only for line in lines):
         return replace(parallelism, recompute="selective")
     forward = np.array([phase == "f" for phase in graph.phases]) & ~graph.placeholder
-    of = np.where(forward, Segments.of_lines(graph, lines).of, -1)
+    of = np.where(forward, RecomputedSegments.of_lines(graph, lines).of, -1)
     counts = tuple(_numbers(of, stage)) if stage is not None and parallelism.stages > 1 else ()
     return replace(parallelism, recompute="full", recompute_layers=counts)
 

@@ -1,4 +1,4 @@
-"""The same problem with activations of repeated modules made anew, where memory is short."""
+"""The same problem with activations of repeated modules recomputed, where memory is short."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def sampler_of(dataset, **options):
 '''
 
 _RECOMPUTED = """
-#: Modules whose activations are made anew in the backward pass.
+#: Modules whose activations are recomputed in the backward pass.
 RECOMPUTED = {paths}
 """
 

@@ -15,10 +15,10 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.megatron.modules import APART, lines_of_modules
 from loadmaster.systems.megatron.semantics import NAME
 from loadmaster.systems.registry import refused
-from loadmaster.systems.shared.again import NOTHING, Again, worthwhile
 from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.grids import ANY, Asked, Grids
 from loadmaster.systems.shared.layered import listed_layers
+from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 from loadmaster.transforms.shares import batch_size
 
 #: What ``recompute`` may say, beside names of modules.
@@ -135,7 +135,7 @@ def best_grid(
     """
     problem, found = grids.problem, grids.found
     named = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "expert_parallel": asked.ep,
-             "micro_batches": asked.m, "virtual": asked.chunks}  # fmt: skip
+             "micro_batches": asked.m, "virtual": asked.virtual}  # fmt: skip
     for name, value in named.items():
         if value is not None:
             checks.integer(name, value, 1)
@@ -170,7 +170,7 @@ def _of_experts(grids: Grids, asked: Asked) -> str:
     return f"; expert_parallel divides dp and the {grids.n_experts} experts of a layer"
 
 
-def _levels(grids: Grids, recompute: bool | str | None) -> tuple[Again, ...]:
+def _levels(grids: Grids, recompute: bool | str | None) -> tuple[RecomputationLevel, ...]:
     """Levels of recomputation, the least first."""
     if recompute is False:
         return (NOTHING,)
@@ -179,7 +179,8 @@ def _levels(grids: Grids, recompute: bool | str | None) -> tuple[Again, ...]:
     structure = None if grids.space is None else grids.space.structure
     lines = {} if structure is None else lines_of_modules(structure, grids.found)
     parts = {
-        name: Again.of(grids.problem, name, (line,), grids.kind) for name, line in lines.items()
+        name: RecomputationLevel.of(grids.problem, name, (line,), grids.kind)
+        for name, line in lines.items()
     }
     if recompute is None or recompute == SELECTIVE:
         some = worthwhile(parts, APART)

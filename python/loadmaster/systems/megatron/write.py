@@ -113,7 +113,7 @@ def _sizes(grid: Grid) -> Iterator[str]:
     if len(set(grid.counts)) > 1:
         runs = "|".join(f"t*{n}" for n in grid.counts)
         yield f"--pipeline-model-parallel-layout {shlex.quote(f'E{runs}L')}"
-    elif grid.chunks > 1:
+    elif grid.virtual > 1:
         yield f"--num-layers-per-virtual-pipeline-stage {grid.counts[0]}"
 
 

@@ -340,7 +340,7 @@ def _staged(plan: Plan, root: str, reasons: list[Reason]) -> _Staged | None:
         return None
     if recipe is not None and recipe.micro is not None and not recipe.labels:
         on = tuple(recipe.mesh.on(plan.cluster).tolist())
-        n = len(on) * recipe.micro.chunks
+        n = len(on) * recipe.micro.virtual
         return _Staged(plan, cuts, recipe.stage_of(graph), on, n, recipe.micro)
     divided = np.flatnonzero(plan.devices < 0).tolist()
     if divided:

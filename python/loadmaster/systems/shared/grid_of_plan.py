@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import INPUT, PARAMETER
-from loadmaster.model.made_anew import MadeAnew, Segments
 from loadmaster.model.micro import Micro
 from loadmaster.model.patterns import innermost
+from loadmaster.model.recomputed import RecomputedSegments, RecomputeLine
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.sharding.structure import Structure
@@ -58,7 +58,7 @@ class Grid:
         Devices that share each layer, and replicas.
     counts : tuple of int
         Layers of each run, in their order.
-    chunks : int
+    virtual : int
         Runs of layers per stage.
     micro : int
         Micro-batches that a replica does.
@@ -84,7 +84,7 @@ class Grid:
     tp: int
     dp: int
     counts: tuple[int, ...]
-    chunks: int = 1
+    virtual: int = 1
     micro: int = 1
     sequence: bool = False
     flat: bool = False
@@ -97,7 +97,7 @@ class Grid:
     @property
     def pp(self) -> int:
         """Stages: sets of devices."""
-        return len(self.counts) // self.chunks
+        return len(self.counts) // self.virtual
 
 
 def grid_of(plan: Plan, root: str, layers: str | None, reasons: list[Reason]) -> Grid | None:
@@ -123,11 +123,11 @@ def _of_runs(split: LayerSplit, reasons: list[Reason]) -> Grid:
     """Whole ops, by layers."""
     of_runs = [device for device, _ in split.runs]
     ranks = list(dict.fromkeys(of_runs))
-    chunks = max(1, len(of_runs) // len(ranks))
-    if of_runs != ranks * chunks:
+    virtual = max(1, len(of_runs) // len(ranks))
+    if of_runs != ranks * virtual:
         order = [split.called[place] for place in of_runs]
         reasons.append(("runs of layers do not take turns among the devices", order))
-    return Grid(tuple(ranks), 1, 1, tuple(n for _, n in split.runs), chunks)
+    return Grid(tuple(ranks), 1, 1, tuple(n for _, n in split.runs), virtual)
 
 
 def _of_replicas(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | None:
@@ -177,7 +177,7 @@ def _of_recipe(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | No
         1 if axes is None else axes.tp,
         dp,
         counts,
-        micro.chunks,
+        micro.virtual,
         micro.n,
         axes is not None and axes.sequence,
         axes is not None and axes.flat,
@@ -194,13 +194,13 @@ def _check_stages(plan: Plan, split: LayerSplit, micro: Micro, reasons: list[Rea
     assert plan.recipe is not None
     stages, of_runs = len(split.called), [stage for stage, _ in split.runs]
     p = plan.recipe.mesh.axes[0].size
-    if of_runs != list(range(p * micro.chunks)) or stages > len(of_runs):
+    if of_runs != list(range(p * micro.virtual)) or stages > len(of_runs):
         reasons.append(
             ("stages are not runs of layers, one after another", [split.called[s] for s in of_runs])
         )
     if micro.schedule not in ("1f1b", "interleaved-1f1b") and p > 1 and micro.n > 1:
         reasons.append(f"the schedule is {micro.schedule}, and there are 1f1b and interleaved-1f1b")
-    if micro.chunks > 1 and micro.n % p:
+    if micro.virtual > 1 and micro.n % p:
         reasons.append(
             f"{micro.n} micro-batches are no multiple of {p} stages that are interleaved"
         )
@@ -294,7 +294,7 @@ def _recomputed(
 ) -> tuple[int, ...]:
     """How many layers of each run are recomputed, from its first one on."""
     assert plan.recipe is not None
-    patterns = [line for line in plan.recipe.recompute if not MadeAnew.parse(line).only]
+    patterns = [line for line in plan.recipe.recompute if not RecomputeLine.parse(line).only]
     if not patterns:
         return ()
     paths = dict.fromkeys(plan.graph.modules)
@@ -319,7 +319,7 @@ def _recomputed(
 def _selective(plan: Plan, found: LayerList, reasons: list[Reason]) -> tuple[str, ...]:
     """What lines recompute of all layers, by the names of Megatron's modules."""
     assert plan.recipe is not None
-    lines = [line for line in plan.recipe.recompute if MadeAnew.parse(line).only]
+    lines = [line for line in plan.recipe.recompute if RecomputeLine.parse(line).only]
     if not lines:
         return ()
     if len(lines) < len(plan.recipe.recompute):
@@ -328,10 +328,12 @@ def _selective(plan: Plan, found: LayerList, reasons: list[Reason]) -> tuple[str
     known = lines_of_modules(Structure.of(Dimensions.of(graph)), found)
     # Views go with what they show, and parameters are kept, whether they are meant or not.
     runs = np.array([phase == "f" for phase in graph.phases]) & ~graph.view & ~graph.placeholder
-    meant = {name: Segments.of_lines(graph, [line]).of[runs] for name, line in known.items()}
+    meant = {
+        name: RecomputedSegments.of_lines(graph, [line]).of[runs] for name, line in known.items()
+    }
     names, others = list[str](), list[str]()
     for line in lines:
-        of = Segments.of_lines(graph, [line]).of[runs]
+        of = RecomputedSegments.of_lines(graph, [line]).of[runs]
         same = [name for name, one in meant.items() if np.array_equal(one, of)]
         names, others = names + same[:1], others + [line] * (not same)
     if others:

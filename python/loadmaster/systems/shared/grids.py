@@ -51,10 +51,10 @@ from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.systems.shared.again import NOTHING, Again, whole_layers
 from loadmaster.systems.shared.expert_parallel import AXIS as EXPERTS
 from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.layer_space import LayerSpace
+from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
 from loadmaster.systems.shared.tensor_parallel import divides, weights_cut
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.reducer import updated_last
@@ -82,8 +82,8 @@ class Grid:
     dp: int
     pp: int = 1
     m: int = 1
-    chunks: int = 1
-    again: Again = NOTHING
+    virtual: int = 1
+    again: RecomputationLevel = NOTHING
     ep: int = 1
 
     @property
@@ -94,12 +94,12 @@ class Grid:
     @property
     def schedule(self) -> Named:
         """The schedule that Megatron-LM has for it."""
-        return "1f1b" if self.chunks == 1 else "interleaved-1f1b"
+        return "1f1b" if self.virtual == 1 else "interleaved-1f1b"
 
     @property
     def words(self) -> str:
         """The grid in words."""
-        each = f", {self.chunks} runs of layers per stage" if self.chunks > 1 else ""
+        each = f", {self.virtual} runs of layers per stage" if self.virtual > 1 else ""
         again = f", {self.again.words} recomputed" if self.again.lines else ""
         experts = f" (ep {self.ep})" if self.ep > 1 else ""
         micro = counted(self.m, "micro-batch", "micro-batches")
@@ -123,7 +123,7 @@ class Asked:
     pp: int | None = None
     dp: int | None = None
     m: int | None = None
-    chunks: int | None = None
+    virtual: int | None = None
     ep: int | None = None
 
 
@@ -149,7 +149,7 @@ class Grids:
         Whether what lies between the products may be cut by tokens.
     flat : bool
         Whether replicas have a part each of the optimizer's state (ZeRO 1).
-    levels : sequence of Again
+    levels : sequence of RecomputationLevel
         What may be recomputed: a level is tried where those before it do not fit.
     over : set of Grid
         Those that the judge found not to fit.
@@ -163,7 +163,7 @@ class Grids:
     batch: int
     sequence: bool = True
     flat: bool = True
-    levels: Sequence[Again] = (NOTHING,)
+    levels: Sequence[RecomputationLevel] = (NOTHING,)
     over: set[Grid] = field(default_factory=set)
     enough: float = np.inf
     known: Known = field(default_factory=Known)
@@ -197,9 +197,9 @@ class Grids:
         return LayerSpace(self.problem, self.batch, found=self.found.cuts, listed=self.found)
 
     @cached_property
-    def full(self) -> Again:
+    def full(self) -> RecomputationLevel:
         """The level at which layers are recomputed as a whole."""
-        return Again.of(self.problem, "layers", (whole_layers(self.found),), self.kind)
+        return RecomputationLevel.of(self.problem, "layers", (whole_layers(self.found),), self.kind)
 
     @cached_property
     def n_experts(self) -> int:
@@ -245,13 +245,13 @@ class Grids:
         numbers = [m for m in range(1, min(each, MOST_MICRO) + 1) if each % m == 0]
         return [m for m in numbers if m > 1 or grid.pp == 1]
 
-    def chunks(self, grid: Grid, asked: Asked) -> list[int]:
+    def virtual(self, grid: Grid, asked: Asked) -> list[int]:
         """Numbers of runs of layers per stage."""
         most = len(self.found) // grid.pp if grid.pp > 1 and grid.m % grid.pp == 0 else 1
         numbers = [1 << i for i in range(most.bit_length())]
-        if asked.chunks is None:
+        if asked.virtual is None:
             return numbers
-        return [asked.chunks] if asked.chunks <= most else []
+        return [asked.virtual] if asked.virtual <= most else []
 
     def least(self, grid: Grid) -> float:
         """Seconds that a grid takes at least, about: what a device of one stage computes if that
@@ -260,7 +260,7 @@ class Grids:
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         computing = self.work if ranked is None else ranked.labels.seen.computing
         again = grid.again.seconds / (grid.tp * grid.dp)
-        bubble = (grid.pp - 1) / (grid.chunks * grid.m)
+        bubble = (grid.pp - 1) / (grid.virtual * grid.m)
         return (computing + again) / grid.pp * (1 + bubble)
 
     # -- what they take ----------------------------------------------------------------------------
@@ -319,12 +319,12 @@ class Grids:
 
     def cut(self, grid: Grid, share: float = 1.0) -> Cut | None:
         """The best layers of each stage within a share of the memory; None: they do not fit."""
-        costs, n_stages = self.costs(grid), grid.pp * grid.chunks
-        given = windows(grid.schedule, grid.pp, grid.m, grid.chunks)
-        in_flight = alive_of_stages(given, grid.m, grid.chunks)
+        costs, n_stages = self.costs(grid), grid.pp * grid.virtual
+        given = windows(grid.schedule, grid.pp, grid.m, grid.virtual)
+        in_flight = alive_of_stages(given, grid.m, grid.virtual)
         width = grid.tp * grid.dp
         devices = tuple(self.table(grid).ravel().tolist())
-        pool = Pool(self.kind, self.memory // grid.chunks, devices, width)
+        pool = Pool(self.kind, self.memory // grid.virtual, devices, width)
         way = StageWay(costs, 0, in_flight)
         found = best_chain([pool], [way], n_stages, grid.m - 1.0, share=share)
         if found is None:
@@ -342,7 +342,7 @@ class Grids:
 
     def _estimated(self, grid: Grid, pool: Pool, way: StageWay, chain: Chain) -> Cut:
         of = times([pool], [way], chain, self.problem.links)
-        seconds = estimated(of, grid.m, grid.schedule, grid.chunks).seconds
+        seconds = estimated(of, grid.m, grid.schedule, grid.virtual).seconds
         return Cut(grid, float(seconds), chain)
 
     def best_first(self, asked: Asked, share: float = 1.0) -> Iterator[Cut]:
@@ -362,8 +362,8 @@ class Grids:
             if grid in known:
                 return
             known.add(grid)
-            most = max(self.chunks(grid, asked), default=1)
-            push(max(self.least(replace(grid, chunks=most)), least), grid)
+            most = max(self.virtual(grid, asked), default=1)
+            push(max(self.least(replace(grid, virtual=most)), least), grid)
 
         for size in self.sizes(asked):
             for m in self.micro(size, asked)[: 1 if size.pp == 1 else None]:
@@ -381,7 +381,7 @@ class Grids:
                     push(cut.seconds, cut)
                 grid, fits = first, bool(cuts)
             if not fits:
-                for other in self._smaller(replace(grid, chunks=1), asked):
+                for other in self._smaller(replace(grid, virtual=1), asked):
                     push_grid(other, self._unlimited(other, asked))
 
     def _smaller(self, grid: Grid, asked: Asked) -> Iterator[Grid]:
@@ -397,8 +397,8 @@ class Grids:
         if grid.m > 1:
             if self._stays_over(grid, share * self.memory):
                 return
-            for chunks in self.chunks(grid, asked):
-                found = self.cut(replace(grid, chunks=chunks), share)
+            for virtual in self.virtual(grid, asked):
+                found = self.cut(replace(grid, virtual=virtual), share)
                 if found is not None:
                     yield found
             return
@@ -423,7 +423,7 @@ class Grids:
         if grid.m == 1 or self._first(grid) is None:
             return 0.0
         first = replace(grid, again=self.levels[0])
-        cuts = [self.cut(replace(first, chunks=n), ANY) for n in self.chunks(first, asked)]
+        cuts = [self.cut(replace(first, virtual=n), ANY) for n in self.virtual(first, asked)]
         return min((cut.seconds for cut in cuts if cut is not None), default=0.0)
 
     def _stays_over(self, grid: Grid, memory: float) -> bool:
@@ -467,13 +467,13 @@ class Grids:
     def table(self, grid: Grid) -> NDArray[np.int64]:
         """The devices of each stage: int64 [n_stages, n_ranks]."""
         slices = np.array(self.devices[: grid.size]).reshape(grid.pp, -1)
-        return slices_of_stages(slices, Micro(grid.m, grid.schedule, grid.chunks))
+        return slices_of_stages(slices, Micro(grid.m, grid.schedule, grid.virtual))
 
     def judged(self, cut: Cut, *, flat: bool) -> Candidate:
         """A grid on all its devices, with its recipe. Updates wait for all sums of gradients."""
         grid, problem = cut.grid, self.problem
         stage, layout = self.stage(cut), self.layout(grid, flat=flat)
-        micro = Micro(grid.m, grid.schedule, grid.chunks)
+        micro = Micro(grid.m, grid.schedule, grid.virtual)
         modules = grid.again.lines
         table = self.table(grid)
         inside = None if layout is None else replace(layout, stage=stage)

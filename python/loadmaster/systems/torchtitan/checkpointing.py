@@ -1,8 +1,8 @@
 """Recomputation of layers by torchtitan: all of each, or by its selective checkpointing.
 
 ``SelectiveAC`` of torchtitan 0.3 keeps what products, attention and choices of experts give, but
-for every second product with a weight that has no bias; all else of a layer is made anew. It counts
-products from the beginning of each layer.
+for every second product with a weight that has no bias; all else of a layer is recomputed. It
+counts products from the beginning of each layer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.made_anew import Segments, line_of
 from loadmaster.model.patterns import instances
+from loadmaster.model.recomputed import RecomputedSegments, line_of
 from loadmaster.rules.layer_list import LayerList
-from loadmaster.systems.shared.again import whole_layers
+from loadmaster.systems.shared.recomputation_levels import whole_layers
 
 #: Ops whose results are kept, by their names in PyTorch's aten, and by how such a name begins.
 _KEPT = {
@@ -27,16 +27,16 @@ _KEPT = {
 }  # fmt: skip
 _ATTENTION = ("scaled_dot_product_", "flash_attention_", "efficient_attention_", "flex_attention")
 
-#: Of these every second one is made anew.
+#: Of these every second one is recomputed.
 _IN_TURN = {"mm", "linear"}
 
-#: How much is made anew: nothing, what SelectiveAC does, layers.
+#: How much is recomputed: nothing, what SelectiveAC does, layers.
 Level = Literal["none", "selective", "full"]
 SELECTIVE: Level = "selective"
 
 
 def selected(graph: OpGraph, found: LayerList) -> str | None:
-    """The line of a recipe that makes anew what SelectiveAC does.
+    """The line of a recipe that recomputes what SelectiveAC does.
 
     None: no op of the layers is one of PyTorch's, or layers differ.
 
@@ -91,7 +91,7 @@ def level_of(graph: OpGraph, found: LayerList, lines: Iterable[str]) -> Level | 
 
 def _meant(graph: OpGraph, lines: list[str]) -> NDArray[np.bool_]:
     forward = np.array([phase == "f" for phase in graph.phases], dtype=bool)
-    found: NDArray[np.bool_] = (Segments.of_lines(graph, lines).of >= 0) & forward
+    found: NDArray[np.bool_] = (RecomputedSegments.of_lines(graph, lines).of >= 0) & forward
     return found & ~graph.placeholder
 
 

@@ -28,11 +28,11 @@ from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.registry import refused
-from loadmaster.systems.shared.again import NOTHING, Again, whole_layers
 from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.fully_sharded import planned
 from loadmaster.systems.shared.grids import ANY, Asked, Grids, Known
 from loadmaster.systems.shared.layered import is_encoder, listed_layers
+from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
 from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
 from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
 from loadmaster.systems.torchtitan.checkpointing import SELECTIVE, selected
@@ -101,7 +101,7 @@ def torchtitan(
     if is_encoder(found):
         raise refused(NAME, f"the attention in the layers {found.name!r} is not causal")
     levels = _levels(problem, found, recompute)
-    asked = Asked(tp, pp, m=micro_batches, chunks=1 if schedule == "1f1b" else None, ep=1)
+    asked = Asked(tp, pp, m=micro_batches, virtual=1 if schedule == "1f1b" else None, ep=1)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     made: list[Candidate] = []
     if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
@@ -174,7 +174,8 @@ def _grids(
     batch = batch_size(problem.model) or 1
     kind = Grids(problem, found, batch).kind
     again = tuple(
-        Again.of(problem, words, lines, kind) if lines else NOTHING for words, lines in levels
+        RecomputationLevel.of(problem, words, lines, kind) if lines else NOTHING
+        for words, lines in levels
     )
     of_whole, kept = Known(), Known()
     of_parts = {"kept": kept, "again": Known(kept.labels)}

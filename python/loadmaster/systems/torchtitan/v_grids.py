@@ -34,7 +34,7 @@ class GridsInV(Grids):
             if grid.pp > 1 and len(self.found) >= CHUNKS * grid.pp:
                 yield GridInV(**{one.name: getattr(grid, one.name) for one in fields(grid)})
 
-    def chunks(self, grid: Grid, asked: Asked) -> list[int]:
+    def virtual(self, grid: Grid, asked: Asked) -> list[int]:
         """Two runs of layers per stage."""
         return [CHUNKS]
 

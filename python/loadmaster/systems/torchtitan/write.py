@@ -70,7 +70,7 @@ _SCHEDULES = {
     "zb-v": "ZBVZeroBubble",
 }
 
-#: Its classes of activation checkpointing, by how much is made anew.
+#: Its classes of activation checkpointing, by how much is recomputed.
 _CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC"}
 
 

@@ -100,7 +100,7 @@ def _is_uneven(grid: Grid) -> bool:
 
 
 def _in_the_way(plan: Plan, grid: Grid) -> Iterator[Reason]:
-    if grid.chunks > 1:
+    if grid.virtual > 1:
         runs: dict[str, int] = {}
         for at in range(len(grid.counts)):
             device = plan.cluster.devices[grid.devices[at % grid.pp * grid.tp * grid.dp]].name

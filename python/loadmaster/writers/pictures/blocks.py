@@ -45,7 +45,7 @@ class Blocks:
         Index into :data:`WHAT`.
     micro : int64
         The micro-batch; -1: all.
-    chunk : int64
+    virtual_stage : int64
         Which of the stages of its device the block is of, from 0; 0 where no recipe says it.
     idle : float64 [n_devices]
         Share of the step for which each device computes nothing.
@@ -59,7 +59,7 @@ class Blocks:
     device: Ints
     what: Ints
     micro: Ints
-    chunk: Ints
+    virtual_stage: Ints
     idle: Floats
     alive: Ints
 
@@ -77,14 +77,19 @@ class Blocks:
         part = passes_of_places(parts, ran.row)[works].astype(np.int64)
         part[part == ONCE] = len(PASSES)
         micro = plan.program.micro[op_of][works].astype(np.int64)
-        chunk = _chunks(plan, ran.row)[works]
+        virtual_stage = _virtual_stages(plan, ran.row)[works]
         device, start, finish = ran.row[works], ran.start[works], ran.finish[works]
         order = np.lexsort((start, device))
-        part, micro, chunk, device = part[order], micro[order], chunk[order], device[order]
+        part, micro, virtual_stage, device = (
+            part[order],
+            micro[order],
+            virtual_stage[order],
+            device[order],
+        )
         start, finish = start[order], finish[order]
         keeps = np.where(is_aside[order], -1, micro)
 
-        alike = (np.diff(device) == 0) & (np.diff(micro) == 0) & (np.diff(chunk) == 0)
+        alike = (np.diff(device) == 0) & (np.diff(micro) == 0) & (np.diff(virtual_stage) == 0)
         part = _whole_backward(part, alike)
         same = alike & (np.diff(part) == 0)
         same &= start[1:] - finish[:-1] <= _UNSEEN * plan.makespan
@@ -98,7 +103,7 @@ class Blocks:
             device[first],
             part[first],
             micro[first],
-            chunk[first],
+            virtual_stage[first],
             1 - busy / span,
             _alive(start, finish, device, keeps, n),
         )
@@ -115,7 +120,7 @@ def _aside(plan: Plan, part: NDArray[np.int8]) -> NDArray[np.bool_]:
     return aside(reduced.graph.flows(), part, program.micro[op_of], stage[program.serves[op_of]])
 
 
-def _chunks(plan: Plan, device: Ints) -> Ints:
+def _virtual_stages(plan: Plan, device: Ints) -> Ints:
     """The stage that each reduced op is of, on its device. Work done once is of the first."""
     stage = stage_of(plan)
     if stage is None:

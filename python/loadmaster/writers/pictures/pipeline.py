@@ -177,17 +177,17 @@ def _draw_rows(axes: Axes, blocks: Blocks, n: int, frame: _Frame) -> None:
         boxes.append(_corners(bars.begin, bars.end, top, bottom))
         faces.append([_of_colour(c) for c in bars.colour.tolist()])
     _fill(axes, boxes, faces, edge=0.4)
-    _mark_chunks(axes, blocks, n)
+    _mark_stages(axes, blocks, n)
     _draw_numbers(axes, blocks, frame)
 
 
-def _mark_chunks(axes: Axes, blocks: Blocks, n: int) -> None:
+def _mark_stages(axes: Axes, blocks: Blocks, n: int) -> None:
     """Marks boxes of later stages of a device: a line at the top for the second, then two."""
     boxes, faces = [], []
-    for chunk in range(1, int(blocks.chunk.max(initial=0)) + 1):
+    for stage in range(1, int(blocks.virtual_stage.max(initial=0)) + 1):
         for device in range(n):
-            here = (blocks.device == device) & (blocks.chunk >= chunk)
-            top = _box(device)[0] + _MARK * (2 * chunk - 2)
+            here = (blocks.device == device) & (blocks.virtual_stage >= stage)
+            top = _box(device)[0] + _MARK * (2 * stage - 2)
             begin, end = blocks.start[here], blocks.finish[here]
             boxes.append(_corners(begin, end, top, top + _MARK))
             faces.append([_rgb(INK)] * len(begin))
@@ -295,7 +295,7 @@ def _draw_heading(
     figure.text(left, 1 - 35 / height, said, va="top", fontsize=9.5, color=MUTED)
     seen: Ints = np.unique(blocks.what)
     entries = [(WHAT[what], COLOURS[what]) for what in seen.tolist()] + [("idle", IDLE)]
-    entries += [("later stage of the device", INK)] * bool(blocks.chunk.any())
+    entries += [("later stage of the device", INK)] * bool(blocks.virtual_stage.any())
     entries += [("sends", SENT)] * bool(len(plan.schedule.transfers))
     entries += [("collective", TOGETHER)] * bool(len(plan.schedule.collectives))
     figure.legend(

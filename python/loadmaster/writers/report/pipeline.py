@@ -74,7 +74,7 @@ def _trace(blocks: Blocks, what: int, names: list[str]) -> Figure:
     took = (blocks.finish - blocks.start)[here].tolist()
     of = [
         (f" of micro-batch {j + 1}" if j >= 0 else "") + (f", stage {c + 1} there" if c else "")
-        for j, c in zip(micro, blocks.chunk[here].tolist(), strict=True)
+        for j, c in zip(micro, blocks.virtual_stage[here].tolist(), strict=True)
     ]
     said = [
         f"{names[d]}: {WHAT[what]}{which}, {format_seconds(s)}"

@@ -1,6 +1,6 @@
 """Levels of recomputation of the layers, from nothing to all of each layer.
 
-A level is lines of a recipe (:mod:`loadmaster.model.made_anew`), with what it costs and spares.
+A level is lines of a recipe (:mod:`loadmaster.model.recomputed`), with what it costs and spares.
 What a system can recompute of a layer is its own: :mod:`.megatron_modules` has Megatron-LM's.
 """
 
@@ -25,7 +25,7 @@ def whole_layers(found: LayerList) -> str:
 
 
 @dataclass(frozen=True)
-class Again:
+class RecomputationLevel:
     """A level.
 
     Attributes
@@ -46,7 +46,9 @@ class Again:
     spared: float = 0.0
 
     @classmethod
-    def of(cls, problem: Problem, words: str, lines: tuple[str, ...], kind: int) -> Again:
+    def of(
+        cls, problem: Problem, words: str, lines: tuple[str, ...], kind: int
+    ) -> RecomputationLevel:
         """The level of lines, at the times of a type of device. O(V + E)."""
         graph = problem.model
         twice = done_again(graph, lines)
@@ -57,9 +59,9 @@ class Again:
         spared = graph.output_bytes[np.unique(storage[graph.src[kept]])].sum()
         return cls(words, lines, float(seconds), float(spared))
 
-    def __add__(self, other: Again) -> Again:
+    def __add__(self, other: RecomputationLevel) -> RecomputationLevel:
         """Both."""
-        return Again(
+        return RecomputationLevel(
             f"{self.words}, {other.words}",
             (*self.lines, *other.lines),
             self.seconds + other.seconds,
@@ -68,34 +70,35 @@ class Again:
 
 
 #: Nothing is recomputed.
-NOTHING = Again()
+NOTHING = RecomputationLevel()
 
 
 def worthwhile(
-    parts: Mapping[str, Again], apart: tuple[tuple[str, str], ...] = ()
-) -> tuple[Again, ...]:
+    parts: Mapping[str, RecomputationLevel], apart: tuple[tuple[str, str], ...] = ()
+) -> tuple[RecomputationLevel, ...]:
     """Sets of parts which no other beats, the shortest first: each spares more than any before.
 
     Parameters
     ----------
-    parts : mapping of str to Again
+    parts : mapping of str to RecomputationLevel
         A few: all sets of them are looked at.
     apart : tuple of (str, str)
         Pairs that do not go together.
 
     Examples
     --------
-    >>> parts = {"a": Again("a", seconds=1, spared=9), "b": Again("b", seconds=2, spared=5)}
+    >>> a, b = RecomputationLevel("a", seconds=1, spared=9), RecomputationLevel("b", (), 2, 5)
+    >>> parts = {"a": a, "b": b}
     >>> [level.words for level in worthwhile(parts)]
     ['a', 'a, b']
     """
-    found: list[Again] = []
+    found: list[RecomputationLevel] = []
     for n in range(1, len(parts) + 1):
         for names in combinations(parts, n):
             if not any(set(pair) <= set(names) for pair in apart):
                 first, *rest = (parts[name] for name in names)
                 found.append(sum(rest, start=first))
-    best: list[Again] = []
+    best: list[RecomputationLevel] = []
     for one in sorted(found, key=lambda level: (level.seconds, -level.spared)):
         if one.spared > max((level.spared for level in best), default=0.0):
             best.append(one)

@@ -22,7 +22,7 @@ _BAR = " | "
 
 
 @dataclass(frozen=True)
-class MadeAnew:
+class RecomputeLine:
     """A line of ``recompute``.
 
     Attributes
@@ -37,7 +37,7 @@ class MadeAnew:
     only: tuple[Selector, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> MadeAnew:
+    def parse(cls, text: str) -> RecomputeLine:
         """From text.
 
         Raises
@@ -47,7 +47,7 @@ class MadeAnew:
 
         Examples
         --------
-        >>> MadeAnew.parse("h.* | h.*.attn aten._softmax.default").only[0].kind
+        >>> RecomputeLine.parse("h.* | h.*.attn aten._softmax.default").only[0].kind
         'aten._softmax.default'
         """
         modules, *only = text.split(_BAR)
@@ -58,8 +58,8 @@ class MadeAnew:
 
 
 @dataclass(frozen=True, eq=False)
-class Segments:
-    """Ops that lines mean, by the modules that they are made anew with.
+class RecomputedSegments:
+    """Ops that lines mean, by the modules that they are recomputed with.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Segments:
     module: list[NDArray[np.int64]]
 
     @classmethod
-    def of_lines(cls, graph: OpGraph, lines: Iterable[str]) -> Segments:
+    def of_lines(cls, graph: OpGraph, lines: Iterable[str]) -> RecomputedSegments:
         """The segments of a graph. O(ops x lines).
 
         Raises
@@ -85,7 +85,7 @@ class Segments:
         InputError
             A pattern of no module, or a selector of no op in one.
         """
-        parsed = [MadeAnew.parse(text) for text in lines]
+        parsed = [RecomputeLine.parse(text) for text in lines]
         whole = [one.modules for one in parsed if not one.only]
         module = [instances(graph.modules, whole, "recompute")]
         meant = [module[0] >= 0]
@@ -101,7 +101,9 @@ class Segments:
             line = np.concatenate([line, np.full(len(numbers), at, dtype=np.int64)])
         return cls(found, line, module)
 
-    def with_storage(self, storage: NDArray[np.int64], can: NDArray[np.bool_]) -> Segments:
+    def with_storage(
+        self, storage: NDArray[np.int64], can: NDArray[np.bool_]
+    ) -> RecomputedSegments:
         """The same, of ops that can be done again alone, and with all ops in the modules of a line
         that show or rewrite what it means. Storage is that of :func:`.recomputation.storage_of`.
         """
@@ -174,10 +176,10 @@ def line_of(graph: OpGraph, modules: str, ops: NDArray[np.bool_]) -> str | None:
                 break
         else:
             return None
-    return str(MadeAnew(modules, tuple(found))) if found else None
+    return str(RecomputeLine(modules, tuple(found))) if found else None
 
 
-def _meant(graph: OpGraph, line: MadeAnew, module: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _meant(graph: OpGraph, line: RecomputeLine, module: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which ops in its modules the selectors of a line mean."""
     paths: Sequence[str] = [".".join(module_path(path)) for path in graph.modules]
     places, found = Places(paths, graph.kinds), np.zeros(graph.n_ops, dtype=bool)
