@@ -1,6 +1,8 @@
-"""Shows that two builds of Loadmaster make the same plans.
+"""Comparison of the plans of two builds of Loadmaster: by step, memory, recipe and placement.
 
-    python benches/identity.py run -o old.csv [--jobs 1] [--only TEXT ...] [--methods NAME ...]
+    python benches/identity.py graphs    # once; needs PyTorch and ONNX
+    python benches/identity.py run -o old.csv [--quick] [--jobs 1] [--only TEXT ...]
+                                   [--methods NAME ...]
     python benches/identity.py exact -o old-exact.csv [--only TEXT ...]
     python benches/identity.py compare old.csv new.csv
 
@@ -8,26 +10,38 @@
 that is installed, and appends a row for each plan. Rows that the file has already are not made
 again, so that a run that was broken off goes on where it was. Small graphs come first. Each graph
 is a process of its own. A method that is late, or that ends the process, gets a row that says so,
-and a fresh process goes on with the next method.
+and a fresh process goes on with the next method. ``--quick`` makes a fixed part of the rows, which
+takes about ten minutes of CPU: every method on a few graphs, `sharded`, `pipeline` and the target
+`fsdp` on graphs of up to 12,000 ops, and every case of the targets.
 
-``exact`` does the same for the solvers on 30 instances of at most 20 ops. What a solver finds
-within a time limit differs from run to run, so only proved makespans are compared.
+The rows of a file are of four kinds. Traced and layered graphs are placed by methods that place
+whole ops. Traced graphs are placed by methods that split ops, as they are and again with the
+arguments of their calls (``NAME with arguments``). The cases of ``tests/targets.toml`` are placed
+for their targets (``targets/MODEL``).
+
+``graphs`` captures the models of these cases with PyTorch and saves them. Both builds then plan the
+very same graphs, and ``run`` needs no PyTorch. Without saved graphs ``run`` leaves these cases out.
+
+``exact`` makes rows by the solvers on 30 instances of at most 20 ops. What a solver finds within a
+time limit differs from run to run, so only proved makespans are compared.
 
 ``compare`` prints a table with a line per method, then every difference; it exits with 1 if there
 is one. Rows that only one of the files has are counted, but they are no difference; nor are those
 of a method that was late.
 
-The graphs are those of ``shared/data`` beside the repository, or in the folder that the environment
-variable ``LOADMASTER_DATA`` names.
+The traced graphs are those of ``shared/data`` beside the repository, or of the folder that the
+environment variable ``LOADMASTER_DATA`` names. The captured graphs are in ``shared/identity``, or
+in the folder that ``LOADMASTER_GRAPHS`` names.
 
-This file runs unchanged on every version of the package: only names of the face are used, and
-:func:`what_runs` and :func:`what_is_sent` know where the versions differ.
+This file runs unchanged on every version of the package: only names of the face are used. The
+functions that begin with ``what_`` know where the versions differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import hashlib
 import json
 import math
@@ -36,6 +50,7 @@ import os
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,6 +66,23 @@ import loadmaster as lm
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("LOADMASTER_DATA", HERE.parents[1] / "shared" / "data"))
+
+#: Captured graphs of the models of :data:`TARGETS_TABLE`.
+GRAPHS = Path(os.environ.get("LOADMASTER_GRAPHS", HERE.parents[1] / "shared" / "identity"))
+
+#: The cases of targets, and the folder of the modules that they are of.
+TARGETS_TABLE = HERE.parent / "tests" / "targets.toml"
+MODELS = HERE.parent / "tests" / "support"
+
+#: Targets that take the ONNX file of a model, so that its graph is that of the file.
+OF_ONNX = ("onnx", "openvino")
+
+#: Models that are examples of the package: they have one graph.
+EXAMPLES = ("gpt3-330m",)
+
+#: Beginning of the graphs of :data:`TARGETS_TABLE`, end of graphs with arguments of calls, and
+#: beginning of the method of rows that are for a target.
+CAPTURED, CALLED, TARGET = "targets/", " with arguments", "target "
 
 #: Memory, over the peak of one device that runs all ops in the graph's own order: of all devices
 #: of a tight cluster together, and of each device of a snug one. Two devices: both are the same.
@@ -111,6 +143,26 @@ VARIANTS: list[tuple[str, dict[str, Any], float]] = [
     ("heft", {"constraints": {"reserve": "1MiB", "pin": {"*1": "*0"}}}, 2_000),
 ]
 
+#: Methods that split ops, for traced graphs.
+SPLITTING: list[tuple[str, dict[str, Any], float]] = [
+    ("sharded", {}, math.inf),
+    ("pipeline", {}, math.inf),
+    ("target fsdp", {}, math.inf),
+    ("data-parallel", {}, math.inf),
+    ("megatron", {}, math.inf),
+    ("fsdp", {}, math.inf),
+    ("gpipe", {}, math.inf),
+    ("pipedream", {}, math.inf),
+    ("max-load", {}, math.inf),
+    ("piper", {}, 4_000),
+    ("expert", {"micro_batches": 8}, math.inf),
+    ("auto", {"effort": "fast", "threads": 1, "time_limit": NO_LIMIT}, math.inf),
+    ("pipeline", {"micro_batches": 8, "schedule": "1f1b"}, 4_000),
+    ("target fsdp", {"recompute": True}, 12_000),
+    ("data-parallel", {"aggregation": "parameter-server"}, 4_000),
+    ("data-parallel", {"shards": "parameters"}, 4_000),
+]
+
 #: Layered graphs: ops, CCR, seed.
 LAYERED = [
     (n, ccr, seed) for n in (200, 500, 1000, 2000) for ccr in (0.1, 1.0, 10.0) for seed in (0, 1)
@@ -118,6 +170,22 @@ LAYERED = [
 
 DEVICES = (2, 4, 8)
 MEMORIES = ("as it is", "tight", "snug")
+
+#: Graphs that a quick run places by every method, on every cluster.
+QUICK_GRAPHS = (
+    "lenet_train_b256",
+    "alexnet_train_b256",
+    "inception_v3_infer_b512",
+    "moirai-googlenet",
+    "layered-200-0.1-0",
+    "layered-500-1-1",
+    "layered-500-10-0",
+)
+
+#: How many ops a graph has at most that a quick run splits: by the methods of which it makes all
+#: rows, by those, with less memory, and by any other method.
+QUICK_METHODS = ("sharded", "pipeline", "target fsdp")
+QUICK_OPS, QUICK_OPS_OF_LITTLE_MEMORY, QUICK_OPS_OF_OTHERS = 12_000, 4_000, 4_000
 
 #: Solvers, with their options. One worker of CP-SAT is the same on any number of cores.
 SOLVERS: list[tuple[str, dict[str, Any]]] = [
@@ -132,6 +200,9 @@ PROVED = 1e-5
 #: How the status begins of what came to no end.
 UNFINISHED = ("late", "ended")
 
+#: Letters of a refusal that are kept.
+SHOWN = 200
+
 KEY = ("graph", "cluster", "memory", "method", "options")
 FOUND = (
     "status",
@@ -140,12 +211,16 @@ FOUND = (
     "priority",
     "policy",
     "makespan",
+    "peak",
+    "recipe",
     "lower_bound",
     "bound_source",
     "transfers",
     "bytes",
 )
-FIELDS = (*KEY, *FOUND)
+
+#: The beginning of a refusal stands beside what is compared.
+FIELDS = (*KEY, *FOUND, "refusal")
 
 Row = dict[str, str]
 Key = tuple[str, ...]
@@ -168,6 +243,23 @@ def what_is_sent(plan: lm.Plan) -> tuple[int, int]:
     return len(plan.schedule.transfers), int(plan.schedule.bytes_moved)
 
 
+def what_is_held(plan: lm.Plan) -> int:
+    """Bytes that the fullest device holds at most."""
+    return max(int(peak) for peak in plan.verdict.peak)
+
+
+def what_is_split(plan: lm.Plan) -> str:
+    """Digest of the recipe; empty if there is none.
+
+    The version of the recipe's format does not count, nor does the order of its tables.
+    """
+    if plan.recipe is None:
+        return ""
+    document = dict(sorted(plan.recipe.to_document().items()))
+    del document["format"], document["version"]
+    return digest(json.dumps(document).encode())
+
+
 # -- cases ---------------------------------------------------------------------------------------
 
 
@@ -183,7 +275,7 @@ class Case:
 
     @property
     def key(self) -> Key:
-        """What a row is filed under."""
+        """Columns by which a row is found."""
         return self.graph, self.cluster, self.memory, self.method, self.options
 
 
@@ -195,16 +287,28 @@ def weight(graph: str) -> float:
 
 
 def file_of(graph: str) -> Path:
-    """The file of a traced or measured graph."""
+    """The file of a captured, traced or measured graph."""
+    if graph.startswith(CAPTURED):
+        return GRAPHS / f"{graph.removeprefix(CAPTURED)}.json.gz"
     folder = "heterogeneous" if graph.startswith("moirai") else "graphs"
-    return DATA / folder / f"{graph}.json.gz"
+    return DATA / folder / f"{graph.removesuffix(CALLED)}.json.gz"
+
+
+@cache
+def plain_graphs() -> list[str]:
+    """All traced, measured and layered graphs, small ones first."""
+    found = [f.name.removesuffix(".json.gz") for f in (DATA / "graphs").glob("*.json.gz")]
+    found += [f.name.removesuffix(".json.gz") for f in (DATA / "heterogeneous").glob("*.json.gz")]
+    found += [f"layered-{n}-{ccr:g}-{seed}" for n, ccr, seed in LAYERED]
+    return sorted(found, key=lambda name: (weight(name), name))
 
 
 def graphs() -> list[str]:
     """All graphs, small ones first."""
-    found = [f.name.removesuffix(".json.gz") for f in (DATA / "graphs").glob("*.json.gz")]
-    found += [f.name.removesuffix(".json.gz") for f in (DATA / "heterogeneous").glob("*.json.gz")]
-    found += [f"layered-{n}-{ccr:g}-{seed}" for n, ccr, seed in LAYERED]
+    found = [*plain_graphs(), *target_cases()]
+    found += [
+        f.name.removesuffix(".json.gz") + CALLED for f in (DATA / "graph_args").glob("*.json.gz")
+    ]
     return sorted(found, key=lambda name: (weight(name), name))
 
 
@@ -212,7 +316,7 @@ def clusters_of(graph: str) -> list[str]:
     """The clusters that a graph is placed on; families of clusters take turns."""
     if graph.startswith("moirai"):
         return ["its own"]
-    index = graphs().index(graph)
+    index = plain_graphs().index(graph.removesuffix(CALLED))
     if graph.startswith("layered"):
         return [f"{DEVICES[index % 3]} {('equal', 'unequal')[index % 2]}"]
     families = list(FAMILIES)
@@ -221,20 +325,69 @@ def clusters_of(graph: str) -> list[str]:
 
 def cases(graph: str) -> list[Case]:
     """The cases of a graph."""
+    if graph.startswith(CAPTURED):
+        return target_cases()[graph]
     n_ops = graph_of(graph).n_ops
-    methods = [(name, options) for name, options, most in [*METHODS, *VARIANTS] if n_ops <= most]
+    methods = [] if graph.endswith(CALLED) else [*METHODS, *VARIANTS]
+    if not graph.startswith(("layered", "moirai")):
+        # Without arguments these would be planned twice.
+        methods += [one for one in SPLITTING if one not in methods]
     return [
         Case(graph, cluster, memory, method, json.dumps(options, sort_keys=True))
         for cluster in clusters_of(graph)
         for memory in MEMORIES
         if memory != "snug" or not cluster.startswith("2 ")
-        for method, options in methods
+        for method, options, most in methods
+        if n_ops <= most
     ]
+
+
+@cache
+def target_cases() -> dict[str, list[Case]]:
+    """The cases of :data:`TARGETS_TABLE` by their graphs, of those graphs that are saved."""
+    found: dict[str, list[Case]] = {}
+    for row in tomllib.loads(TARGETS_TABLE.read_text())["case"]:
+        graph = CAPTURED + captured_name(row)
+        if not file_of(graph).exists():
+            continue
+        memory = " ".join(f"{device}={size}" for device, size in row.get("memory", {}).items())
+        options = json.dumps(row.get("options", {}), sort_keys=True)
+        case = Case(graph, row["cluster"], memory or MEMORIES[0], TARGET + row["target"], options)
+        found.setdefault(graph, []).append(case)
+    return found
+
+
+def captured_name(row: dict[str, Any]) -> str:
+    """The name of the graph of a case of :data:`TARGETS_TABLE`: its model, and what of it."""
+    if row["model"] in EXAMPLES:
+        return str(row["model"])
+    if row["target"] in OF_ONNX:
+        return f"{row['model']}-onnx"
+    return f"{row['model']}-{'training' if row.get('train') else 'inference'}"
+
+
+def is_in_quick_run(graph: str) -> bool:
+    """True for a graph of which a quick run may have rows."""
+    return graph.startswith(CAPTURED) or graph.endswith(CALLED) or graph in QUICK_GRAPHS
+
+
+def is_quick(case: Case) -> bool:
+    """True for a row of a quick run."""
+    if not case.graph.endswith(CALLED):
+        return is_in_quick_run(case.graph)
+    if case.memory != MEMORIES[0]:
+        most = QUICK_OPS_OF_LITTLE_MEMORY if case.method in QUICK_METHODS else 0
+    else:
+        most = QUICK_OPS if case.method in QUICK_METHODS else QUICK_OPS_OF_OTHERS
+    return graph_of(case.graph).n_ops <= most
 
 
 @cache
 def graph_of(name: str) -> lm.OpGraph:
     """A graph by name."""
+    if name.endswith(CALLED):
+        file = DATA / "graph_args" / f"{name.removesuffix(CALLED)}.json.gz"
+        return lm.read(file_of(name)).with_columns(json.loads(gzip.decompress(file.read_bytes())))
     if not name.startswith("layered"):
         return lm.read(file_of(name))
     data = layered_of(name)
@@ -292,6 +445,8 @@ def mesh(graph: str, n: int) -> lm.Cluster:
 @cache
 def cluster_of(graph: str, cluster: str, memory: str) -> lm.Cluster:
     """A cluster by name, for a graph."""
+    if graph.startswith(CAPTURED):
+        return preset_of(cluster, memory)
     count, _, family = cluster.partition(" ")
     if cluster == "its own":
         found = lm.Cluster.read(DATA / "heterogeneous" / f"{graph}.cluster.toml")
@@ -302,6 +457,15 @@ def cluster_of(graph: str, cluster: str, memory: str) -> lm.Cluster:
         found = FAMILIES[family](int(count))
     share = {"tight": TIGHT / found.n_devices, "snug": SNUG}.get(memory)
     return found if share is None else found.with_memory(math.ceil(share * peak_of(graph, found)))
+
+
+def preset_of(cluster: str, memory: str) -> lm.Cluster:
+    """A preset, with the memory of some devices given as ``gpu0=1MiB gpu1=1MiB``."""
+    found = lm.Cluster.preset(cluster)
+    for part in memory.split() if "=" in memory else []:
+        device, _, size = part.partition("=")
+        found = found.with_memory(size, device)
+    return found
 
 
 def peak_of(graph: str, cluster: lm.Cluster) -> int:
@@ -321,15 +485,20 @@ def planned(case: Case) -> Row:
         options["constraints"] = lm.Constraints(**options["constraints"])
     model = graph_of(case.graph)
     cluster = cluster_of(case.graph, case.cluster, case.memory)
-    return row_of(case, lambda: lm.place(model, cluster, case.method, **options))
+    if case.method.startswith(TARGET):
+        options["target"] = case.method.removeprefix(TARGET)
+    else:
+        options["method"] = case.method
+    return row_of(case, lambda: lm.place(model, cluster, **options))
 
 
 def row_of(case: Case, place: Callable[[], lm.Plan]) -> Row:
-    """What became of a plan."""
+    """Row of a plan, or of its refusal."""
     try:
         plan = place()
     except lm.LoadmasterError as error:
-        return blank(case, f"{type(error).__name__} {digest(str(error).encode())[:16]}")
+        status = f"{type(error).__name__} {digest(str(error).encode())[:16]}"
+        return blank(case, status) | {"refusal": str(error)[:SHOWN]}
     devices, priority, policy = what_runs(plan)
     transfers, moved = what_is_sent(plan)
     found = {
@@ -339,6 +508,8 @@ def row_of(case: Case, place: Callable[[], lm.Plan]) -> Row:
         "priority": digest(np.ascontiguousarray(priority, dtype="<i4").tobytes()),
         "policy": policy,
         "makespan": repr(float(plan.makespan)),
+        "peak": what_is_held(plan),
+        "recipe": what_is_split(plan),
         "lower_bound": repr(float(plan.lower_bound)),
         "bound_source": plan.bound_source,
         "transfers": transfers,
@@ -387,7 +558,7 @@ def read(path: Path) -> dict[Key, Row]:
 
 
 def key_of(row: Row) -> Key:
-    """What a row is filed under."""
+    """Columns by which a row is found."""
     return tuple(row[name] for name in KEY)
 
 
@@ -398,10 +569,8 @@ def work(todo: list[Case], connection: Connection) -> None:
         connection.send((planned(case), time.process_time() - began))
 
 
-def supervised(graph: str, methods: list[str], table: Table) -> None:
-    """Plans all cases of a graph that the table lacks, in as many processes as that takes."""
-    todo = [case for case in cases(graph) if case.key not in table.keys]
-    todo = [case for case in todo if not methods or case.method in methods]
+def supervised(todo: list[Case], table: Table) -> None:
+    """Plans cases of a graph, in as many processes as that takes."""
     context = multiprocessing.get_context("spawn")
     while todo:
         ours, theirs = context.Pipe()
@@ -423,12 +592,64 @@ def supervised(graph: str, methods: list[str], table: Table) -> None:
         process.join()
 
 
-def run(path: Path, jobs: int, only: list[str], methods: list[str]) -> None:
-    """Plans all cases that the file lacks."""
+def run(path: Path, jobs: int, names: list[str], takes: Callable[[Case], bool]) -> None:
+    """Plans those cases of graphs that are taken and that the file lacks."""
     table = Table(path)
-    wanted = [name for name in graphs() if not only or any(text in name for text in only)]
+
+    def planned_of(graph: str) -> None:
+        todo = [case for case in cases(graph) if case.key not in table.keys and takes(case)]
+        supervised(todo, table)
+
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda graph: supervised(graph, methods, table), wanted))
+        list(pool.map(planned_of, names))
+
+
+def run_as_asked(arguments: argparse.Namespace) -> None:
+    """Plans the cases that the command line asks for."""
+    only, methods = arguments.only, arguments.methods
+    wanted = [name for name in graphs() if not only or any(text in name for text in only)]
+    if arguments.quick:
+        wanted = [name for name in wanted if is_in_quick_run(name)]
+    if not target_cases():
+        print(f"{GRAPHS} has no captured graphs: the cases of targets are left out")
+
+    def takes(case: Case) -> bool:
+        if methods and case.method not in methods:
+            return False
+        return not arguments.quick or is_quick(case)
+
+    run(arguments.output, arguments.jobs, wanted, takes)
+
+
+# -- captured graphs -----------------------------------------------------------------------------
+
+
+def save_captured() -> None:
+    """Captures the models of :data:`TARGETS_TABLE` with PyTorch, and saves those that lack.
+
+    Raises
+    ------
+    RuntimeError
+        What was saved is read as another graph.
+    """
+    sys.path.insert(0, str(MODELS))
+    from target_models import graph_of as captured
+    from target_models import onnx_file
+
+    GRAPHS.mkdir(parents=True, exist_ok=True)
+    for row in tomllib.loads(TARGETS_TABLE.read_text())["case"]:
+        file = file_of(CAPTURED + captured_name(row))
+        if file.exists():
+            continue
+        if row["target"] in OF_ONNX and row["model"] not in EXAMPLES:
+            graph = lm.read(onnx_file(row["model"]))
+        else:
+            graph = captured(row["model"], train=row.get("train", False))
+        graph.save(file)
+        again = lm.read(file)
+        if again.digest != graph.digest or again.meta != graph.meta:
+            raise RuntimeError(f"{file} is read as another graph than was saved")
+        print(f"{graph.n_ops:8} ops  {file.name}", flush=True)
 
 
 # -- solvers -------------------------------------------------------------------------------------
@@ -490,7 +711,7 @@ def exact(path: Path, only: list[str]) -> None:
 
 
 def proved(row: Row) -> bool:
-    """Whether bound and makespan meet."""
+    """True if bound and makespan meet."""
     if row["status"] != "ok":
         return False
     makespan, bound = float(row["makespan"]), float(row["lower_bound"])
@@ -563,20 +784,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("graphs")
     for name in ("run", "exact"):
         command = commands.add_parser(name)
         command.add_argument("-o", "--output", type=Path, required=True)
         command.add_argument("--only", nargs="+", default=[], help="graphs whose name has one")
         if name == "run":
+            command.add_argument("--quick", action="store_true")
             command.add_argument("--jobs", type=int, default=1)
             command.add_argument("--methods", nargs="+", default=[])
     command = commands.add_parser("compare")
     command.add_argument("tables", type=Path, nargs=2)
     arguments = parser.parse_args()
-    if arguments.command != "compare" and not DATA.is_dir():
+    if arguments.command in ("run", "exact") and not DATA.is_dir():
         parser.error(f"{DATA} is no folder: name the data's in LOADMASTER_DATA")
-    if arguments.command == "run":
-        run(arguments.output, arguments.jobs, arguments.only, arguments.methods)
+    if arguments.command == "graphs":
+        save_captured()
+    elif arguments.command == "run":
+        run_as_asked(arguments)
     elif arguments.command == "exact":
         exact(arguments.output, arguments.only)
     else:
