@@ -4,7 +4,7 @@
     python benches/identity.py run -o old.csv [--quick] [--jobs 1] [--only TEXT ...]
                                    [--methods NAME ...]
     python benches/identity.py exact -o old-exact.csv [--only TEXT ...]
-    python benches/identity.py compare old.csv new.csv
+    python benches/identity.py compare old.csv new.csv [--allow os-dpos=0.01 ...]
 
 ``run`` places every graph on every cluster by every method that counts its work, with the package
 that is installed, and appends a row for each plan. Rows that the file has already are not made
@@ -25,9 +25,11 @@ very same graphs, and ``run`` needs no PyTorch. Without saved graphs ``run`` lea
 ``exact`` makes rows by the solvers on 30 instances of at most 20 ops. What a solver finds within a
 time limit differs from run to run, so only proved makespans are compared.
 
-``compare`` prints a table with a line per method, then every difference; it exits with 1 if there
-is one. Rows that only one of the files has are counted, but they are no difference; nor are those
-of a method that was late.
+``compare`` prints a table with a line per method, and every row that is not equal. Steps that
+differ by rounding are equal. It exits with 1 if a step is longer or a plan is lost. A method of
+``--allow`` may have longer steps, if their mean over all its rows is longer by at most that share.
+Rows that only one of the files has are counted, but they are no difference; nor are those of a
+method that was late.
 
 The traced graphs are those of ``shared/data`` beside the repository, or of the folder that the
 environment variable ``LOADMASTER_DATA`` names. The captured graphs are in ``shared/identity``, or
@@ -197,6 +199,10 @@ SOLVERS: list[tuple[str, dict[str, Any]]] = [
 #: Share of a makespan by which the bound may miss it and the plan still counts as proved.
 PROVED = 1e-5
 
+#: Share by which seconds may differ and still count as the same: sums that are taken in another
+#: order differ in the last digits.
+ROUNDING = 1e-9
+
 #: How the status begins of what came to no end.
 UNFINISHED = ("late", "ended")
 
@@ -218,6 +224,9 @@ FOUND = (
     "transfers",
     "bytes",
 )
+
+#: Columns of seconds, which may differ by rounding.
+SECONDS = ("makespan", "lower_bound")
 
 #: The beginning of a refusal stands beside what is compared.
 FIELDS = (*KEY, *FOUND, "refusal")
@@ -721,61 +730,123 @@ def proved(row: Row) -> bool:
 # -- comparison ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Count:
-    """What a method's rows come to."""
+#: Outcomes of a row, in the order in which they are printed. A plan is lost if there is none any
+#: more, or none that fits; it is gained if it is the other way round. Another plan has the same
+#: step, and another memory, recipe, placement or bound.
+OUTCOMES = (
+    "equal",
+    "shorter",
+    "longer",
+    "other plan",
+    "lost",
+    "gained",
+    "other refusal",
+    "not compared",
+)
 
-    equal: int = 0
-    refused: int = 0
-    not_compared: int = 0
-    different: int = 0
 
-
-def differing(old: Row, new: Row) -> list[str] | None:
-    """Names of the columns that differ; None: the two cannot be compared."""
-    if any(row["status"].startswith(UNFINISHED) for row in (old, new)):
-        return None
+def outcome_of(old: Row, new: Row) -> str:
+    """The name in :data:`OUTCOMES` of what became of a row."""
+    if old["status"].startswith(UNFINISHED) or new["status"] == "late":
+        return "not compared"
     if old["method"] in {method for method, _ in SOLVERS}:
-        if not (proved(old) and proved(new)):
-            return None
-        makespans = float(old["makespan"]), float(new["makespan"])
-        return [] if math.isclose(*makespans, rel_tol=2 * PROVED) else ["makespan"]
-    return [name for name in FOUND if old[name] != new[name]]
+        return outcome_of_solver(old, new)
+    rank = [2 * (row["makespan"] != "") - (row["status"] == "does not fit") for row in (old, new)]
+    if rank[0] != rank[1]:
+        return "lost" if rank[0] > rank[1] else "gained"
+    if not rank[0]:
+        return "equal" if old["status"] == new["status"] else "other refusal"
+    if differs("makespan", old, new):
+        return "longer" if float(new["makespan"]) > float(old["makespan"]) else "shorter"
+    return "other plan" if any(differs(name, old, new) for name in FOUND) else "equal"
 
 
-def compare(old: dict[Key, Row], new: dict[Key, Row]) -> int:
-    """Prints how two tables differ; the number of rows that do."""
-    counts: dict[str, Count] = {}
-    differences = []
+def outcome_of_solver(old: Row, new: Row) -> str:
+    """The name in :data:`OUTCOMES` of what became of the row of a solver."""
+    if not (proved(old) and proved(new)):
+        return "not compared"
+    makespans = float(old["makespan"]), float(new["makespan"])
+    if math.isclose(*makespans, rel_tol=2 * PROVED):
+        return "equal"
+    return "longer" if makespans[1] > makespans[0] else "shorter"
+
+
+def differs(name: str, old: Row, new: Row) -> bool:
+    """True if a column differs by more than rounding."""
+    if name in SECONDS and old[name] and new[name]:
+        return not math.isclose(float(old[name]), float(new[name]), rel_tol=ROUNDING)
+    return old[name] != new[name]
+
+
+def described(old: Row, new: Row) -> str:
+    """A line about a row: by how much the step changed, and the columns that differ."""
+    parts = []
+    if old["makespan"] and new["makespan"] and differs("makespan", old, new):
+        parts.append(f"{float(new['makespan']) / float(old['makespan']) - 1:+.4%}")
+    for name in [name for name in FIELDS if name not in KEY and differs(name, old, new)]:
+        length = SHOWN if name == "refusal" else 24
+        parts.append(f"{name} {old[name][:length]} -> {new[name][:length]}")
+    return f"{' | '.join(key_of(old))}: {'; '.join(parts)}"
+
+
+def compare(old: dict[Key, Row], new: dict[Key, Row], allowed: dict[str, float]) -> int:
+    """Prints how two tables differ; the number of rows that are worse and not allowed."""
+    found: dict[str, dict[str, list[Key]]] = {}
     for key in [key for key in old if key in new]:
-        count = counts.setdefault(old[key]["method"], Count())
-        names = differing(old[key], new[key])
-        if names is None:
-            count.not_compared += 1
-        elif names:
-            count.different += 1
-            pairs = [f"{n} {old[key][n][:24]} -> {new[key][n][:24]}" for n in names]
-            differences.append(f"{' | '.join(key)}: {'; '.join(pairs)}")
-        else:
-            count.equal += 1
-            count.refused += old[key]["makespan"] == ""
-    print("| method | rows | equal | of these without a plan | not compared | different |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    totals = [0] * 5
-    for method, c in counts.items():
-        rows = c.equal + c.not_compared + c.different
-        cells = [rows, c.equal, c.refused, c.not_compared, c.different]
-        totals = [total + cell for total, cell in zip(totals, cells, strict=True)]
-        print(f"| {method} | {' | '.join(map(str, cells))} |")
-    print(f"| all | {' | '.join(map(str, totals))} |")
-    places = {key[:3] for key in old if key in new}
-    print(f"\n{len(places)} cases: graphs on clusters of some memory")
+        of_method = found.setdefault(old[key]["method"], {name: [] for name in OUTCOMES})
+        of_method[outcome_of(old[key], new[key])].append(key)
+    print_table(found)
+    print(
+        f"\n{len({key[:3] for key in old if key in new})} cases: graphs on clusters of some memory"
+    )
     for name, one, other in (("old", old, new), ("new", new, old)):
         if alone := len(one.keys() - other.keys()):
             print(f"{alone} rows are only in the {name} table")
-    for line in differences:
-        print(line)
-    return len(differences)
+    for outcome in OUTCOMES[1:]:
+        keys = [key for of_method in found.values() for key in of_method[outcome]]
+        if keys:
+            print(f"\n{outcome}: {len(keys)}")
+        for key in keys:
+            print(f"  {described(old[key], new[key])}")
+    worse = 0
+    for method, of_method in found.items():
+        longer = of_method["longer"]
+        if longer and method in allowed:
+            share = mean_change(method, old, new)
+            is_allowed = share <= allowed[method]
+            print(f"\n{method}: {share:+.3%} in the mean, of {allowed[method]:+.3%} allowed")
+            longer = [] if is_allowed else longer
+        worse += len(longer) + len(of_method["lost"])
+    return worse
+
+
+def print_table(found: dict[str, dict[str, list[Key]]]) -> None:
+    """Prints a line per method: how many rows have which outcome."""
+    print(f"| method | rows | {' | '.join(OUTCOMES)} |")
+    print(f"| --- |{' ---: |' * (1 + len(OUTCOMES))}")
+    totals = [0] * (1 + len(OUTCOMES))
+    for method, of_method in found.items():
+        counts = [len(of_method[name]) for name in OUTCOMES]
+        cells = [sum(counts), *counts]
+        totals = [total + cell for total, cell in zip(totals, cells, strict=True)]
+        print(f"| {method} | {' | '.join(map(str, cells))} |")
+    print(f"| all | {' | '.join(map(str, totals))} |")
+
+
+def mean_change(method: str, old: dict[Key, Row], new: dict[Key, Row]) -> float:
+    """Mean share by which the steps of a method are longer, over all rows with plans in both."""
+    changes = [
+        float(new[key]["makespan"]) / float(row["makespan"]) - 1
+        for key, row in old.items()
+        if row["method"] == method and key in new and row["makespan"] and new[key]["makespan"]
+    ]
+    return sum(changes) / len(changes)
+
+
+def allowance(text: str) -> tuple[str, float]:
+    """A method and a share, of ``os-dpos=0.01``."""
+    method, _, share = text.rpartition("=")
+    return method, float(share)
 
 
 def main() -> None:
@@ -795,6 +866,7 @@ def main() -> None:
             command.add_argument("--methods", nargs="+", default=[])
     command = commands.add_parser("compare")
     command.add_argument("tables", type=Path, nargs=2)
+    command.add_argument("--allow", nargs="+", default=[], type=allowance, metavar="METHOD=SHARE")
     arguments = parser.parse_args()
     if arguments.command in ("run", "exact") and not DATA.is_dir():
         parser.error(f"{DATA} is no folder: name the data's in LOADMASTER_DATA")
@@ -806,7 +878,7 @@ def main() -> None:
         exact(arguments.output, arguments.only)
     else:
         old, new = map(read, arguments.tables)
-        sys.exit(compare(old, new) > 0)
+        sys.exit(compare(old, new, dict(arguments.allow)) > 0)
 
 
 if __name__ == "__main__":
