@@ -39,6 +39,9 @@ def asked(line: str, tmp_path) -> list[str]:
         ("loadmaster place x --cluster 8xH100-NVLink-", "8xH100-NVLink-eager"),
         ("loadmaster place x --target dd", "ddp"),
         ("loadmaster place x --object", "--objective"),
+        ("loadmaster place x --method heft --option mem", "memory=static"),
+        ("loadmaster place x --option eff", "effort=normal"),
+        ("loadmaster place x --target ddp --option rep", "replicas="),
     ],
 )
 def test_what_comes_next(line, word, tmp_path):

@@ -274,3 +274,15 @@ def test_pictures_of_the_gallery_are_made_by_its_commands():
     assert sorted(shown) == sorted(kept)
     assert [name for name in shown if f" {name}" not in commands] == []
     assert sum(kept.values()) < 1e6
+
+
+def test_the_page_of_methods_lists_every_option():
+    from loadmaster.strategies.registry import METHODS, options_of
+
+    page = (ROOT / "docs" / "methods.md").read_text()
+    rows = [
+        f"| `{name}` | `{option.name}` | {option.wants} |"
+        for name in METHODS
+        for option in options_of(name)
+    ]
+    assert [row for row in rows if row not in page] == []

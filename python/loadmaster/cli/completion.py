@@ -46,8 +46,12 @@ def complete(made: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(made, default_completer=_names)  # type: ignore[arg-type]
 
 
-def _names(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
-    """What begins with ``prefix`` and an action may take; of several, the last is completed."""
+def _names(prefix: str, action: argparse.Action, parsed_args: Any, **_: Any) -> list[str]:
+    """Words that begin with ``prefix`` and that an action may take; of several, the last is
+    completed.
+    """
+    if action.dest == "option":
+        return [word for word in _options(parsed_args) if word.startswith(prefix)]
     known = _KNOWN.get(action.dest)
     if known is None:
         return _files(prefix)
@@ -87,6 +91,23 @@ def _targets() -> Iterable[str]:
     from loadmaster.systems.registry import planned_for
 
     return planned_for()
+
+
+def _options(arguments: argparse.Namespace) -> Iterable[str]:
+    """KEY=VALUE for each option of the method or the target of a command; of one that takes other
+    values than some texts, KEY= alone.
+    """
+    from loadmaster.strategies.registry import DEFAULT, METHODS, options_of
+    from loadmaster.systems.registry import SYSTEMS, is_planned_for
+
+    target = getattr(arguments, "target", None)
+    method = getattr(arguments, "method", None) or DEFAULT
+    if target is not None:
+        options = SYSTEMS[target].options if is_planned_for(target) else []
+    else:
+        options = options_of(method) if method in METHODS else []
+    for option in options:
+        yield from (f"{option.name}={value}" for value in option.choices or [""])
 
 
 def _of_cluster() -> Iterable[str]:

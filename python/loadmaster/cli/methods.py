@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
             {
                 name: {
                     "does": METHODS[name][1],
-                    "options": takes[name],
+                    "options": [option.name for option in takes[name]],
                     "papers": [paper.key for paper in papers_of(name)],
                 }
                 for name in chosen
@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
         put("`loadmaster methods METHOD` says its options; --cite prints papers as BibTeX")
         return
     name = arguments.name
-    said = {"does": METHODS[name][1], "options": ", ".join(takes[name]) or "none"}
+    said = {"does": METHODS[name][1]}
+    said |= {f"--option {option.name}": option.words for option in takes[name]}
     for paper in papers_of(name):
         said["paper"] = paper.words
     said["use it"] = f"loadmaster place GRAPH --cluster CLUSTER --method {name}"

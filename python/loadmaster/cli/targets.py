@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     said = {"export writes": writes}
     for name, of in semantics.items():
         said = {"system": of.system, **{w: getattr(of, f) for f, w in _SAID.items()}, **said}
+        said |= {f"--option {option.name}": option.words for option in SYSTEMS[name].options}
         said["plan for it"] = f"loadmaster place GRAPH --cluster CLUSTER --target {name}"
     show_columns(said)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from functools import cache, wraps
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.options import Option, check_options, listed, options_type
 
 #: The methods that type checkers know, and the order in which they are listed. Others come after.
 Method = Literal[
@@ -154,42 +154,14 @@ _RIVALS_IN_STAGES: dict[str, tuple[str, ...]] = {}
 #: Methods whose refusal stands: nothing is placed in their stead.
 _FINAL: set[str] = set()
 
-#: What :func:`loadmaster.place` itself passes on to methods that take it.
-PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
+
+def _needs(function: Callable[..., Candidate]) -> bool:
+    """True if a strategy has an option that it cannot do without."""
+    return any(option.is_needed for option in listed(options_type(function)))
 
 
-@cache
-def keywords(function: Callable[..., Candidate]) -> tuple[str, ...]:
-    """Names of a strategy's keywords, those that it takes as ``**shared: Unpack[...]`` first."""
-    own: list[str] = []
-    shared: list[str] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            own.append(name)
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            (options,) = get_args(get_type_hints(function).get(name)) or ({},)
-            shared += getattr(options, "__annotations__", {})
-    return (*shared, *own)
-
-
-@cache
-def _needs(function: Callable[..., Candidate]) -> tuple[str, ...]:
-    """Names of the options that a strategy cannot do without."""
-    return tuple(
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        and parameter.default is inspect.Parameter.empty
-    )
-
-
-def takes(function: Callable[..., Candidate], name: str) -> bool:
-    """True if a strategy has a keyword of this name."""
-    return name in keywords(function)
-
-
-def options_of(method: str) -> list[str]:
-    """Names of the options that a method takes.
+def options_of(method: str) -> list[Option]:
+    """The options that a method takes.
 
     Raises
     ------
@@ -198,26 +170,21 @@ def options_of(method: str) -> list[str]:
     """
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method is named {method!r}{meant(method, METHODS)}")
-    return [name for name in keywords(METHODS[method][0]) if name not in PASSED_ON]
+    return listed(options_type(METHODS[method][0]))
 
 
-def function_of(method: str, options: dict[str, object]) -> Callable[..., Candidate]:
+def function_of(method: str, options: Mapping[str, object]) -> Callable[..., Candidate]:
     """The function behind a method's name, after checking its options.
 
     Raises
     ------
     InputError
-        An unknown method, an option that the method does not take, or none where it needs one.
+        An unknown method, an option that the method does not take, or of another kind, or none
+        where it needs one.
     """
-    known = options_of(method)
+    options_of(method)
     function = METHODS[method][0]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise InputError(
-            f"method {method!r} has no option {unknown[0]!r}{meant(unknown[0], known)}"
-        )
-    if missing := [name for name in _needs(function) if name not in options]:
-        raise InputError(f"method {method!r} needs the option {missing[0]!r}")
+    check_options(f"method {method!r}", function, options)
     return function
 
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.later import imported
 from loadmaster.base.text import meant
-from loadmaster.strategies.registry import METHODS, PASSED_ON, keywords
+from loadmaster.strategies.options import Option, check_options, listed, options_type
+from loadmaster.strategies.registry import METHODS
 
 if TYPE_CHECKING:
     from loadmaster.judge.problem import Problem
@@ -191,10 +192,13 @@ class System:
             )
 
     def checked(self, options: Mapping[str, object]) -> None:
-        """Refuses options that planning for it does not take."""
-        known = [name for name in keywords(self.plan) if name not in PASSED_ON]
-        for name in sorted(set(options) - set(known)):
-            raise InputError(f"target {self.name!r} has no option {name!r}{meant(name, known)}")
+        """Refuses options that planning for it does not take, or that are of another kind."""
+        check_options(f"target {self.name!r}", self.plan, options)
+
+    @property
+    def options(self) -> list[Option]:
+        """The options that planning for it takes."""
+        return listed(options_type(self.plan))
 
 
 class _Systems(Mapping[str, System]):

@@ -27,7 +27,8 @@ from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.readers import instances as known
 from loadmaster.readers.instances.instance import SAME, Instance
-from loadmaster.strategies.registry import function_of, takes
+from loadmaster.strategies.options import takes
+from loadmaster.strategies.registry import function_of
 from loadmaster.strategies.user_method import method_of
 from loadmaster.tasks.place import plan_for
 

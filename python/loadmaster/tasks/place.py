@@ -32,6 +32,7 @@ from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.v_cycle import polished
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
+from loadmaster.strategies.options import takes
 from loadmaster.strategies.pipelines.throughput import balanced
 from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.registry import (
@@ -43,7 +44,6 @@ from loadmaster.strategies.registry import (
     is_final,
     options_of,
     rivals_in_stages,
-    takes,
 )
 from loadmaster.strategies.warm import as_candidates, carried_over
 from loadmaster.systems.registry import check_no_target, limits_of, target_of
@@ -529,7 +529,7 @@ def compare(
     methods = list(methods)
     for method in methods:
         check_no_target(method)
-    takes = {Planner(method): options_of(method) for method in methods}
+    takes = {Planner(method): [option.name for option in options_of(method)] for method in methods}
     for name in options:
         if not any(name in known for known in takes.values()):
             raise InputError(f"none of the methods {', '.join(methods)} has an option {name!r}")

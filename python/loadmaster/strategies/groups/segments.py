@@ -23,7 +23,17 @@ M = 0.25
 
 
 class Cuts(TypedDict, total=False):
-    """Options of all methods that cut segments; see :func:`segmented`."""
+    """Options of all methods that cut segments; see :func:`segmented`.
+
+    Attributes
+    ----------
+    max_ops : int
+        Ops of a group, at most: the paper's R, 200 if absent.
+    max_bytes : float
+        Bytes of a group, at most, as a share of the smallest memory: the paper's M, 0.25 if absent.
+    max_time : float or None
+        Seconds of compute of a group, at most; no limit if absent.
+    """
 
     max_ops: int
     max_bytes: float
