@@ -240,7 +240,7 @@ def _words(plan: lm.Plan) -> str:
     if recipe is None:
         return "whole layers in runs"
     if plan.target == "megatron":
-        return plan.notes[0]
+        return str(plan.parallelism)
     axes = " x ".join(f"{axis.name} {axis.size}" for axis in recipe.mesh.axes)
     words = sorted(set(recipe.units.values()))
     gathered = f", layers gathered {' and '.join(words)}" if words else ""

@@ -61,7 +61,7 @@ def row(name: str, on: str) -> dict[str, Any]:
         found[column] = plan.makespan / one
         if column == "pipeline":
             found["CPU s"] = time.process_time() - begin
-            found["plan"] = plan.notes[0]
+            found["plan"] = str(plan.parallelism or plan.notes[0])
     return found
 
 

@@ -108,12 +108,11 @@ def test_other_words_are_refused(graph):
 
 def test_sets_that_others_beat_are_left_out():
     parts = {
-        "a": RecomputationLevel("a", ("a",), 1.0, 4.0),
-        "b": RecomputationLevel("b", ("b",), 2.0, 3.0),
-        "c": RecomputationLevel("c", ("c",), 5.0, 10.0),
+        "a": RecomputationLevel("selective", ("a",), ("a",), 1.0, 4.0),
+        "b": RecomputationLevel("selective", ("b",), ("b",), 2.0, 3.0),
+        "c": RecomputationLevel("selective", ("c",), ("c",), 5.0, 10.0),
     }
     found = worthwhile(parts, (("a", "c"),))
-    assert [(one.words, one.lines) for one in found] == [
-        ("a", ("a",)), ("a, b", ("a", "b")), ("c", ("c",)), ("b, c", ("b", "c"))
-    ]  # fmt: skip
+    assert [one.modules for one in found] == [("a",), ("a", "b"), ("c",), ("b", "c")]
+    assert [one.lines for one in found] == [one.modules for one in found]
     assert found[1].seconds == 3.0

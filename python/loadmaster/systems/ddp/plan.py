@@ -9,6 +9,7 @@ which sums gradients whole all the same). Ops run in the program's own order, as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,6 +19,7 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.simple.homes import where_allowed
@@ -135,4 +137,7 @@ def on_replicas(
     at = where_allowed(placed, wanted)
     check_all_there(placed, wanted, at, NAME)
     order = np.arange(placed.graph.n_ops, dtype=np.int32)
-    return judged(placed, Assignment(at, order), placed.program.notes if k > 1 else ())
+    candidate = judged(placed, Assignment(at, order), placed.program.notes if k > 1 else ())
+    if k > 1 and optimizer == "sharded":
+        return replace(candidate, parallelism=Parallelism(shard=k, shard_state="optimizer"))
+    return replace(candidate, parallelism=Parallelism(replicate=k))

@@ -10,6 +10,7 @@ the stage, and the size of buckets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
+from loadmaster.model.parallelism import Parallelism, ShardState
 from loadmaster.model.recipe import Mesh, Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
@@ -37,6 +39,9 @@ from loadmaster.transforms.reducer import gathered_last, updated_last
 #: Millions of bytes of buckets that are tried: about DeepSpeed's own for stage 3 and above, and
 #: smaller ones.
 BUCKETS = (200, 50, 1000)
+
+#: The state that lies in parts in each stage.
+STAGES: dict[int, ShardState] = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 
 
 def plan(
@@ -130,4 +135,6 @@ def _judged(problem: Problem, devices: Sequence[int], stage: int, megabytes: int
     at = where_allowed(placed, wanted)
     check_all_there(placed, wanted, at, NAME)
     order = np.arange(placed.graph.n_ops, dtype=np.int32)
-    return judged(placed, Assignment(at, order), placed.program.notes)
+    candidate = judged(placed, Assignment(at, order), placed.program.notes)
+    parallelism = Parallelism(shard=len(devices), shard_state=STAGES[stage])
+    return replace(candidate, parallelism=parallelism)

@@ -179,7 +179,7 @@ def _levels(grids: Grids, recompute: bool | str | None) -> tuple[RecomputationLe
     structure = None if grids.space is None else grids.space.structure
     lines = {} if structure is None else lines_of_modules(structure, grids.found)
     parts = {
-        name: RecomputationLevel.of(grids.problem, name, (line,), grids.kind)
+        name: RecomputationLevel.of(grids.problem, (line,), grids.kind, (name,))
         for name, line in lines.items()
     }
     if recompute is None or recompute == SELECTIVE:

@@ -38,7 +38,7 @@ def fastest(
                 if one.fits:
                     grids.below(one.verdict.step_time)
                 if progress is not None:
-                    progress(cut.grid.words, Incumbent(one.verdict.step_time))
+                    progress(str(one.parallelism), Incumbent(one.verdict.step_time))
         if best is None or best[0].fits:
             return best
         share *= _SPARE / best[0].overfull

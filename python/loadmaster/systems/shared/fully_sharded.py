@@ -16,10 +16,12 @@ from loadmaster.dimensions.words import labels_of
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import Mesh, Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.degrees import recomputing
 from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.space import has_shapes
@@ -153,7 +155,13 @@ def _with_recipe(found: Candidate, layout: Layout, way: _Way) -> Candidate:
     """The same with the recipe of its layout written down."""
     recipe = replace(layout.recipe(), recompute=way.recompute, name=RECIPE)
     program = replace(found.problem.program, recipe=recipe)
-    return replace(found, problem=replace(found.problem, program=program))
+    replicate, shard_size = (1, *way.sizes)[-2:]
+    parallelism = Parallelism(replicate=replicate, shard=shard_size, shard_state="parameters")
+    return replace(
+        found,
+        problem=replace(found.problem, program=program),
+        parallelism=recomputing(parallelism, layout.graph, way.recompute),
+    )
 
 
 def unit_patterns(graph: OpGraph) -> tuple[str, ...]:

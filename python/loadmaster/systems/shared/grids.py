@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.base.units import counted
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
@@ -55,7 +55,7 @@ from loadmaster.systems.shared.expert_parallel import AXIS as EXPERTS
 from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.layer_space import LayerSpace
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
-from loadmaster.systems.shared.tensor_parallel import divides, weights_cut
+from loadmaster.systems.shared.tensor_parallel import divides, norms_by_tokens, weights_cut
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.reducer import updated_last
 
@@ -83,7 +83,7 @@ class Grid:
     pp: int = 1
     m: int = 1
     virtual: int = 1
-    again: RecomputationLevel = NOTHING
+    recomputed: RecomputationLevel = NOTHING
     ep: int = 1
 
     @property
@@ -97,13 +97,19 @@ class Grid:
         return "1f1b" if self.virtual == 1 else "interleaved-1f1b"
 
     @property
-    def words(self) -> str:
-        """The grid in words."""
-        each = f", {self.virtual} runs of layers per stage" if self.virtual > 1 else ""
-        again = f", {self.again.words} recomputed" if self.again.lines else ""
-        experts = f" (ep {self.ep})" if self.ep > 1 else ""
-        micro = counted(self.m, "micro-batch", "micro-batches")
-        return f"tp {self.tp} x dp {self.dp}{experts} x pp {self.pp}{each}, {micro}{again}"
+    def parallelism(self) -> Parallelism:
+        """The degrees of parallelism, with all state of replicas whole."""
+        return Parallelism(
+            replicate=self.dp,
+            tp=self.tp,
+            ep=self.ep,
+            stages=self.pp,
+            virtual=self.virtual,
+            micro_batches=self.m,
+            schedule=self.schedule if self.pp > 1 else None,
+            recompute=self.recomputed.recompute,
+            recompute_modules=self.recomputed.modules,
+        )
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ class Grids:
     @cached_property
     def full(self) -> RecomputationLevel:
         """The level at which layers are recomputed as a whole."""
-        return RecomputationLevel.of(self.problem, "layers", (whole_layers(self.found),), self.kind)
+        return RecomputationLevel.of(self.problem, (whole_layers(self.found),), self.kind)
 
     @cached_property
     def n_experts(self) -> int:
@@ -259,7 +265,7 @@ class Grids:
         """
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         computing = self.work if ranked is None else ranked.labels.seen.computing
-        again = grid.again.seconds / (grid.tp * grid.dp)
+        again = grid.recomputed.seconds / (grid.tp * grid.dp)
         bubble = (grid.pp - 1) / (grid.virtual * grid.m)
         return (computing + again) / grid.pp * (1 + bubble)
 
@@ -301,7 +307,7 @@ class Grids:
 
     def _probed(self, grid: Grid) -> StageCosts:
         each = self.batch // grid.m
-        modules, layout = grid.again.lines, self.layout(grid, flat=self.flat)
+        modules, layout = grid.recomputed.lines, self.layout(grid, flat=self.flat)
         problem = self.problem
         rows = (self.batch - each, each)
         probe = problem.transformed(in_micro_batches(problem.model, 2, modules, rows, layout))
@@ -367,7 +373,7 @@ class Grids:
 
         for size in self.sizes(asked):
             for m in self.micro(size, asked)[: 1 if size.pp == 1 else None]:
-                push_grid(replace(size, m=m, again=self.levels[0]))
+                push_grid(replace(size, m=m, recomputed=self.levels[0]))
         while heap:
             seconds, _, first = heapq.heappop(heap)
             if seconds > self.enough:
@@ -386,9 +392,9 @@ class Grids:
 
     def _smaller(self, grid: Grid, asked: Asked) -> Iterator[Grid]:
         """What holds less: more recomputed; without stages, more micro-batches."""
-        level = self.levels.index(grid.again)
+        level = self.levels.index(grid.recomputed)
         if level + 1 < len(self.levels):
-            yield replace(grid, again=self.levels[level + 1])
+            yield replace(grid, recomputed=self.levels[level + 1])
         if grid.pp == 1 and level == 0:
             yield from [replace(grid, m=m) for m in self.micro(grid, asked) if m > grid.m][:1]
 
@@ -406,8 +412,8 @@ class Grids:
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None:
             yield Cut(grid, self.least(grid))
-        elif grid.again == self.levels[-1] or self._held(grid, ranked) <= self.memory:
-            again = grid.again.seconds / grid.size
+        elif grid.recomputed == self.levels[-1] or self._held(grid, ranked) <= self.memory:
+            again = grid.recomputed.seconds / grid.size
             yield Cut(grid, ranked.labels.seen.step_time + again)
 
     def below(self, seconds: float) -> None:
@@ -416,13 +422,13 @@ class Grids:
 
     def _first(self, grid: Grid) -> StageCosts | None:
         """The costs at the first level, if they were asked for."""
-        return self.known.costs.get(_of_one_stage(replace(grid, again=self.levels[0])))
+        return self.known.costs.get(_of_one_stage(replace(grid, recomputed=self.levels[0])))
 
     def _unlimited(self, grid: Grid, asked: Asked) -> float:
         """Seconds of a grid at the first level if memory were no matter; 0: nobody looked."""
         if grid.m == 1 or self._first(grid) is None:
             return 0.0
-        first = replace(grid, again=self.levels[0])
+        first = replace(grid, recomputed=self.levels[0])
         cuts = [self.cut(replace(first, virtual=n), ANY) for n in self.virtual(first, asked)]
         return min((cut.seconds for cut in cuts if cut is not None), default=0.0)
 
@@ -453,7 +459,7 @@ class Grids:
         replicas = np.array([[name != "tp"] for name in mesh.names])
         parts = np.where(replicas & ~is_cut, sizes, 1).prod(axis=0)
         spared = float((has * (1 - 1 / parts)).sum()) if self.flat else 0.0
-        return ranked.labels.seen.peak - spared - grid.again.spared / grid.size
+        return ranked.labels.seen.peak - spared - grid.recomputed.spared / grid.size
 
     # -- the judge ---------------------------------------------------------------------------------
 
@@ -474,7 +480,7 @@ class Grids:
         grid, problem = cut.grid, self.problem
         stage, layout = self.stage(cut), self.layout(grid, flat=flat)
         micro = Micro(grid.m, grid.schedule, grid.virtual)
-        modules = grid.again.lines
+        modules = grid.recomputed.lines
         table = self.table(grid)
         inside = None if layout is None else replace(layout, stage=stage)
         program = in_micro_batches(problem.model, grid.m, modules, layout=inside)
@@ -486,19 +492,36 @@ class Grids:
         found = replace(
             found,
             assignment=replace(found.assignment, estimate=cut.seconds),
-            notes=(grid.words, *program.notes),
+            notes=program.notes,
         )
         if grid.m > 1:
-            return with_recipe(found, stage, table, micro, modules, layout)
-        if layout is None:
-            return found
-        recipe = replace(layout.recipe(), recompute=modules)
-        return replace(found, problem=_with(found.problem, replace(program, recipe=recipe)))
+            found = with_recipe(found, stage, table, micro, modules, layout)
+        elif layout is not None:
+            recipe = replace(layout.recipe(), recompute=modules)
+            found = replace(found, problem=_with(found.problem, replace(program, recipe=recipe)))
+        return replace(found, parallelism=self.parallelism(cut, layout, flat=flat))
+
+    def parallelism(self, cut: Cut, layout: Layout | None, *, flat: bool) -> Parallelism:
+        """The degrees of parallelism of a grid whose ops are shared as a layout has them."""
+        grid = cut.grid
+        of_layer = self.stage(cut)[self.found.cuts.order[self.found.begins]]
+        sequence = layout is not None and grid.tp > 1 and norms_by_tokens(layout, self.found, "tp")
+        return replace(
+            self.shards(grid.parallelism, flat=flat),
+            layers=tuple(np.bincount(of_layer, minlength=grid.pp * grid.virtual).tolist()),
+            sequence=sequence,
+        )
+
+    def shards(self, parallelism: Parallelism, *, flat: bool) -> Parallelism:
+        """The same with replicas that have a part each of the optimizer's state, if ``flat``."""
+        if not flat or parallelism.dp == 1:
+            return parallelism
+        return replace(parallelism, replicate=1, shard=parallelism.dp, shard_state="optimizer")
 
 
 def _of_one_stage(grid: Grid) -> Grid:
     """What the costs of layers depend on: not on how they are cut into stages."""
-    return Grid(grid.tp, grid.dp, m=grid.m, again=grid.again, ep=grid.ep)
+    return Grid(grid.tp, grid.dp, m=grid.m, recomputed=grid.recomputed, ep=grid.ep)
 
 
 def _with(problem: Problem, program: Program) -> Problem:

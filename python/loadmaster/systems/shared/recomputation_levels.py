@@ -13,7 +13,9 @@ from itertools import combinations
 import numpy as np
 
 from loadmaster.judge.problem import Problem
+from loadmaster.model.parallelism import Recompute
 from loadmaster.model.patterns import escaped_pattern
+from loadmaster.model.recomputed import RecomputeLine
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.transforms.recomputation import done_again, storage_of
 
@@ -30,8 +32,10 @@ class RecomputationLevel:
 
     Attributes
     ----------
-    words : str
-        What is recomputed, for a person: ``"layers"``; empty: nothing.
+    recompute : str
+        "none", "selective" or "full", as :class:`~loadmaster.model.parallelism.Parallelism` has it.
+    modules : tuple of str
+        Modules of a layer that are recomputed, in the words of the system, where it names them.
     lines : tuple of str
         Of a recipe.
     seconds : float
@@ -40,16 +44,18 @@ class RecomputationLevel:
         Bytes of activations of a step that are not kept for the backward pass.
     """
 
-    words: str = ""
+    recompute: Recompute = "none"
+    modules: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     seconds: float = 0.0
     spared: float = 0.0
 
     @classmethod
     def of(
-        cls, problem: Problem, words: str, lines: tuple[str, ...], kind: int
+        cls, problem: Problem, lines: tuple[str, ...], kind: int, modules: tuple[str, ...] = ()
     ) -> RecomputationLevel:
         """The level of lines, at the times of a type of device. O(V + E)."""
+        is_full = not any(RecomputeLine.parse(line).only for line in lines)
         graph = problem.model
         twice = done_again(graph, lines)
         seconds = problem.time[twice[problem.reduced.op_of], kind].sum()
@@ -57,12 +63,14 @@ class RecomputationLevel:
         tensor = graph.src if graph.tensor is None else graph.tensor
         kept = (tensor >= 0) & twice[graph.src] & backward[graph.dst]
         spared = graph.output_bytes[np.unique(storage[graph.src[kept]])].sum()
-        return cls(words, lines, float(seconds), float(spared))
+        recompute: Recompute = "full" if is_full else "selective"
+        return cls(recompute, modules, lines, float(seconds), float(spared))
 
     def __add__(self, other: RecomputationLevel) -> RecomputationLevel:
-        """Both."""
+        """Both, of levels that name their modules."""
         return RecomputationLevel(
-            f"{self.words}, {other.words}",
+            "selective",
+            (*self.modules, *other.modules),
             (*self.lines, *other.lines),
             self.seconds + other.seconds,
             self.spared + other.spared,
@@ -87,10 +95,12 @@ def worthwhile(
 
     Examples
     --------
-    >>> a, b = RecomputationLevel("a", seconds=1, spared=9), RecomputationLevel("b", (), 2, 5)
-    >>> parts = {"a": a, "b": b}
-    >>> [level.words for level in worthwhile(parts)]
-    ['a', 'a, b']
+    >>> parts = {
+    ...     "a": RecomputationLevel("selective", ("a",), seconds=1, spared=9),
+    ...     "b": RecomputationLevel("selective", ("b",), seconds=2, spared=5),
+    ... }
+    >>> [level.modules for level in worthwhile(parts)]
+    [('a',), ('a', 'b')]
     """
     found: list[RecomputationLevel] = []
     for n in range(1, len(parts) + 1):

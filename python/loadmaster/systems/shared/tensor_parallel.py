@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.words import words_of
 from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.rules.module_cuts import inside
@@ -32,6 +33,8 @@ from loadmaster.systems.shared.expert_parallel import (
     weights_of,
     whole_experts,
 )
+from loadmaster.systems.shared.layers import layer_number
+from loadmaster.transforms.layout import Layout
 
 #: What tensor parallelism does with routed experts.
 Experts: TypeAlias = Literal["cut", "apart"]
@@ -124,6 +127,16 @@ def _routed(structure: Structure, mask: Mask, experts: Experts) -> None:
     else:
         whole[:, 0] = False
         mask &= ~np.where(structure.in_update[:, None], whole & has[:, None], by)
+
+
+def norms_by_tokens(layout: Layout, found: LayerList, axis: str) -> bool:
+    """True if norms of layers are cut by tokens on an axis."""
+    graph = layout.graph
+    words = words_of(layout.dimensions, layout.mesh.names, layout.labels)[axis]
+    return any(
+        word == "token" and ("norm" in kind or "rsqrt" in kind) and layer_number(module, found) >= 0
+        for word, kind, module in zip(words, graph.kinds, graph.modules, strict=True)
+    )
 
 
 def _cut_norms(structure: Structure, mask: Mask) -> None:

@@ -1,4 +1,4 @@
-"""Recomputation of layers by torchtitan: all of each, or by its selective checkpointing.
+"""RecomputationLevel of layers by torchtitan: all of each, or by its selective checkpointing.
 
 ``SelectiveAC`` of torchtitan 0.3 keeps what products, attention and choices of experts give, but
 for every second product with a weight that has no bias; all else of a layer is recomputed. It

@@ -106,8 +106,7 @@ def torchtitan(
     made: list[Candidate] = []
     if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
         with suppress(InfeasibleError, InputError):
-            lines = [line for _, line in levels]
-            made.append(_sharded(problem, replicate, shard, lines, progress))
+            made.append(_sharded(problem, replicate, shard, levels, progress))
     dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
     made += _in_grids(
         _grids(problem, found, levels, replicate, shard, schedule),
@@ -165,7 +164,7 @@ def _gains_nothing(grids: Grids, searched: Sequence[Candidate | None], schedule:
 def _grids(
     problem: Problem,
     found: LayerList,
-    levels: Sequence[tuple[str, tuple[str, ...]]],
+    levels: Sequence[tuple[str, ...]],
     replicate: int | None,
     shard: int | None,
     schedule: str,
@@ -173,9 +172,8 @@ def _grids(
     """Grids with state whole, and in parts, kept or gathered again; and these in a V."""
     batch = batch_size(problem.model) or 1
     kind = Grids(problem, found, batch).kind
-    again = tuple(
-        RecomputationLevel.of(problem, words, lines, kind) if lines else NOTHING
-        for words, lines in levels
+    recomputed = tuple(
+        RecomputationLevel.of(problem, lines, kind) if lines else NOTHING for lines in levels
     )
     of_whole, kept = Known(), Known()
     of_parts = {"kept": kept, "again": Known(kept.labels)}
@@ -184,27 +182,27 @@ def _grids(
     ways += [(GridsInV, ShardedGridsInV)] * (schedule != "1f1b")
     for whole, parts in ways:
         if shard in (None, 1):
-            yield whole(problem, found, batch, flat=False, levels=again, known=of_whole)
+            yield whole(problem, found, batch, flat=False, levels=recomputed, known=of_whole)
         if shard != 1:
             for word, known in of_parts.items():
                 yield parts(
-                    problem, found, batch, levels=again, known=known,
+                    problem, found, batch, levels=recomputed, known=known,
                     replicate=replicate, shard=shard, word=word,
                 )  # fmt: skip
 
 
 def _levels(
     problem: Problem, found: LayerList, recompute: bool | str | None
-) -> list[tuple[str, tuple[str, ...]]]:
-    """Levels of recomputation, the least first: in words, and by lines of a recipe."""
+) -> list[tuple[str, ...]]:
+    """Levels of recomputation, the least first, by lines of a recipe."""
     if not isinstance(recompute, bool | None):
         checks.one_of("recompute", recompute, (SELECTIVE,))
     line = selected(problem.model, found) if recompute in (None, SELECTIVE) else None
     if recompute == SELECTIVE and line is None:
         raise refused(NAME, "ops of its layers are not PyTorch's, or layers differ in them")
-    levels: list[tuple[str, tuple[str, ...]]] = [("", ())] if recompute in (None, False) else []
-    levels += [("all but saved ops of layers", (line,))] if line is not None else []
-    levels += [("layers", (whole_layers(found),))] if recompute in (None, True) else []
+    levels: list[tuple[str, ...]] = [()] if recompute in (None, False) else []
+    levels += [(line,)] if line is not None else []
+    levels += [(whole_layers(found),)] if recompute in (None, True) else []
     return levels
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.recipe import Mesh
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
@@ -82,6 +83,11 @@ class ShardedGrids(Grids):
         made = made.with_sharded_state(["parameters"] * made.graph.n_ops, [axis])
         return replace(made, units={whole_layers(self.found): self.word, ".": "kept"})
 
+    def shards(self, parallelism: Parallelism, *, flat: bool) -> Parallelism:
+        """The same with all state in parts."""
+        n, parts = parallelism.dp, self.parts(parallelism.dp)
+        return replace(parallelism, replicate=n // parts, shard=parts, shard_state="parameters")
+
     def _held(self, grid: Grid, ranked: Ranked) -> float:
         """Bytes of a device at the peak of the mirror, which has all state whole: so are parameters
         that are kept.
@@ -93,4 +99,4 @@ class ShardedGrids(Grids):
             is_spared &= graph.stands_for != PARAMETER
         state = float(graph.param_bytes[is_spared].sum())
         spared = state / grid.tp * (1 - 1 / self.parts(grid.dp))
-        return ranked.labels.seen.peak - spared - grid.again.spared / grid.size
+        return ranked.labels.seen.peak - spared - grid.recomputed.spared / grid.size

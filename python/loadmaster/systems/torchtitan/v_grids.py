@@ -19,11 +19,6 @@ class GridInV(Grid):
         """The schedule in a V."""
         return "zb-v"
 
-    @property
-    def words(self) -> str:
-        """The grid in words."""
-        return f"{super().words}, zero-bubble in a V"
-
 
 class GridsInV(Grids):
     """The grids of a training step with stages in a V."""

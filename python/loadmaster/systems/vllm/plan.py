@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.families import families
 from loadmaster.model.micro import Micro
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.recipe import Mesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
@@ -125,18 +126,45 @@ def _candidates(
                 runs = np.maximum(layer, 0).astype(np.int32)
                 one = in_runs(problem, runs, gpus[:p], gpus[0])
             elif p == 1:
-                space, ranked = labels
+                space, ranked = labels.space, labels.ranked
                 one = with_labels(space, ranked, expanded(space, ranked))
                 one = one.noted(*notes(ranked, one))
             else:
                 one = _in_stages(problem, labels, layer, np.array(gpus[: p * k]).reshape(p, k))
             if one is not None:
-                yield one
+                yield replace(one, parallelism=_parallelism(one, found, k, labels))
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Labels inside of a stage, and what they do with routed experts."""
+
+    space: Space
+    ranked: Ranked
+    experts: Experts
+
+
+def _parallelism(one: Candidate, found: LayerList, tp: int, labels: _Labels | None) -> Parallelism:
+    """The degrees of parallelism of what was judged: layers by the devices that they are on."""
+    program, reduced = one.problem.program, one.problem.reduced
+    first = np.full(program.source.n_ops, one.problem.cluster.n_devices, dtype=np.int32)
+    np.minimum.at(first, program.serves, one.assignment.devices[reduced.map])
+    of_layer = first[found.cuts.order[found.begins]].tolist()
+    layers = tuple(len(list(run)) for _, run in groupby(of_layer))
+    is_apart = labels is not None and labels.experts == "apart"
+    return Parallelism(
+        tp=tp,
+        ep=tp if is_apart else 1,
+        experts="apart" if is_apart else "cut",
+        stages=len(layers),
+        layers=layers,
+        schedule="gpipe" if len(layers) > 1 else None,
+    )
 
 
 def _labels(
     problem: Problem, found: LayerList, gpus: list[int], experts: list[Experts]
-) -> list[tuple[Space, Ranked] | None]:
+) -> list[_Labels | None]:
     """Labels of all layers in equal parts on some devices, with routed experts cut or apart; none:
     heads, or experts that are apart, do not go into so many.
     """
@@ -149,17 +177,17 @@ def _labels(
         return []
     names = tuple(problem.cluster.devices[d].name for d in gpus)
     mesh = replace(Mesh.of({"tp": k}), devices=names)
-    n_experts, made = number_of_experts(space.structure), list[tuple[Space, Ranked] | None]()
+    n_experts, made = number_of_experts(space.structure), list[_Labels | None]()
     for way in experts if n_experts else experts[:1]:
         if way == "cut" or n_experts % k == 0:
             ranked = weights_cut(space, mesh, found, sequence=False, experts=way)
-            made += [] if ranked is None else [(space, ranked)]
+            made += [] if ranked is None else [_Labels(space, ranked, way)]
     return made
 
 
 def _in_stages(
     problem: Problem,
-    labels: tuple[Space, Ranked],
+    labels: _Labels,
     layer: NDArray[np.int32],
     devices: NDArray[np.int64],
 ) -> Candidate | None:
@@ -172,6 +200,6 @@ def _in_stages(
     stage = np.searchsorted(devices[:, 0], first)[problem.reduced.map].astype(np.int32)
     if not np.isin(first, devices[:, 0]).all() or len(np.unique(stage)) < p:
         return None
-    micro, inside = Micro(1, "gpipe"), layout(*labels)
+    micro, inside = Micro(1, "gpipe"), layout(labels.space, labels.ranked)
     one = piped(problem, stage, devices, micro, layout=inside)
     return with_recipe(one, stage, devices, micro, layout=inside)
