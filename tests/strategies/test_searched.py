@@ -141,7 +141,7 @@ def test_what_does_not_fit_costs_more_than_anything_that_does():
         ({"steps": 0}, "steps is 0"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"groups": 0}, "groups is 0"),
-        ({"coarsener": "magic"}, "no coarsening method is named 'magic'"),
+        ({"coarsener": "magic"}, "coarsener is 'magic': wants one of"),
         ({"method": "mcmc", "beta": 0}, "beta is 0"),
         ({"method": "mcmc", "beta": math.inf}, "beta is inf"),
         ({"method": "cross-entropy", "batch": 0}, "batch is 0"),
