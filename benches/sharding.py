@@ -10,7 +10,7 @@ The rows are those of ``tests/data/headroom.csv`` that have ``joint`` and one of
 ``data_parallel`` and ``os_dpos``. Methods other than `sharded` get the rows of :data:`BESIDES`,
 too. Per row: the judge's step over one device's (as if that had the memory), with memory held ("-":
 nothing that fits was found); ``joint`` of the file; the best of the other methods, each by itself,
-as ``results/quality.csv`` has them; the mirror's step over the judge's; the labelling gap; the
+as ``results/quality.csv`` has them; the estimate's step over the judge's; the labelling gap; the
 mesh, or the best plan in a few words; ops that run; CPU seconds of the strategy, the graph's
 dimensions included, its reading not. Geometric means at last.
 ``--unequal``: two V100s and two of half their speed, over a third of what one fast device takes.
@@ -71,7 +71,7 @@ class Row:
     best_known: float | None = None
     peer: float | None = None
     step: float | None = None
-    mirror: float | None = None
+    estimate: float | None = None
     gap: float | None = None
     where: str = ""
     ops: int = 0
@@ -82,10 +82,10 @@ class Row:
         """The row as it is printed."""
         figures = (self.step, self.joint, self.judged, self.best_known, self.peer)
         texts = "".join(f"{f:>9.4f}" if f is not None else f"{'-':>9}" for f in figures)
-        mirror = "-" if self.mirror is None else f"{self.mirror - 1:+.1%}"
+        estimate = "-" if self.estimate is None else f"{self.estimate - 1:+.1%}"
         gap = "-" if self.gap is None else f"{self.gap:.2%}"
         return (
-            f"  {self.graph:<36}{self.cluster:<10}{texts}{mirror:>9}{gap:>8}{self.ops:>8}"
+            f"  {self.graph:<36}{self.cluster:<10}{texts}{estimate:>9}{gap:>8}{self.ops:>8}"
             f"{self.cpu:>7.2f}  {self.where}"
         )
 
@@ -101,7 +101,7 @@ def head(method: str) -> str:
     """The line above the rows."""
     names = (method, "joint", "judged", "before", "others")
     columns = "".join(f"{name:>9}" for name in names)
-    return f"  {'':<46}{columns}{'mirror':>9}{'gap':>8}{'ops':>8}{'CPU s':>7}  plan"
+    return f"  {'':<46}{columns}{'estimate':>9}{'gap':>8}{'ops':>8}{'CPU s':>7}  plan"
 
 
 def rows(method: str) -> list[Row]:
@@ -151,7 +151,7 @@ def fill(row: Row, method: str, options: dict[str, str]) -> Row:
         return row
     row.step = found.verdict.step_time / float(problem.time.sum(axis=0).min())
     if found.assignment.estimate is not None:
-        row.mirror = found.assignment.estimate / found.verdict.step_time
+        row.estimate = found.assignment.estimate / found.verdict.step_time
     row.where = min(found.offers, key=lambda one: one.seconds).what if found.offers else ""
     for note in found.notes:
         if match := re.search(r"labelling gap ([0-9.]+)%", note):
@@ -187,11 +187,11 @@ def summary(found: list[Row], method: str) -> str:
             f"  {name:<10}{len(some):>4} rows: {method} {ours:.4f}, joint {joint:.4f}, the best of "
             f"auto, data-parallel and os-dpos before {before:.4f}, of all others {peers:.4f}"
         )
-    off = sorted(abs(row.mirror - 1) for row in found if row.mirror is not None)
+    off = sorted(abs(row.estimate - 1) for row in found if row.estimate is not None)
     gaps = [row.gap for row in found if row.gap is not None]
     if off and gaps:
         lines.append(
-            f"  mirror against judge: median {off[len(off) // 2]:.1%} off, over 20 % in "
+            f"  estimate against judge: median {off[len(off) // 2]:.1%} off, over 20 % in "
             f"{sum(one > 0.2 for one in off)} of {len(off)}; labelling gap at most 1 % in "
             f"{share(gaps, 0.01):.0%}, 2 % in {share(gaps, 0.02):.0%}, the largest {max(gaps):.1%}"
         )

@@ -133,8 +133,8 @@ def flexflow(problem: Problem) -> Iterator[Ranked]:
         weights = np.array([1.0, weight, 0.0, 0.0])
         labels = tables.costs.problem.walk(start, weights, WALK * len(start), 0)
         columns = labels[tables.at[:n]][None, :].astype(np.int64)
-        seen = solver.mirror.seen(columns)
-        found = Labels(columns, seen, math.nan, weight, is_tied=False)
+        estimate = solver.estimator.estimate(columns)
+        found = Labels(columns, estimate, math.nan, weight, is_tied=False)
         yield Ranked(mesh, found, solver, found.fits(space.memory(mesh)))
 
 

@@ -80,12 +80,12 @@ def test_nothing_that_labels_can_say_is_much_faster(widths, batch, k):
     ("name", "cluster"),
     [("alexnet", NVLINK), ("vgg19", PCIE), ("gpt3-330m", NVLINK)],
 )
-def test_mirror_is_near_the_judge(name, cluster):
+def test_estimate_is_near_the_judge(name, cluster):
     space = Space.of(problem_of(example(name), cluster))
     rows = best_of(ranked(space, Budget(1.0, None)), 3)
     for found in rows[:2]:
         step = expanded(space, found).verdict.step_time
-        assert found.labels.seen.step_time == pytest.approx(step, rel=0.05)
+        assert found.labels.estimate.step_time == pytest.approx(step, rel=0.05)
 
 
 def test_plan_says_what_was_estimated_and_how_good_its_labels_are():

@@ -1,4 +1,4 @@
-"""Labels of ops and what they cost: tables, the mirror, the solver of one mesh."""
+"""Labels of ops and what they cost: tables, the estimate, the solver of one mesh."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ROWS = {"x": 1, "y": 1, "loss": 1, "dy": 1, "dw": 3}
 FLAT = ROWS | {"m": 3, "update": 3}
 
 
-# -- the mirror ----------------------------------------------------------------------------------
+# -- the estimate --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
@@ -67,22 +67,22 @@ FLAT = ROWS | {"m": 3, "update": 3}
     ids=["replicas", "flat"],
 )
 @pytest.mark.parametrize("batch", [12, 252, 6144])
-def test_mirror_of_data_parallelism_is_what_the_judge_says_of_replicas(batch, words, options, k):
+def test_estimate_of_data_parallelism_is_what_the_judge_says_of_replicas(batch, words, options, k):
     graph, cluster = linears([512, 2048, 2048, 512], batch), PCIE.subset(range(k))
-    seen = Solver(setting(graph, k, cluster=cluster)).mirror
+    estimator = Solver(setting(graph, k, cluster=cluster)).estimator
     judged = lm.place(graph, cluster, "data-parallel", **options)
-    step = seen.seen(labelled(seen.setting, words)).step_time
+    step = estimator.estimate(labelled(estimator.setting, words)).step_time
     # The judge's replicas launch the members of their buckets.
     assert step == pytest.approx(judged.verdict.step_time, rel=0.01)
 
 
-def test_mirror_of_whole_ops_is_one_device():
+def test_estimate_of_whole_ops_is_one_device():
     graph = linears([64, 32, 8], 16)
     of = setting(graph, 4)
-    seen = Solver(of).mirror.seen(labelled(of, {}))
-    assert seen.step_time == pytest.approx(problem_of(graph).op_time.sum())
-    assert seen.sending == 0
-    assert seen.peak >= graph.resident.sum()
+    estimate = Solver(of).estimator.estimate(labelled(of, {}))
+    assert estimate.step_time == pytest.approx(problem_of(graph).op_time.sum())
+    assert estimate.sending == 0
+    assert estimate.peak >= graph.resident.sum()
 
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 2)])
@@ -97,7 +97,7 @@ def test_memory_that_stays_is_what_parts_have(sizes):
     kept = tables.costs.problem.components(labels)[STAYS]
     state = graph.param_bytes.sum()
     assert kept == pytest.approx(graph.resident.sum() - state + state / 4)
-    assert solver.mirror.seen(columns).peak >= kept
+    assert solver.estimator.estimate(columns).peak >= kept
 
 
 def test_gradients_of_local_batch_norms_are_left_in_parts_of_a_sum():
@@ -140,14 +140,14 @@ def small() -> Setting:
 
 def test_no_labels_are_seen_to_be_much_better_than_those_found():
     of = small()
-    found = min(Solver(of).all_weights(np.inf), key=lambda one: one.seen.step_time)
+    found = min(Solver(of).all_weights(np.inf), key=lambda one: one.estimate.step_time)
     counts = of.structure.ways.n_labels[of.structure.way]
     best = np.inf
-    mirror = Solver(of).mirror
+    estimator = Solver(of).estimator
     for row in itertools.product(*(range(int(n)) for n in counts)):
         columns = np.array(row, dtype=np.int64)[None]
-        best = min(best, mirror.seen(columns).step_time)
-    assert found.seen.step_time <= 1.02 * best
+        best = min(best, estimator.estimate(columns).step_time)
+    assert found.estimate.step_time <= 1.02 * best
 
 
 def test_same_labels_again():
@@ -155,7 +155,7 @@ def test_same_labels_again():
     first, second = (list(Solver(setting(graph, 2, 2)).all_weights(np.inf)) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.columns, other.columns)
-        assert one.seen == other.seen
+        assert one.estimate == other.estimate
 
 
 def test_untied_labels_are_kept_where_they_gain():
@@ -172,9 +172,9 @@ def test_little_memory_shards_the_state():
     free = solver.solve(1.0)
     state = float(graph.param_bytes.sum())
     within = [one for one in solver.all_weights(0.6 * state) if one.fits(0.6 * state)]
-    assert free.seen.peak > 0
+    assert free.estimate.peak > 0
     assert within
-    assert all(one.price > 0 or one.seen.peak <= 0.6 * state for one in within)
+    assert all(one.price > 0 or one.estimate.peak <= 0.6 * state for one in within)
 
 
 def test_uneven_sizes_are_priced_by_the_largest_part():

@@ -136,7 +136,7 @@ def _filled(c: Conversions) -> Ints:
 def _turns(c: Conversions, traffic: Ints, maker: Ints) -> Ints:
     """The number of updates that come before each gradient: a graph may have several in a row."""
     turn = np.zeros(len(traffic), dtype=np.int64)
-    of_gradients = np.flatnonzero(traffic == GRADIENT)
+    of_gradients = np.flatnonzero((traffic == GRADIENT) & c.layout.columns.is_after_update[maker])
     if len(of_gradients):
         d = c.layout.dimensions
         is_gradient = (c.of_argument >= 0) & (c.traffic[c.of_argument] == GRADIENT)
@@ -153,8 +153,7 @@ def _unit(c: Conversions, of: Ints) -> Ints:
     layout = c.layout
     first = c.first[of]
     op = np.where(c.traffic[of] == GRADIENT, first, layout.maker[c.tensor[of]])
-    phases = np.array(layout.graph.phases, dtype=object)
-    is_late = (c.traffic[of] == WEIGHT) & (phases[first] == "b") & ~layout.is_kept[op]
+    is_late = (c.traffic[of] == WEIGHT) & layout.columns.is_backward[first] & ~layout.is_kept[op]
     return np.stack([layout.unit[op], is_late])
 
 
@@ -175,20 +174,11 @@ def _held_back(c: Conversions, traffic: Ints, lead: Ints, place: Ints) -> Ints:
         # The last op that begins the use of a bucket, two or more before this one.
         before = int(np.searchsorted(places[: max(i - 1, 0)], places[i])) - 1
         wait[at] = places[before] if before >= 0 else -1
-    phases = np.array(graph.phases, dtype=object)
+    phase = layout.columns.phase
     maker = layout.maker[c.tensor[steps.conversion[lead]]]
     late = np.flatnonzero((traffic == ACTIVATION) & is_first)
-    late = late[phases[maker[late]] != phases[place[late]]]
-    newest = _newest_read(c)
+    late = late[phase[maker[late]] != phase[place[late]]]
+    newest = layout.columns.newest_read
     trigger = newest[newest[place[late]]]
     wait[late] = np.where(trigger > maker[late], trigger, -1)
     return wait
-
-
-def _newest_read(c: Conversions) -> Ints:
-    """The last of the ops whose tensors each op reads; -1: it reads placeholders alone."""
-    layout, d = c.layout, c.layout.dimensions
-    some = np.flatnonzero(layout.is_read & ~layout.graph.placeholder[d.root])
-    newest = np.full(layout.graph.n_ops + 1, -1, dtype=np.int64)
-    np.maximum.at(newest, d.reader[some], d.root[some])
-    return newest

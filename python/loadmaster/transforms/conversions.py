@@ -68,6 +68,8 @@ class ConversionSteps:
         The row of the conversion.
     axis, kind : int64 [n]
         The axis of the mesh; the collective, as an index into :data:`loadmaster.fast.COLLECTIVES`.
+    have : int32 [n_axes, n]
+        The spec on each axis before the step.
     before, after : int64 [n]
         The way (:class:`.mesh_ways.MeshWays`) in which devices share the tensor before and after.
     is_first, is_last : bool [n]
@@ -77,6 +79,7 @@ class ConversionSteps:
     conversion: Ints
     axis: Ints
     kind: Ints
+    have: NDArray[np.int32]
     before: Ints
     after: Ints
     is_first: NDArray[np.bool_]
@@ -155,14 +158,16 @@ class Conversions:
         seen, left = np.zeros(len(self), dtype=bool), (kinds >= 0).sum(axis=0)
         for kind, axis in stages(n_axes):
             of = np.flatnonzero(kinds[axis] == kind)
-            before = layout.way(self.tensor[of], now[:, of], owner[:, of])
+            specs = now[:, of]
+            before = layout.way(self.tensor[of], specs, owner[:, of])
             now[axis, of] = self.want[axis, of]
             after = layout.way(self.tensor[of], now[:, of], owner[:, of])
             left[of] -= 1
-            same = (np.full(len(of), axis), np.full(len(of), kind))
+            same = (np.full(len(of), axis), np.full(len(of), kind), specs)
             rows.append((of, *same, before, after, ~seen[of], left[of] == 0))
             seen[of] = True
-        return ConversionSteps(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+        columns = zip(*rows, strict=True)
+        return ConversionSteps(*(np.concatenate(column, axis=-1) for column in columns))
 
 
 #: Columns of conversions: tensor, want, owner, traffic, first.
@@ -179,7 +184,7 @@ def _read(layout: Layout) -> tuple[_Columns, Ints]:
     want = np.where(want == ANY, layout.made[:, tensor], want)
     owner = np.where(want == OWNER, layout.owner[:, reader], 0)
     is_state = graph.placeholder[d.root[at]]
-    is_backward = is_state & np.isin(np.array(graph.phases, dtype=object)[reader], ["b"])
+    is_backward = is_state & layout.columns.is_backward[reader]
     is_backward &= ~layout.is_kept[d.root[at]]
     code = tensor * 2 + is_backward
     for specs, places in zip(want, owner, strict=True):
@@ -211,12 +216,7 @@ def _updated(layout: Layout) -> _Columns:
     optimizer writes into them last.
     """
     graph = layout.graph
-    writes = np.flatnonzero(graph.updates & ~graph.view & (graph.alias_of >= 0))
-    state = graph.alias_of[writes]
-    known = graph.placeholder[state] & (layout.dimensions.form_of[state] >= 0)
-    known &= layout.dimensions.form_of[writes] >= 0
-    last = dict(zip(state[known].tolist(), writes[known].tolist(), strict=True))
-    of, writer = (np.array(some, dtype=np.int64) for some in (list(last), list(last.values())))
+    of, writer = layout.columns.written
     tensor, want = layout.first_output[writer], layout.made[:, layout.first_output[of]]
     kinds = conversion(layout.made[:, tensor], want)
     if (kinds == FORBIDDEN).any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,12 @@ from loadmaster.dimensions.words import FREE, labels_of, labels_there, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
-from loadmaster.model.shapes import parse_output
-from loadmaster.transforms.batch_norm import is_batch_norm, sums_gradients
-from loadmaster.transforms.gradients import Updates, of_experts
+from loadmaster.transforms.batch_norm import sums_gradients
+from loadmaster.transforms.gradients import Updates
 from loadmaster.transforms.label_tables import LabelTables
 from loadmaster.transforms.mesh_ways import ALL, EVEN, Load, MeshWays
 from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, part_weights
+from loadmaster.transforms.tensor_columns import TensorColumns, tensor_columns
 
 #: What a layout has of a recipe beside its mesh and labels.
 _SETTINGS = ("units", "batch_norm", "bucket_bytes", "expert_imbalance")
@@ -189,60 +189,67 @@ class Layout:
         found &= ~self.graph.view
         return found
 
-    # -- ops, their outputs and arguments ------------------------------------------------------
+    # -- ops, their outputs and arguments: the same for every layout of the graph ---------------
 
     @cached_property
+    def columns(self) -> TensorColumns:
+        """The outputs and arguments of the graph."""
+        return tensor_columns(self.dimensions)
+
+    @property
     def tables(self) -> LabelTables:
-        """What labels of forms mean."""
-        return _tables(self.dimensions)
+        """The meaning of labels, looked up for many ops at once."""
+        return self.columns.tables
 
-    @cached_property
+    @property
     def form_of(self) -> NDArray[np.int32]:
         """The form of each op; the last, which has nothing, where there is none."""
-        form_of = self.dimensions.form_of
-        return np.where(form_of < 0, np.int32(len(self.dimensions.forms)), form_of)
+        return self.columns.form_of
 
-    @cached_property
+    @property
     def first_output(self) -> NDArray[np.int64]:
-        """Where the outputs of each op begin, and one past the last of all."""
-        return np.concatenate([[0], np.cumsum(self.tables.n_outputs[self.form_of])])
+        """The first output of each op, and one past the last of all."""
+        return self.columns.first_output
 
-    @cached_property
+    @property
     def maker(self) -> NDArray[np.int64]:
         """The op of each output."""
-        return np.repeat(np.arange(self.graph.n_ops), np.diff(self.first_output))
+        return self.columns.maker
 
-    @cached_property
+    @property
     def is_read(self) -> NDArray[np.bool_]:
-        """Which arguments are tensors of some op that runs, or of a placeholder, through edges.
+        """True for arguments that are tensors of some op or placeholder, through edges."""
+        return self.columns.is_read
 
-        Those of views are not.
-        """
-        d = self.dimensions
-        known = (d.root >= 0) & (d.edge >= 0)
-        known &= ~self.graph.view[d.reader] & (d.form_of[d.reader] >= 0)
-        found: NDArray[np.bool_] = known & (d.form_of[d.root] >= 0)
-        return found
-
-    @cached_property
+    @property
     def tensor(self) -> NDArray[np.int64]:
-        """The output that each argument is, through views; what is not known is output 0."""
-        d = self.dimensions
-        known = (d.root >= 0) & (d.form_of[d.root] >= 0)
-        return np.where(known, self.first_output[np.where(known, d.root, 0)] + d.output, 0)
+        """The output that each argument is, through views; not known: output 0."""
+        return self.columns.tensor
 
-    @cached_property
+    @property
     def set_of(self) -> NDArray[np.int64]:
         """The update that each op belongs to, parameters among them; -1: none."""
-        updates = self.updates
-        set_of = updates.of_op.copy()
-        set_of[updates.parameter] = updates.of_parameter
-        return set_of
+        return self.columns.set_of
 
-    @cached_property
+    @property
     def updates(self) -> Updates:
         """The optimizer's ops by parameter."""
-        return _updates(self.graph)
+        return self.columns.updates
+
+    @property
+    def expert(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The expert of its layer that each op is of, -1: none; and how many the layer has."""
+        return self.columns.expert
+
+    @property
+    def tensor_bytes(self) -> NDArray[np.uint64]:
+        """Bytes of each output."""
+        return self.columns.tensor_bytes
+
+    @property
+    def carrying(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Outputs that some edge carries from the op that makes them, and such an edge of each."""
+        return self.columns.carrying
 
     @cached_property
     def unit(self) -> NDArray[np.int64]:
@@ -285,27 +292,10 @@ class Layout:
         is_owned = np.zeros((len(shape), n + 1), dtype=bool)
         for axis, labels in enumerate(self.labels):
             is_owned[axis, self.set_of[in_set[labels[in_set] == OWNER]]] = True
-        places, load = np.zeros((len(shape), n + 1), dtype=np.int64), np.zeros(shape)
-        work = self.updates.work(self.graph)
-        for unit in np.argsort(-work, kind="stable").tolist():
-            own = np.flatnonzero(is_owned[:, unit])
-            if not len(own):
-                continue
-            others = tuple(axis for axis in range(len(shape)) if not is_owned[axis, unit])
-            of_places = load.sum(axis=others)
-            at = np.unravel_index(int(of_places.argmin()), of_places.shape)
-            slab: list[Any] = [slice(None)] * len(shape)
-            for axis, place in zip(own.tolist(), at, strict=True):
-                places[axis, unit] = slab[axis] = int(place)
-            load[tuple(slab)] += work[unit]
+        places = _places(is_owned, self.columns.update_work, shape)
         of_sets = places[:, self.set_of]
         of_experts = number // self.expert_stride[:, None] % np.array(shape)[:, None]
         return np.where(number >= 0, of_experts, of_sets)
-
-    @cached_property
-    def expert(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which expert of its layer each op is of, -1: none; and how many the layer has."""
-        return of_experts(self.dimensions.experts, self.updates)
 
     @cached_property
     def expert_stride(self) -> NDArray[np.int64]:
@@ -374,11 +364,7 @@ class Layout:
         d = self.dimensions
         which = np.arange(len(d.reader)) - d.first[d.reader]
         spec = self.tables.needed(self.form_of[d.reader], which, self.labels[:, d.reader])
-        width = max(map(len, d.backs), default=0) + 1
-        backs = np.full((len(d.backs) + 1, width), REPLICATE, dtype=np.int32)
-        for i, back in enumerate(d.backs):
-            backs[i, : len(back)] = back
-        return np.where(spec < 0, spec, backs[d.back, np.maximum(spec, 0)])
+        return np.where(spec < 0, spec, self.columns.backs[d.back, np.maximum(spec, 0)])
 
     @cached_property
     def conversion(self) -> NDArray[np.int8]:
@@ -429,7 +415,9 @@ class Layout:
         maker = self.maker[tensor]
         which = tensor - self.first_output[maker]
         size = self.tables.size_class(self.form_of[maker], which, np.maximum(specs, 0))
-        classes = np.where(specs >= 0, size, np.where(np.isin(specs, (FLAT, PICKED)), EVEN, ALL))
+        classes = np.where(
+            specs >= 0, size, np.where((specs == FLAT) | (specs == PICKED), EVEN, ALL)
+        )
         return self.ways.of(np.where(specs == OWNER, self.ways.owned + owner, classes))
 
     @cached_property
@@ -485,13 +473,17 @@ class Layout:
         """
         bytes_ = self.tables.exchanged(self.form_of, self.labels)
         if self.batch_norm == "local" and bytes_.any():
-            bytes_ = np.where(is_batch_norm(self.graph), 0, bytes_)
+            bytes_ = np.where(self.columns.is_batch_norm, 0, bytes_)
+        if not bytes_.any():
+            return bytes_
         classes = self.tables.work_class(self.form_of, self.labels)
         unsummed = np.where(bytes_ > 0, ALL, classes)
         for axis in range(len(classes)):
             others = unsummed.copy()
             others[axis] = ALL
             some = np.flatnonzero(bytes_[axis])
+            if not len(some):
+                continue
             # Ways are found before fractions are asked for: these are of all that are known.
             way = self.ways.of(others[:, some])
             largest = self.ways.fractions[way].max(axis=1, initial=0)
@@ -501,31 +493,6 @@ class Layout:
     # -- bytes -------------------------------------------------------------------------------------
 
     @cached_property
-    def tensor_bytes(self) -> NDArray[np.uint64]:
-        """Bytes of each output: as the edges say that carry it, else by its dtype and shape."""
-        texts = self.graph.outputs
-        known = {text: [_bytes(*one) for one in parse_output(text)] for text in set(texts)}
-        found = np.zeros(len(self.maker), dtype=np.uint64)
-        counts = np.diff(self.first_output).tolist()
-        flat = [
-            size for text, n in zip(texts, counts, strict=True) if n for size in known[text][:n]
-        ]
-        found[: len(flat)] = flat
-        at, edge = self.carrying
-        found[at] = self.graph.bytes[edge]
-        return found
-
-    @cached_property
-    def carrying(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Outputs that some edge carries from the op that makes them, and such an edge of each."""
-        d = self.dimensions
-        known = (d.root >= 0) & (d.edge >= 0)
-        direct = np.flatnonzero(known & (self.graph.src[np.where(known, d.edge, 0)] == d.root))
-        direct = direct[d.form_of[d.root[direct]] >= 0]
-        tensor, first = np.unique(self.tensor[direct], return_index=True)
-        return tensor, d.edge[direct[first]]
-
-    @cached_property
     def argument_bytes(self) -> NDArray[np.uint64]:
         """Bytes of each argument that is read for its values."""
         edge = self.dimensions.edge
@@ -533,19 +500,29 @@ class Layout:
         return np.where(some, self.graph.bytes[np.where(some, edge, 0)], np.uint64(0))
 
 
-@lru_cache(maxsize=2)
-def _tables(dimensions: Dimensions) -> LabelTables:
-    """Layouts of a graph share them."""
-    return LabelTables.of(dimensions.forms)
-
-
-@lru_cache(maxsize=2)
-def _updates(graph: OpGraph) -> Updates:
-    """Layouts of a graph share them, too."""
-    return Updates.of(graph, graph.roles.many)
-
-
-def _bytes(dtype: str, sizes: tuple[int, ...] | None) -> int:
-    bits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
-    each = max(int(bits) // 8, 1) if bits.isdigit() else 0
-    return each * int(np.prod(sizes, dtype=np.int64)) if sizes is not None else 0
+def _places(
+    is_owned: NDArray[np.bool_], work: NDArray[np.float64], shape: tuple[int, ...]
+) -> NDArray[np.int64]:
+    """The place on each axis of the updates that one device of it owns: the update with most to do
+    first, where the devices have least to do so far.
+    """
+    places = np.zeros(is_owned.shape, dtype=np.int64)
+    order = np.argsort(-work, kind="stable")
+    order = order[np.flatnonzero(is_owned[:, order].any(axis=0))]
+    if len(shape) == 1:
+        on_place = [0.0] * shape[0]
+        for unit, seconds in zip(order.tolist(), work[order].tolist(), strict=True):
+            least = on_place.index(min(on_place))
+            places[0, unit] = least
+            on_place[least] += seconds
+        return places
+    load = np.zeros(shape)
+    for unit in order.tolist():
+        own = np.flatnonzero(is_owned[:, unit])
+        of_places = load.sum(axis=tuple(np.flatnonzero(~is_owned[:, unit]).tolist()))
+        at = np.unravel_index(int(of_places.argmin()), of_places.shape)
+        slab: list[Any] = [slice(None)] * len(shape)
+        for axis, place in zip(own.tolist(), at, strict=True):
+            places[axis, unit] = slab[axis] = int(place)
+        load[tuple(slab)] += work[unit]
+    return places

@@ -99,6 +99,8 @@ class Halos:
             for part, step in zip(parts, (1, -1), strict=True):
                 some = np.flatnonzero(part > 0)
                 at = argument[some]
+                if not len(at):
+                    continue
                 sends = (places[axis] + step >= 0) & (places[axis] + step < size)
                 to = np.where(sends, np.arange(k) + step * stride, -1)
                 same = (np.full(len(at), axis), at, np.full(len(at), step))
@@ -188,9 +190,9 @@ def _halo_parts(layout: Layout, axis: int) -> tuple[Ints, NDArray[np.float64]]:
     argument that they need of the place before and of the next one, float64 [2, n].
     """
     d, labels = layout.dimensions, layout.labels[axis]
-    has = np.array([any(cut.halos for cut in form.cuts) for form in d.forms] + [False])
     rows: list[tuple[int, float, float]] = []
-    for op in np.flatnonzero(has[layout.form_of] & (labels > 0)).tolist():
+    has_halos = layout.columns.has_halos[layout.form_of]
+    for op in np.flatnonzero(has_halos & (labels > 0)).tolist():
         form = d.forms[layout.form_of[op]]
         cut = form.cuts[int(labels[op]) - 1]
         for i in range(len(cut.halos)):

@@ -3,7 +3,7 @@ fewer devices.
 
 Each is judged in the orders of ``data-parallel`` and, if it is near the best, in that of
 :mod:`.inside`. Replicas with collectives are left out where shards that are whole replicas are far
-from the best plan that is there, by their mirrors; those on fewer devices where their work alone
+from the best plan that is there, by their estimates; those on fewer devices where their work alone
 takes longer, and parameter servers where their traffic alone does.
 """
 

@@ -52,7 +52,7 @@ class Run:
     ended : str
         What the user should know about how the search ended; empty: nothing.
     replicas : dict of int to float
-        Seconds of a step of shards that are whole replicas, by how many, as their mirrors see it.
+        Seconds of a step of shards that are whole replicas, by how many, by estimates.
     is_interrupted : bool
         True if Ctrl-C ended it.
     lacking : dict of Kind to (str, int)

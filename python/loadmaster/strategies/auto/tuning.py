@@ -70,7 +70,7 @@ class Tuning:
 
     # -- replicas ----------------------------------------------------------------------------------
 
-    #: Replicas with collectives are not judged where their mirror's step is longer than that of the
+    #: Replicas with collectives are not judged where their estimated step is longer than that of the
     #: best plan by more than this share of it. By hand: as far as shards are judged (``WITHIN`` in
     #: :mod:`loadmaster.strategies.sharding.sharded`).
     replicas_near: float = 0.25

@@ -116,9 +116,9 @@ def _cheapest(space: Labelled, pools: list[Pool]) -> tuple[Layout, float] | None
     devices = tuple(problem.cluster.devices[d].name for d in pools[0].sets[0])
     with suppress(InfeasibleError):
         solution = space.solver(Mesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)
-        labels = space.labels(solution.columns)
+        labels = space.structure.labels(solution.columns)
         mesh = Mesh((MeshAxis(SHARDS, width),))
         imbalance = problem.expert_imbalance
         layout = Layout(Dimensions.of(problem.model), mesh, labels, expert_imbalance=imbalance)
-        return layout, solution.seen.sending
+        return layout, solution.estimate.sending
     return None

@@ -168,7 +168,7 @@ def _tensor_labels(space: PipelineSpace, t: int) -> NDArray[np.int32] | None:
         labels = Solver(setting, [allowed]).solve(1.0)
     except InfeasibleError:
         return None
-    return sharding.labels(labels.columns)
+    return sharding.structure.labels(labels.columns)
 
 
 def _layout(problem: Problem, d: int, t: int, tensor: NDArray[np.int32]) -> Layout | None:

@@ -29,7 +29,7 @@ def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
     device = found.mesh.on(problem.cluster)
     at = device[np.maximum(program.rank, 0)[placed.reduced.op_of]]
     best = in_best_order(placed, at, is_near=is_near).noted(*program.notes)
-    estimate = found.labels.seen.step_time
+    estimate = found.labels.estimate.step_time
     return replace(best, assignment=replace(best.assignment, estimate=estimate))
 
 
@@ -50,7 +50,7 @@ def in_best_order(
 
 def layout(space: Space, found: Ranked) -> Layout:
     """Ranked labels as a layout of the graph in which nothing is recomputed yet."""
-    labels = space.labels(found.labels.columns)
+    labels = space.structure.labels(found.labels.columns)
     problem = space.problem
     imbalance = problem.expert_imbalance
     made = Layout(
@@ -108,7 +108,7 @@ def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
         f"labelling gap {labels.gap:.2%}: with equal layers cut alike, other cuts along an axis "
         "lower the search's sum of times by no more; the sum does not know what overlaps"
     )
-    ratio = labels.seen.step_time / candidate.verdict.step_time - 1
+    ratio = labels.estimate.step_time / candidate.verdict.step_time - 1
     side = "above" if ratio > 0 else "below"
     off = f"{abs(ratio):.1%} {side}"
     return f"on {found.words}; the search's own estimate is {off} the simulation", gap

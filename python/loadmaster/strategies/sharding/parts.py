@@ -106,7 +106,7 @@ class Parts:
     """
 
     def __init__(self, problem: Problem, structure: Structure, batch_norm: str = "local") -> None:
-        self.problem, self.structure = problem, structure
+        self.problem, self.structure, self.batch_norm = problem, structure, batch_norm
         graph, dimensions = structure.graph, structure.dimensions
         op = structure.op
         count = np.diff(dimensions.first)[op]

@@ -1,4 +1,4 @@
-"""Labels on every mesh worth trying, ranked by their mirrors.
+"""Labels on every mesh worth trying, ranked by their estimates.
 
 One axis over all devices comes first, for every weight of what may overlap; more axes go by the
 weight that was best there. Of fewer devices, and of more axes, only meshes are tried whose work
@@ -46,7 +46,7 @@ class Ranked:
     solver : Solver
         That found them.
     fits : bool
-        Whether the mirror is within the memory of the mesh.
+        Whether the estimate is within the memory of the mesh.
     """
 
     mesh: Mesh
@@ -57,8 +57,8 @@ class Ranked:
     @property
     def key(self) -> tuple[bool, float]:
         """What ranks go by: what fits first; then by step, or by peak where nothing does."""
-        seen = self.labels.seen
-        return not self.fits, seen.step_time if self.fits else seen.peak
+        estimate = self.labels.estimate
+        return not self.fits, estimate.step_time if self.fits else estimate.peak
 
     def is_same(self, other: Ranked) -> bool:
         """Whether meshes and labels are."""
@@ -66,9 +66,9 @@ class Ranked:
         return self.mesh == other.mesh and bool(np.array_equal(*columns))
 
     def looked_at(self) -> Ranked:
-        """The same, seen in the best order that the mirror knows."""
-        seen = self.solver.mirror.seen(self.labels.columns, in_time=True)
-        return replace(self, labels=replace(self.labels, seen=seen))
+        """The same, estimated in the best order known."""
+        estimate = self.solver.estimator.estimate(self.labels.columns, in_time=True)
+        return replace(self, labels=replace(self.labels, estimate=estimate))
 
     def untied(self, memory: float) -> Ranked:
         """The same, or with labels that differ in layers that are alike, if these are better."""
@@ -95,7 +95,7 @@ def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
         if best is not None and best.fits and _is_hopeless(best, floor, mesh):
             continue
         weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
-        to_beat = HOPE * best.labels.seen.step_time if best is not None and best.fits else inf
+        to_beat = HOPE * best.labels.estimate.step_time if best is not None and best.fits else inf
         here = list(_on(space, mesh, weights, to_beat))
         if space.recipe is None and (lighter := _lighter(space, mesh, here)):
             here += _on(space, lighter, weights, to_beat)
@@ -121,10 +121,10 @@ def _lighter(space: Space, mesh: Mesh, found: list[Ranked]) -> Mesh | None:
     shares = mesh.axes[0].shares
     if len(mesh.axes) > 1 or shares is None or not found:
         return None
-    quickest = min(found, key=lambda one: one.labels.seen.step_time)
+    quickest = min(found, key=lambda one: one.labels.estimate.step_time)
     if quickest.fits:
         return None
-    least = quickest.labels.seen.peak
+    least = quickest.labels.estimate.peak
     part = np.array(shares) / sum(shares)
     is_most = part > 0.999 * part.max()
     part[is_most] *= LIGHTER * space.memory(mesh) / least
@@ -150,7 +150,7 @@ def _is_hopeless(best: Ranked, floor: float, mesh: Mesh) -> bool:
     """Whether a mesh cannot gain enough, or has several axes of devices of which one axis was worse
     than what there is on more devices.
     """
-    is_near = best.labels.seen.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
+    is_near = best.labels.estimate.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
     return is_near or (len(mesh.axes) > 1 and mesh.size < best.mesh.size)
 
 
@@ -174,6 +174,6 @@ def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) ->
             labels = only.solve(weights[0])
         except InfeasibleError:
             continue
-        step = labels.seen.step_time
+        step = labels.estimate.step_time
         space.of_batch[mesh.size] = min(step, space.of_batch.get(mesh.size, inf))
         yield Ranked(mesh, labels, only, labels.fits(memory))

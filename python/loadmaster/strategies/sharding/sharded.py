@@ -1,8 +1,8 @@
 """The cheapest labels of all: every op whole, or cut in one of its ways, on every axis of a mesh.
 
-Labels for meshes of the cluster are ranked by their mirrors (:mod:`.ranking`). The best few become
-programs, which the judge decides between (:mod:`.judging`). One device is among them. Where none
-fits, layers are recomputed (:mod:`.recomputing`). A recipe may fix some of the labels
+Labels for meshes of the cluster are ranked by their estimates (:mod:`.ranking`). The best few
+become programs, which the judge decides between (:mod:`.judging`). One device is among them. Where
+none fits, layers are recomputed (:mod:`.recomputing`). A recipe may fix some of the labels
 (:mod:`.fixed`).
 """
 
@@ -35,14 +35,14 @@ MANY_PARTS, LOOKED_AT_OF_MANY, JUDGED_OF_MANY = 200_000, 4, 2
 #: Up to so many parts, judging takes next to nothing, and more are.
 FEW_PARTS, JUDGED_OF_FEW = 5_000, 8
 
-#: Labels whose mirror is slower than the best one's by more than this share are not judged, unless
-#: nothing fits so far.
+#: Labels whose estimate is slower than the best one's by more than this share are not judged,
+#: unless nothing fits so far.
 WITHIN = 0.25
 
 #: Up to so many ops, those of layers that are alike may differ, if that gains.
 UNTIED = 5_000
 
-#: How many more are judged while nothing fits; and by what share of the memory the mirror may be
+#: How many more are judged while nothing fits; and by what share of the memory the estimate may be
 #: over it, for labels to be judged beside others.
 _MORE, _OVER = 3, 0.1
 
@@ -132,8 +132,8 @@ def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ran
 def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:
     """One device, if it holds the graph, and the best of the ranked labels, each with these.
 
-    Where the judge finds the first of them over the memory that its mirror is within, since what is
-    owned is never even, there are others for less of it.
+    Where the judge finds the first of them over the memory that its estimate is within, since what
+    is owned is never even, there are others for less of it.
     """
     if space.recipe is None:
         with suppress(InfeasibleError):
@@ -162,7 +162,7 @@ def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
         rows = best_of([rows[0].untied(space.memory(rows[0].mesh)), *rows], 0)
     for found in rows:
         is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
-        is_over = found.labels.seen.peak > (1 + _OVER) * space.memory(found.mesh)
+        is_over = found.labels.estimate.peak > (1 + _OVER) * space.memory(found.mesh)
         if n >= most + _MORE or (fits and (n >= most or is_far)) or (n > 0 and is_over):
             return
         candidate = expanded(space, found)

@@ -1,13 +1,17 @@
-"""Labels for one mesh: axis by axis, for some weight of what may overlap and some price of memory.
+"""Labels of all ops on one mesh, axis by axis, for a weight of overlapping traffic and a price of
+memory.
 
-The axes are solved one after another, the outermost first, and again until nothing changes: the
-labels of the others only change sizes. No sum is of all axes, so a round may lose what an earlier
-one had: the mirror tells which was best. Ops that play the same part in every layer take one label,
-unless it gains more than a share of the cost to let them differ.
+One axis is one labelling problem, which a solver of pairwise costs answers. The outermost axis is
+solved first, then the next with the labels of the others as they are, and so on, up to three times:
+labels of another axis change only the sizes of tensors. A round may end with a longer step than the
+one before it, because the costs of an axis do not see the other axes, so the estimate of a step
+decides which round is kept. Ops that play the same part in every layer get one label, unless
+different ones lower the cost by more than 1 %.
 
-Costs add up, which says nothing of what overlaps: so there are solutions for several weights of the
-traffic that may. What does not fit is solved for prices per byte, of what stays and of activations
-that wait, between which the least that will do is found by bisection.
+Costs add up, as if no two things ran at the same time. Gradients and gathered parameters do overlap
+with other work, so labels are solved for several weights of their traffic. If the best do not fit
+into memory, bytes get a price, both those that stay and those of activations that wait for the
+backward pass: bisection finds the lowest price at which labels fit.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.strategies.sharding.mirror import Mirror, Seen
+from loadmaster.strategies.sharding.estimate import Estimate, Estimator
 from loadmaster.strategies.sharding.tables import Setting, Tables
 
 Ints = NDArray[np.int64]
@@ -58,8 +62,7 @@ class Labels:
     ----------
     columns : int64 [n_axes, n_nodes]
         Which of its labels each node has.
-    seen : Seen
-        What the mirror says of them.
+    estimate : Estimate
     gap : float
         What lies between their cost and the dual bound, as a share of the cost, on the axis where
         most does: no labels of that axis cost less than (1 - gap) of it, with those of the other
@@ -73,7 +76,7 @@ class Labels:
     """
 
     columns: Ints
-    seen: Seen
+    estimate: Estimate
     gap: float
     weight: float
     price: float = 0.0
@@ -81,11 +84,11 @@ class Labels:
 
     def key(self, memory: float) -> tuple[bool, float]:
         """What labels of one price go by: whether they fit; seconds of the step and of its peak."""
-        return not self.fits(memory), self.seen.step_time + self.price * self.seen.peak
+        return not self.fits(memory), self.estimate.step_time + self.price * self.estimate.peak
 
     def fits(self, memory: float) -> bool:
         """Whether the peak is no more than so many bytes."""
-        return self.seen.peak <= memory
+        return self.estimate.peak <= memory
 
 
 class Solver:
@@ -102,7 +105,7 @@ class Solver:
         self, setting: Setting, allowed: Sequence[NDArray[np.bool_]] | None = None
     ) -> None:
         self.setting, self.allowed = setting, allowed
-        self.mirror = Mirror(setting)
+        self.estimator = Estimator(setting)
         self._tables: dict[tuple[int, bytes], Tables] = {}
         self._found: dict[tuple[int, bytes, float, float], fast.Labels] = {}
         #: Per axis, what was found last.
@@ -178,9 +181,9 @@ class Solver:
             columns, gap = self._round(columns, weight, price)
             if best is not None and np.array_equal(before, columns):
                 break
-            found = Labels(columns, self.mirror.seen(columns), gap, weight, price)
+            found = Labels(columns, self.estimator.estimate(columns), gap, weight, price)
             best = found if best is None or found.key(memory) < best.key(memory) else best
-            if best.seen.step_time >= _FAR * to_beat:
+            if best.estimate.step_time >= _FAR * to_beat:
                 break
         assert best is not None, "there is a round"
         return best
@@ -210,7 +213,9 @@ class Solver:
                 columns[axis], is_tied = free.labels[tables.at[:n]], False
         if is_tied == labels.is_tied:
             return labels
-        return replace(labels, columns=columns, seen=self.mirror.seen(columns), is_tied=is_tied)
+        return replace(
+            labels, columns=columns, estimate=self.estimator.estimate(columns), is_tied=is_tied
+        )
 
     def all_weights(
         self, memory: float, weights: Sequence[float] = WEIGHTS, to_beat: float = np.inf
@@ -230,7 +235,7 @@ class Solver:
         price = 0.0
         for weight in weights:
             found = self.solve(weight, price, memory=memory, to_beat=to_beat)
-            if not found.fits(memory) and found.seen.step_time < to_beat:
+            if not found.fits(memory) and found.estimate.step_time < to_beat:
                 found = self._within(found, memory)
                 if not found.fits(memory):
                     # Bytes alone counted: other weights find none that hold less.
@@ -244,19 +249,19 @@ class Solver:
         """Labels that fit, of the least price found by bisection; it ends where the price costs
         next to nothing.
         """
-        unit = free.seen.step_time / max(free.seen.peak, 1.0)
+        unit = free.estimate.step_time / max(free.estimate.peak, 1.0)
         low, high = _PRICES
         best = self.solve(free.weight, unit * 10**high, memory=memory)
         if not best.fits(memory):
-            return min((free, best), key=lambda one: one.seen.peak)
+            return min((free, best), key=lambda one: one.estimate.peak)
         for _ in range(_HALVINGS):
-            if best.seen.step_time <= (1 + _CHEAP) * free.seen.step_time:
+            if best.estimate.step_time <= (1 + _CHEAP) * free.estimate.step_time:
                 break
             middle = (low + high) / 2
             found = self.solve(free.weight, unit * 10**middle, best.columns)
             if found.fits(memory):
                 high = middle
-                best = min((found, best), key=lambda one: one.seen.step_time)
+                best = min((found, best), key=lambda one: one.estimate.step_time)
             else:
                 low = middle
         return best

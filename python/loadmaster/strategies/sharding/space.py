@@ -15,7 +15,7 @@ from loadmaster.dimensions.form import OWNER
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.strategies.sharding.fixed import fixed, masks
 from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.joint import joint
@@ -59,7 +59,7 @@ class Space:
     settings : dict
         Those of meshes.
     of_batch : dict of int to float
-        Seconds of the shortest step with all work shared by the batch, as mirrors see it, by the
+        Seconds of the shortest step with all work shared by the batch, by estimates, by the
         number of devices.
     """
 
@@ -142,7 +142,8 @@ class Space:
     def setting(self, mesh: Mesh) -> Setting:
         """The setting of a mesh."""
         if mesh not in self.settings:
-            self.settings[mesh] = Setting.of(self.parts, mesh, self.frame)
+            size = BUCKET_BYTES if self.recipe is None else self.recipe.bucket_bytes
+            self.settings[mesh] = Setting.of(self.parts, mesh, self.frame, size)
         return self.settings[mesh]
 
     def solver(self, mesh: Mesh) -> Solver:
@@ -184,13 +185,6 @@ class Space:
     def memory(self, mesh: Mesh) -> float:
         """Bytes of the smallest device of a mesh that may be filled."""
         return self.share * float(self.problem.capacity[mesh.on(self.problem.cluster)].min())
-
-    def labels(self, columns: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Labels per axis and op of the graph, int32 [n_axes, n_ops], from those of nodes."""
-        structure = self.structure
-        found = np.zeros((len(columns), structure.graph.n_ops), dtype=np.int32)
-        found[:, structure.op] = structure.ways.label[structure.way, columns]
-        return found
 
 
 def _unfixed(problem: Problem, batch_norm: str) -> tuple[Parts, Frame]:

@@ -41,6 +41,8 @@ class Arguments:
         Which of the reader's arguments.
     output : int64 [n]
         Which of the root's outputs.
+    argument : int64 [n]
+        The row of the dimensions' arguments.
     back : int64 [n]
         Index into the backs of the dimensions.
     traffic : int8 [n]
@@ -53,6 +55,7 @@ class Arguments:
     root: NDArray[np.int64]
     position: NDArray[np.int64]
     output: NDArray[np.int64]
+    argument: NDArray[np.int64]
     back: NDArray[np.int64]
     traffic: NDArray[np.int8]
     is_written: NDArray[np.bool_]
@@ -126,6 +129,12 @@ class Structure:
     def n(self) -> int:
         """Number of nodes."""
         return len(self.op)
+
+    def labels(self, columns: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The labels of the ops of the graph, int32 [n_axes, n_ops], from those of nodes."""
+        labels = np.zeros((len(columns), self.graph.n_ops), dtype=np.int32)
+        labels[:, self.op] = self.ways.label[self.way, columns]
+        return labels
 
     @cached_property
     def stands_for(self) -> NDArray[np.int8]:
@@ -281,6 +290,7 @@ def _arguments(dimensions: Dimensions, node: NDArray[np.int64]) -> Arguments:
         root,
         position[has],
         dimensions.output[has].astype(np.int64),
+        np.flatnonzero(has),
         dimensions.back[has].astype(np.int64),
         traffic,
         (owner[reader] >= 0) & (itself[root] == owner[reader]),

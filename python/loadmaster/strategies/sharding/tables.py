@@ -28,6 +28,8 @@ from loadmaster.strategies.sharding.structure import ACTIVATION, Structure
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
 from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import stages
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.lowering import Lowering
 from loadmaster.transforms.specs import FORBIDDEN, conversion
 
 Floats = NDArray[np.float64]
@@ -47,6 +49,7 @@ class Setting:
     Attributes
     ----------
     parts : Parts
+    mesh : Mesh
     traffic : sequence of Traffic
         Per axis.
     shares : sequence of sequence of float
@@ -54,16 +57,22 @@ class Setting:
     places : sequence of Place
         Those that may be the slowest.
     frame : Frame
+    bucket_bytes : int
+        Bytes of gradients or of parameters that one collective takes.
     """
 
     parts: Parts
+    mesh: Mesh
     traffic: Sequence[Traffic]
     shares: Sequence[Sequence[float]]
     places: Sequence[Place]
     frame: Frame
+    bucket_bytes: int = BUCKET_BYTES
 
     @classmethod
-    def of(cls, parts: Parts, mesh: Mesh, frame: Frame) -> Setting:
+    def of(
+        cls, parts: Parts, mesh: Mesh, frame: Frame, bucket_bytes: int = BUCKET_BYTES
+    ) -> Setting:
         """The setting of a mesh on the cluster of the parts' problem."""
         cluster = parts.problem.cluster
         device = mesh.on(cluster)
@@ -78,12 +87,26 @@ class Setting:
             place = Place(cluster.device_types[d], tuple(int(i) for i in at))
             weights = (shares[i][j] for i, j in enumerate(place.at))
             known.setdefault((place.type, *weights), place)
-        return cls(parts, traffic, shares, list(known.values()), frame)
+        places = list(known.values())
+        return cls(parts, mesh, traffic, shares, places, frame, bucket_bytes)
 
     @property
     def structure(self) -> Structure:
         """What is labelled."""
         return self.parts.structure
+
+    def lowering(self, columns: Ints) -> Lowering:
+        """The lowering of labels, int64 [n_axes, n_nodes]."""
+        structure = self.structure
+        labels = structure.labels(columns)
+        layout = Layout(
+            structure.dimensions,
+            self.mesh,
+            labels,
+            batch_norm=self.parts.batch_norm,
+            bucket_bytes=self.bucket_bytes,
+        )
+        return Lowering(layout)
 
     def fractions(self, columns: Ints) -> tuple[Floats, Floats]:
         """Fractions of each argument's tensor that a part has on each axis, as its root makes it

@@ -264,7 +264,7 @@ class Grids:
         has all layers and the whole batch, over the number of stages, and the bubble.
         """
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
-        computing = self.work if ranked is None else ranked.labels.seen.computing
+        computing = self.work if ranked is None else ranked.labels.estimate.computing
         again = grid.recomputed.seconds / (grid.tp * grid.dp)
         bubble = (grid.pp - 1) / (grid.virtual * grid.m)
         return (computing + again) / grid.pp * (1 + bubble)
@@ -408,13 +408,13 @@ class Grids:
                 if found is not None:
                     yield found
             return
-        # Nothing is in stages: the mirror of the labels says what a step takes.
+        # Nothing is in stages: the estimate of the labels says what a step takes.
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None:
             yield Cut(grid, self.least(grid))
         elif grid.recomputed == self.levels[-1] or self._held(grid, ranked) <= self.memory:
             again = grid.recomputed.seconds / grid.size
-            yield Cut(grid, ranked.labels.seen.step_time + again)
+            yield Cut(grid, ranked.labels.estimate.step_time + again)
 
     def below(self, seconds: float) -> None:
         """Looks from now on at no grid that takes much more than so long."""
@@ -447,7 +447,7 @@ class Grids:
         return at < costs.n_cuts - 1
 
     def _held(self, grid: Grid, ranked: Ranked) -> float:
-        """Bytes of a device at the peak of the mirror, which has the optimizer's state whole, less
+        """Bytes of a device at the estimated peak, which has the optimizer's state whole, less
         what is not kept.
         """
         layout = self.layout(grid, flat=False)
@@ -459,7 +459,7 @@ class Grids:
         replicas = np.array([[name != "tp"] for name in mesh.names])
         parts = np.where(replicas & ~is_cut, sizes, 1).prod(axis=0)
         spared = float((has * (1 - 1 / parts)).sum()) if self.flat else 0.0
-        return ranked.labels.seen.peak - spared - grid.recomputed.spared / grid.size
+        return ranked.labels.estimate.peak - spared - grid.recomputed.spared / grid.size
 
     # -- the judge ---------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class ShardedGrids(Grids):
         return replace(parallelism, replicate=n // parts, shard=parts, shard_state="parameters")
 
     def _held(self, grid: Grid, ranked: Ranked) -> float:
-        """Bytes of a device at the peak of the mirror, which has all state whole: so are parameters
+        """Bytes of a device at the estimated peak, which has all state whole: so are parameters
         that are kept.
         """
         layout = self.layout(grid, flat=True)
@@ -99,4 +99,4 @@ class ShardedGrids(Grids):
             is_spared &= graph.stands_for != PARAMETER
         state = float(graph.param_bytes[is_spared].sum())
         spared = state / grid.tp * (1 - 1 / self.parts(grid.dp))
-        return ranked.labels.seen.peak - spared - grid.recomputed.spared / grid.size
+        return ranked.labels.estimate.peak - spared - grid.recomputed.spared / grid.size
