@@ -7,12 +7,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from loadmaster.base.files import write_bytes
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.plans.plan import Plan
+from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.systems.megatron.semantics import NAME
+from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.grid_of_plan import Grid, grid_of
 from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.names import device_names, torch_device
+from loadmaster.systems.shared.parallelism_of_plan import parallelism_of
 from loadmaster.systems.shared.precision import elements_in
 from loadmaster.systems.shared.processes import command
 from loadmaster.systems.shared.refusal import Reason, refusal
@@ -78,91 +82,93 @@ def megatron(
     spelled = device_names(plan, torch_device, names)
     root, layers = options_of(plan, root, layers)
     reasons: list[Reason] = []
-    grid = grid_of(plan, root, layers, reasons)
-    again = None if grid is None else _recomputed(grid, reasons)
-    if grid is None or reasons:
+    ranked = parallelism_of(plan, NAME, root, layers, reasons)
+    recomputed = [] if ranked is None else _recomputed(ranked.parallelism, reasons)
+    if ranked is None or reasons:
         raise refusal(plan, NAME, reasons)
+    parallelism, apart = ranked.parallelism, ranked.parallelism.expert_replicas
     flags = [
-        *_sizes(grid),
-        *_experts(plan, grid),
-        *_batches(plan, grid),
-        *_optimizer(plan, grid),
-        *(again or ()),
+        *_sizes(parallelism),
+        *_experts(plan, parallelism),
+        *_batches(plan, parallelism),
+        *_optimizer(plan, parallelism),
+        *recomputed,
     ]
-    ranks = " ".join(spelled[device] for device in grid.devices)
-    neighbours = f" (experts are apart on {grid.ep} next to each other)" if grid.ep > 1 else ""
+    ranks = " ".join(spelled[device] for device in ranked.devices)
+    neighbours = f" (experts are apart on {apart} next to each other)" if apart > 1 else ""
     text = _SCRIPT.format(
-        figures="\n".join(figures(plan, _more(plan, grid))),
-        ranks=f"#   {ranks}: tp {grid.tp} changes fastest, then dp {grid.dp}{neighbours}, then pp "
-        f"{grid.pp}.",
+        figures="\n".join(figures(plan, _more(plan, parallelism))),
+        ranks=f"#   {ranks}: tp {parallelism.tp} changes fastest, then dp {parallelism.dp}"
+        f"{neighbours}, then pp {parallelism.stages}.",
         flags="\n".join(f"    {flag}" for flag in flags),
-        command=command(plan, grid.devices, '"$@" "${PLAN[@]}"'),
+        command=command(plan, ranked.devices, '"$@" "${PLAN[@]}"'),
     )
     if path is not None:
         write_bytes(path, text.encode())
     return text
 
 
-def _sizes(grid: Grid) -> Iterator[str]:
+def _sizes(parallelism: Parallelism) -> Iterator[str]:
     """Layers, and how many devices share what."""
-    yield f"--num-layers {sum(grid.counts)}"
-    yield f"--tensor-model-parallel-size {grid.tp}"
-    if grid.sequence:
+    yield f"--num-layers {sum(parallelism.layers)}"
+    yield f"--tensor-model-parallel-size {parallelism.tp}"
+    if parallelism.sequence:
         yield "--sequence-parallel"
-    yield f"--pipeline-model-parallel-size {grid.pp}"
-    if len(set(grid.counts)) > 1:
-        runs = "|".join(f"t*{n}" for n in grid.counts)
+    yield f"--pipeline-model-parallel-size {parallelism.stages}"
+    if len(set(parallelism.layers)) > 1:
+        runs = "|".join(f"t*{n}" for n in parallelism.layers)
         yield f"--pipeline-model-parallel-layout {shlex.quote(f'E{runs}L')}"
-    elif grid.virtual > 1:
-        yield f"--num-layers-per-virtual-pipeline-stage {grid.counts[0]}"
+    elif parallelism.virtual > 1:
+        yield f"--num-layers-per-virtual-pipeline-stage {parallelism.layers[0]}"
 
 
-def _experts(plan: Plan, grid: Grid) -> Iterator[str]:
+def _experts(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
     """Routed experts that devices have apart."""
-    if grid.experts:
-        yield f"--num-experts {grid.experts}"
-        yield f"--expert-model-parallel-size {grid.ep * (grid.tp if grid.apart else 1)}"
-        if grid.apart:
+    if parallelism.ep > 1:
+        structure = Structure.of(Dimensions.of(plan.graph))
+        yield f"--num-experts {number_of_experts(structure)}"
+        yield f"--expert-model-parallel-size {parallelism.ep}"
+        if parallelism.experts == "apart":
             yield "--expert-tensor-parallel-size 1"
         kinds = {label.partition("/")[0] for label in plan.program.graph.collectives}
         dispatcher = "alltoall" if "all_to_all" in kinds else "allgather"
         yield f"--moe-token-dispatcher-type {dispatcher}"
 
 
-def _batches(plan: Plan, grid: Grid) -> Iterator[str]:
+def _batches(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
     batch = batch_size(plan.graph)
     if batch is not None:
-        yield f"--micro-batch-size {batch // (grid.dp * grid.micro)}"
+        yield f"--micro-batch-size {batch // (parallelism.dp * parallelism.micro_batches)}"
         yield f"--global-batch-size {batch}"
 
 
-def _optimizer(plan: Plan, grid: Grid) -> Iterator[str]:
+def _optimizer(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
     """Flags of the sum of gradients over replicas, and of the update."""
-    if grid.dp == 1:
+    if parallelism.dp == 1:
         return
     yield "--overlap-grad-reduce"
     if plan.recipe is not None:
         yield f"--ddp-bucket-size {elements_in(plan, plan.recipe.bucket_bytes)}"
-    if grid.flat:
+    if parallelism.shard_state == "optimizer":
         yield "--use-distributed-optimizer"
         yield "--overlap-param-gather"
 
 
-def _recomputed(grid: Grid, reasons: list[Reason]) -> list[str]:
+def _recomputed(parallelism: Parallelism, reasons: list[Reason]) -> list[str]:
     """The flags of recomputed layers: some modules of all, or all, or the first few of each run."""
-    if grid.selective:
-        modules = f"--recompute-modules {' '.join(grid.selective)}"
-        grouped = ["--moe-grouped-gemm"] if "moe_act" in grid.selective else []
-        return ["--recompute-granularity selective", modules, *grouped]
-    if not any(grid.recomputed):
+    if parallelism.recompute == "none":
         return []
-    if grid.recomputed == grid.counts:
+    if parallelism.recompute == "selective":
+        modules = f"--recompute-modules {' '.join(parallelism.recompute_modules)}"
+        grouped = ["--moe-grouped-gemm"] if "moe_act" in parallelism.recompute_modules else []
+        return ["--recompute-granularity selective", modules, *grouped]
+    if not parallelism.recompute_layers:
         method, n = "uniform", 1
     else:
-        method, n = "block", max(grid.recomputed)
-        others = [min(n, count) for count in grid.counts]
-        if list(grid.recomputed) != others:
-            said = ", ".join(map(str, grid.recomputed))
+        method, n = "block", max(parallelism.recompute_layers)
+        others = [min(n, count) for count in parallelism.layers]
+        if list(parallelism.recompute_layers) != others:
+            said = ", ".join(map(str, parallelism.recompute_layers))
             reasons.append(f"runs have unequal numbers of recomputed layers ({said})")
     return [
         "--recompute-granularity full",
@@ -171,24 +177,24 @@ def _recomputed(grid: Grid, reasons: list[Reason]) -> list[str]:
     ]
 
 
-def _more(plan: Plan, grid: Grid) -> Iterator[str]:
+def _more(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
     """Lines on what Megatron-LM does otherwise than the plan."""
-    if grid.dp > 1:
+    if parallelism.dp > 1:
         yield (
             "The plan sums gradients in the precision of the graph; --grad-reduce-in-bf16, or not, "
             "says that to Megatron-LM."
         )
-    if grid.ep > 1 and grid.tp > 1:
+    if parallelism.expert_replicas > 1 and parallelism.tp > 1:
         yield (
             "In the plan devices of a tensor-parallel group send all tokens to experts each; those "
             "of Megatron-LM send a part each."
         )
-    if "core_attn" in grid.selective:
+    if "core_attn" in parallelism.recompute_modules:
         yield (
             "The graph has attention op by op. Fused attention keeps no scores, and needs no "
             "core_attn."
         )
-    if "moe_act" in grid.selective:
+    if "moe_act" in parallelism.recompute_modules:
         yield "Megatron-LM has moe_act with --moe-grouped-gemm only."
-    if plan.target != NAME and grid.dp > 1:
+    if plan.target != NAME and parallelism.dp > 1:
         yield "Megatron-LM updates when all gradients are summed; the plan may begin before."

@@ -9,10 +9,10 @@ from loadmaster.base.files import write_bytes
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.grid_of_plan import Grid, grid_of
 from loadmaster.systems.shared.layered import is_encoder
 from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.names import device_names, torch_device
+from loadmaster.systems.shared.parallelism_of_plan import RankedDevices, parallelism_of
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.vllm.semantics import NAME
 
@@ -74,45 +74,41 @@ def vllm(
     spelled = device_names(plan, torch_device, names)
     root, layers = options_of(plan, root, layers)
     reasons: list[Reason] = []
-    grid = grid_of(plan, root, layers, reasons)
-    if grid is not None:
-        reasons += _in_the_way(plan, grid)
-        if grid.pp > 1 and is_encoder(LayerList.of(plan.graph, root, layers)):
+    ranked = parallelism_of(plan, NAME, root, layers, reasons)
+    if ranked is not None:
+        reasons += _in_the_way(plan, ranked)
+        if ranked.parallelism.stages > 1 and is_encoder(LayerList.of(plan.graph, root, layers)):
             reasons.append("it has no stages of an encoder, and attention here is not causal")
-    if grid is None or reasons:
+    if ranked is None or reasons:
         raise refusal(plan, NAME, reasons)
-    partition = f"{PARTITION}={','.join(map(str, grid.counts))} " if _is_uneven(grid) else ""
+    parallelism, counts = ranked.parallelism, ranked.parallelism.layers
+    is_uneven = len(set(counts)) > 1
+    partition = f"{PARTITION}={','.join(map(str, counts))} " if is_uneven else ""
     text = _FILE.format(
         figures="\n".join(figures(plan, _more())),
         command=f"{partition}vllm serve MODEL --config vllm.yaml",
-        ranks=" ".join(spelled[device] for device in grid.devices),
-        tp=grid.tp,
-        pp=grid.pp,
-        experts="enable-expert-parallel: true\n" if grid.apart else "",
+        ranks=" ".join(spelled[device] for device in ranked.devices),
+        tp=parallelism.tp,
+        pp=parallelism.stages,
+        experts="enable-expert-parallel: true\n" if parallelism.experts == "apart" else "",
     )
     if path is not None:
         write_bytes(path, text.encode())
     return text
 
 
-def _is_uneven(grid: Grid) -> bool:
-    return len(set(grid.counts)) > 1
-
-
-def _in_the_way(plan: Plan, grid: Grid) -> Iterator[Reason]:
-    if grid.virtual > 1:
-        runs: dict[str, int] = {}
-        for at in range(len(grid.counts)):
-            device = plan.cluster.devices[grid.devices[at % grid.pp * grid.tp * grid.dp]].name
-            runs[device] = runs.get(device, 0) + 1
-        said = [f"{device} has {n}" for device, n in runs.items() if n > 1]
+def _in_the_way(plan: Plan, ranked: RankedDevices) -> Iterator[Reason]:
+    parallelism = ranked.parallelism
+    if parallelism.virtual > 1:
+        first = ranked.devices[:: parallelism.tp * parallelism.dp]
+        said = [f"{plan.cluster.devices[d].name} has {parallelism.virtual}" for d in first]
         yield "each device has one run of layers, and in the plan", said
-    if grid.dp > 1:
+    if parallelism.dp > 1:
         yield (
-            f"{grid.dp} replicas share one batch: they are servers of their own, each with its own "
-            "requests (--data-parallel-size)"
+            f"{parallelism.dp} replicas share one batch: they are servers of their own, each with "
+            "its own requests (--data-parallel-size)"
         )
-    if grid.sequence:
+    if parallelism.sequence:
         yield "norms are cut by tokens"
 
 

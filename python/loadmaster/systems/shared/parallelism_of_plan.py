@@ -1,14 +1,15 @@
-"""A plan as a grid of tensor parallelism inside of replicas inside of stages of layers.
+"""The parallelism of a plan of layers, with the device of each rank.
 
-What is in the way of that is said, whatever made the plan: an axis of its recipe counts as one of
-tensor parallelism if every op has a label that planning for such a system allows.
+A plan that was made for a system says it. Of any other plan it is read off: stages are runs of
+layers, and an axis of the recipe is one of tensor parallelism if every op has a label that planning
+for such a system allows. Reasons say what is in the way of that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import INPUT, PARAMETER
 from loadmaster.model.micro import Micro
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recomputed import RecomputedSegments, RecomputeLine
 from loadmaster.plans.plan import Plan
@@ -24,21 +26,17 @@ from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
 from loadmaster.systems.megatron.modules import lines_of_modules
-from loadmaster.systems.shared.expert_parallel import (
-    experts_apart,
-    number_of_experts,
-    shared,
-)
+from loadmaster.systems.shared.expert_parallel import experts_apart, shared
 from loadmaster.systems.shared.layers import (
     LayerSplit,
-    layer_number,
     layer_split,
+    options_of,
     stage_split,
     with_ends,
 )
 from loadmaster.systems.shared.processes import devices_of, no_replicas
 from loadmaster.systems.shared.refusal import Reason
-from loadmaster.systems.shared.tensor_parallel import in_layers
+from loadmaster.systems.shared.tensor_parallel import in_layers, norms_by_tokens
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients
 
@@ -47,67 +45,31 @@ _CUT, _APART = "tensor-parallel group has", "tensor-parallel group with experts 
 
 
 @dataclass(frozen=True)
-class Grid:
-    """What a plan comes to.
+class RankedDevices:
+    """A parallelism, and the device of each rank, by index."""
 
-    Attributes
-    ----------
-    devices : tuple of int
-        By rank: tensor parallelism changes fastest, then replicas, then stages.
-    tp, dp : int
-        Devices that share each layer, and replicas.
-    counts : tuple of int
-        Layers of each run, in their order.
-    virtual : int
-        Runs of layers per stage.
-    micro : int
-        Micro-batches that a replica does.
-    sequence : bool
-        Whether norms in layers are cut by tokens.
-    flat : bool
-        Whether replicas have a part each of the optimizer's state.
-    recomputed : tuple of int
-        Of each run, how many of its layers are recomputed, from its first one on.
-    selective : tuple of str
-        What is recomputed of all layers alike, in Megatron-LM's words, where these are not
-        recomputed as a whole.
-    ep : int
-        How many of the replicas have routed experts apart.
-    apart : bool
-        Whether each device of a tensor-parallel group has routed experts whole, others than the
-        next one.
-    experts : int
-        Of every layer, where devices have experts apart.
-    """
-
+    parallelism: Parallelism
     devices: tuple[int, ...]
-    tp: int
-    dp: int
-    counts: tuple[int, ...]
-    virtual: int = 1
-    micro: int = 1
-    sequence: bool = False
-    flat: bool = False
-    recomputed: tuple[int, ...] = ()
-    selective: tuple[str, ...] = ()
-    ep: int = 1
-    apart: bool = False
-    experts: int = 0
-
-    @property
-    def pp(self) -> int:
-        """Stages: sets of devices."""
-        return len(self.counts) // self.virtual
 
 
-def grid_of(plan: Plan, root: str, layers: str | None, reasons: list[Reason]) -> Grid | None:
-    """The grid of a plan; None, or anything: the reasons say why there is none.
+def parallelism_of(
+    plan: Plan, name: str, root: str, layers: str | None, reasons: list[Reason]
+) -> RankedDevices | None:
+    """The parallelism of a plan, for the writer of the system of a name.
+
+    Returns
+    -------
+    RankedDevices or None
+        None, or reasons: the plan has none that such a system knows.
 
     Raises
     ------
     InputError
         The model has no such list of layers.
     """
+    is_own = plan.target == name and (root, layers) == options_of(plan, None, None)
+    if is_own and plan.parallelism is not None:
+        return RankedDevices(plan.parallelism, _devices(plan))
     if plan.recipe is not None:
         return _of_recipe(plan, LayerList.of(plan.graph, root, layers), reasons)
     if not plan.program.is_plain:
@@ -119,19 +81,41 @@ def grid_of(plan: Plan, root: str, layers: str | None, reasons: list[Reason]) ->
     return _of_runs(split, reasons)
 
 
-def _of_runs(split: LayerSplit, reasons: list[Reason]) -> Grid:
-    """Whole ops, by layers."""
+def _devices(plan: Plan) -> tuple[int, ...]:
+    """The device of each rank of a plan that was made for a system."""
+    if plan.recipe is not None:
+        return tuple(plan.recipe.mesh.on(plan.cluster).tolist())
+    used = plan.running_devices[plan.problem.reduced.op_of]
+    return tuple(sorted(set(used.tolist())))
+
+
+def _of_runs(split: LayerSplit, reasons: list[Reason]) -> RankedDevices | None:
+    """The parallelism of whole ops, by layers."""
     of_runs = [device for device, _ in split.runs]
     ranks = list(dict.fromkeys(of_runs))
     virtual = max(1, len(of_runs) // len(ranks))
     if of_runs != ranks * virtual:
         order = [split.called[place] for place in of_runs]
         reasons.append(("runs of layers do not take turns among the devices", order))
-    return Grid(tuple(ranks), 1, 1, tuple(n for _, n in split.runs), virtual)
+        return None
+    return RankedDevices(_pipeline(tuple(n for _, n in split.runs), virtual), tuple(ranks))
 
 
-def _of_replicas(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | None:
-    """Replicas of the whole model, with gradients summed by collectives."""
+def _pipeline(layers: tuple[int, ...], virtual: int, micro: Micro | None = None) -> Parallelism:
+    """Runs of layers on stages, by a schedule."""
+    micro = micro or Micro(1)
+    stages = len(layers) // virtual
+    return Parallelism(
+        stages=stages,
+        virtual=virtual,
+        layers=layers,
+        micro_batches=micro.n,
+        schedule=micro.schedule if stages > 1 else None,
+    )
+
+
+def _of_replicas(plan: Plan, listed: LayerList, reasons: list[Reason]) -> RankedDevices | None:
+    """The parallelism of replicas of the whole model, with gradients summed by collectives."""
     in_the_way = list(no_replicas(plan))
     kinds = {label.partition("/")[0] for label in plan.program.graph.collectives if label}
     if not in_the_way and not kinds and plan.graph.updates.any():
@@ -140,18 +124,25 @@ def _of_replicas(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | 
     if in_the_way:
         return None
     devices = tuple(devices_of(plan))
-    flat = "reduce_scatter" in kinds
-    return Grid(devices, 1, len(devices), (len(found),), flat=flat)
+    whole = _pipeline((len(listed),), 1)
+    return RankedDevices(_replicated(whole, len(devices), "reduce_scatter" in kinds), devices)
 
 
-def _of_recipe(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | None:
-    """Shards and stages of a recipe."""
+def _replicated(one: Parallelism, dp: int, is_flat: bool) -> Parallelism:
+    """The same on so many replicas, which may have a part each of the optimizer's state."""
+    if is_flat and dp > 1:
+        return replace(one, shard=dp, shard_state="optimizer")
+    return replace(one, replicate=dp)
+
+
+def _of_recipe(plan: Plan, listed: LayerList, reasons: list[Reason]) -> RankedDevices | None:
+    """The parallelism of shards and stages of a recipe."""
     recipe, layout = plan.recipe, plan.layout
     assert recipe is not None
-    counts: tuple[int, ...] = (len(found),)
+    counts: tuple[int, ...] = (len(listed),)
     micro = recipe.micro or Micro(1)
     if recipe.micro is not None:
-        split = stage_split(plan, found, reasons)
+        split = stage_split(plan, listed, reasons)
         counts = () if split is None else tuple(n for _, n in split.runs)
         if split is not None:
             with_ends(split, reasons)
@@ -160,33 +151,27 @@ def _of_recipe(plan: Plan, found: LayerList, reasons: list[Reason]) -> Grid | No
         reasons.append(("ops are put on devices by name", list(recipe.overrides)))
     if any(axis.shares is not None for axis in recipe.mesh.axes):
         reasons.append("devices have unequal shares")
-    axes = _Axes.of(layout, found, reasons) if layout is not None else None
+    axes = _Axes.of(layout, listed, reasons) if layout is not None else None
     dp = 1 if axes is None else axes.dp
     batch = batch_size(plan.graph) or 1
     if batch % (dp * micro.n):
         reasons.append(f"{dp} replicas do not do {batch} samples in {micro.n} equal micro-batches")
-    again = _recomputed(plan, found, counts, reasons)
-    selective = _selective(plan, found, reasons)
-    on = recipe.mesh.on(plan.cluster)
-    if not counts or axes is None:
-        devices = on
-    else:
-        devices = np.transpose(on.reshape(-1, *axes.mesh), [0, *(1 + a for a in axes.order)])
-    return Grid(
-        tuple(devices.ravel().tolist()),
-        1 if axes is None else axes.tp,
-        dp,
-        counts,
-        micro.virtual,
-        micro.n,
-        axes is not None and axes.sequence,
-        axes is not None and axes.flat,
-        again,
-        selective,
-        1 if axes is None else axes.ep,
-        axes is not None and axes.apart,
-        0 if axes is None else axes.experts,
-    )
+    recomputed = _recomputed(plan, listed, counts, reasons)
+    selective = _selective(plan, listed, reasons)
+    if len(counts) % micro.virtual or not counts:
+        return None
+    parallelism = _pipeline(counts, micro.virtual, micro)
+    if selective:
+        parallelism = replace(parallelism, recompute="selective", recompute_modules=selective)
+    elif any(recomputed):
+        some = () if recomputed == counts else recomputed
+        parallelism = replace(parallelism, recompute="full", recompute_layers=some)
+    devices = recipe.mesh.on(plan.cluster)
+    if axes is not None:
+        parallelism = axes.inside(parallelism)
+        order = [0, *(1 + axis for axis in axes.order)]
+        devices = np.transpose(devices.reshape(-1, *axes.mesh), order)
+    return RankedDevices(parallelism, tuple(devices.ravel().tolist()))
 
 
 def _check_stages(plan: Plan, split: LayerSplit, micro: Micro, reasons: list[Reason]) -> None:
@@ -218,7 +203,16 @@ class _Axes:
     flat: bool
     ep: int
     apart: bool
-    experts: int
+
+    def inside(self, stages: Parallelism) -> Parallelism:
+        """The parallelism of stages with these axes inside of each."""
+        return replace(
+            _replicated(stages, self.dp, self.flat),
+            tp=self.tp,
+            sequence=self.sequence and self.tp > 1,
+            ep=self.ep * (self.tp if self.apart else 1),
+            experts="apart" if self.apart and self.tp > 1 else "cut",
+        )
 
     @classmethod
     def of(cls, layout: Layout, found: LayerList, reasons: list[Reason]) -> _Axes:
@@ -257,11 +251,10 @@ class _Axes:
             (*outer, *inner),
             math.prod(mesh.shape[axis] for axis in inner),
             math.prod(mesh.shape[axis] for axis in outer),
-            any(_by_tokens(layout, found, axis) for axis in inner),
+            any(norms_by_tokens(layout, found, mesh.names[axis]) for axis in inner),
             bool((layout.labels[outer][:, updates] == FLAT).any()),
             math.prod(mesh.shape[axis] for axis in experts),
             is_apart,
-            number_of_experts(structure) if is_apart or experts else 0,
         )
 
 
@@ -277,16 +270,6 @@ def _against(layout: Layout, structure: Structure, mask: Mask) -> list[list[int]
         same = (ways.label[structure.way] == labels[structure.op][:, None]) & known & mask
         found.append(structure.op[~same.any(axis=1) & counts[structure.op]].tolist())
     return found
-
-
-def _by_tokens(layout: Layout, found: LayerList, axis: int) -> bool:
-    """Whether norms of layers are cut by tokens on an axis."""
-    words = layout.recipe().words(layout.graph)[layout.mesh.names[axis]]
-    graph = layout.graph
-    return any(
-        word == "token" and ("norm" in kind or "rsqrt" in kind) and layer_number(module, found) >= 0
-        for word, kind, module in zip(words, graph.kinds, graph.modules, strict=True)
-    )
 
 
 def _recomputed(
