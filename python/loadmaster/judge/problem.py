@@ -344,8 +344,13 @@ def by_start(
     return np.lexsort((topological, finish, start)).astype(np.int32)
 
 
+def longest_path(graph: fast.Graph, op_time: NDArray[np.float64]) -> float:
+    """Seconds of the longest path, if transfers were free."""
+    _, bottom = fast.levels(fast.Weights(graph, op_time))
+    return float(bottom.max())
+
+
 def parallelism(graph: fast.Graph, op_time: NDArray[np.float64]) -> float:
     """Work / critical path: how many devices could be busy at most, if transfers were free."""
-    _, bottom = fast.levels(fast.Weights(graph, op_time))
-    longest = float(bottom.max())
+    longest = longest_path(graph, op_time)
     return float(op_time.sum()) / longest if longest else 1.0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
+from loadmaster.model.factorisations import divisors, halvings
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.program import Program
@@ -98,9 +99,8 @@ class PipelineSpace:
     @cached_property
     def counts(self) -> list[int]:
         """Numbers of micro-batches to try: the divisors of the batch next to powers of two."""
-        divisors = [d for d in range(1, min(self.batch, MOST_MICRO) + 1) if self.batch % d == 0]
-        powers = (2**i for i in range(MOST_MICRO.bit_length()))
-        return sorted({max(d for d in divisors if d <= power) for power in powers} - {1})
+        parts = divisors(self.batch)
+        return sorted({max(d for d in parts if d <= power) for power in halvings(MOST_MICRO)} - {1})
 
     @cached_property
     def layer_of(self) -> list[str]:
@@ -226,7 +226,7 @@ class PipelineSpace:
         counts, n = self.counts, self.problem.cluster.n_devices
         if micro is not None:
             counts = [checks.integer("micro_batches", micro, 2, self.batch)]
-        numbers = [n >> i for i in range(n.bit_length() - 1)]
+        numbers = halvings(n)[:-1]
         if stages is not None:
             numbers = [checks.integer("stages", stages, 2, n)]
         return counts, numbers
@@ -243,7 +243,7 @@ class PipelineSpace:
         n = self.problem.cluster.n_devices
         if width is not None:
             return [checks.integer("devices_per_stage", width, 1, n // (stages or 2))]
-        return [w for w in range(1, n // (stages or 2) + 1) if n % w == 0]
+        return [w for w in divisors(n) if w <= n // (stages or 2)]
 
 
 @dataclass(frozen=True, eq=False)

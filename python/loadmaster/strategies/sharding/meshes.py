@@ -2,8 +2,9 @@
 
 Axes follow the hierarchy of links: devices that the fastest links join are neighbours on the
 innermost axes. Where all links are alike, an order of the same sizes is tried once. Fewer devices
-are the fastest ones, halved again and again. Devices of unequal speed get unequal parts of a
-dimension along an axis, in proportion to the slowest device at each of its places.
+are the fastest ones: a half, a quarter and so on, and numbers that divide the batch better than
+more devices do. Devices of unequal speed get unequal parts of a dimension along an axis, in
+proportion to the slowest device at each of its places.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadmaster.judge.problem import Problem
+from loadmaster.model.factorisations import factorisations, halvings, sharing_more
 from loadmaster.model.recipe import Mesh, MeshAxis
 from loadmaster.strategies.simple.data_parallel import usable
+from loadmaster.transforms.shares import batch_size
 
 #: Names of the axes, the outermost first.
 AXES = ("x", "y", "z")
@@ -32,30 +35,25 @@ def meshes(problem: Problem) -> Iterator[Mesh]:
     [(4,), (2, 2), (2,)]
     """
     fastest = usable(problem)
-    n = len(fastest)
-    while n > 1:
-        chosen = _near_each_other(problem, fastest[:n])
+    n, batch = len(fastest), batch_size(problem.model) or 1
+    numbers = {*halvings(n), *sharing_more(n, batch)} - {1}
+    for number in sorted(numbers, reverse=True):
+        chosen = _near_each_other(problem, fastest[:number])
         is_uniform = len(set(_widths(problem, chosen))) == 1
-        for sizes in _factorisations(n, is_uniform):
+        for sizes in _sizes(number, is_uniform):
             yield _mesh(problem, chosen, sizes)
-        n //= 2
 
 
-def _factorisations(n: int, is_uniform: bool) -> Iterator[tuple[int, ...]]:
-    """Sizes of axes, 2 or more each, whose product is n: few axes first."""
-    found: dict[tuple[int, ...], None] = {}
+def _sizes(n: int, is_uniform: bool) -> Iterator[tuple[int, ...]]:
+    """Sizes of axes, 2 or more each, whose product is n: few axes first. Sizes are in one order
+    where links are alike.
+    """
 
-    def split(left: int, sizes: tuple[int, ...]) -> None:
-        found.setdefault((*sizes, left))
-        if len(sizes) + 1 < len(AXES):
-            for size in range(2, left // 2 + 1):
-                if left % size == 0:
-                    split(left // size, (*sizes, size))
+    def may(sizes: tuple[int, ...]) -> bool:
+        return sizes[-1] > 1 and (not is_uniform or list(sizes) == sorted(sizes))
 
-    split(n, ())
-    for sizes in sorted(found, key=lambda sizes: (len(sizes), sizes)):
-        if not is_uniform or list(sizes) == sorted(sizes):
-            yield sizes
+    for axes in range(1, len(AXES) + 1):
+        yield from factorisations([n], axes, may)
 
 
 def _widths(problem: Problem, devices: list[int]) -> list[float]:

@@ -15,6 +15,7 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.words import labels_of
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
+from loadmaster.model.factorisations import factorisations
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
@@ -103,7 +104,7 @@ def _ways(
     more recomputed.
     """
     n = len(devices)
-    sizes = [(n,)] + [(n // s, s) for s in range(n // 2, 1, -1) if n % s == 0]
+    sizes = [(n,), *factorisations([n], 2, lambda sizes: sizes[-1] > 1)]
     sizes = [one for one in sizes if size in (None, one[-1])]
     words = [word for word, says in (("kept", False), ("again", True)) if reshard in (None, says)]
     for modules in levels:

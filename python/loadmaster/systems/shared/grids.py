@@ -14,9 +14,9 @@ never are.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from math import gcd
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
+from loadmaster.model.factorisations import divisors, factorisations
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism
@@ -119,6 +120,17 @@ class Cut:
     grid: Grid
     seconds: float
     chain: Chain | None = None
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A grid whose labels nobody has asked for yet: with the most runs of layers per stage, and
+    seconds that it takes at least for another reason.
+    """
+
+    grid: Grid
+    quickest: Grid
+    least: float
 
 
 @dataclass(frozen=True)
@@ -220,35 +232,41 @@ class Grids:
     # -- which there are ---------------------------------------------------------------------------
 
     def sizes(self, asked: Asked) -> Iterator[Grid]:
-        """Grids of one micro-batch and one run per stage: of all devices, of a half, and so on."""
-        n, layers = len(self.devices), len(self.found)
-        numbers = [n >> i for i in range(n.bit_length())]
+        """Grids of one micro-batch and one run per stage, of every number of devices."""
+        numbers: Iterable[int] = range(len(self.devices), 0, -1)
         if asked.tp and asked.pp and asked.dp:
             numbers = [asked.tp * asked.pp * asked.dp]
-        for size in numbers:
-            for pp in _divisors(size, asked.pp):
-                for tp in _divisors(size // pp, asked.tp):
-                    if tp > 1 and self.n_experts and not self.sequence:
-                        continue  # Megatron-LM trains no experts so.
-                    dp = size // (pp * tp)
-                    if asked.dp not in (None, dp) or self.batch % dp or pp > layers:
-                        continue
-                    if (pp, dp) != (1, 1) and self.batch // dp < min(pp, 2):
-                        continue
-                    for ep in self._experts(dp, asked):
-                        if tp * dp == 1 or self.labels(tp, dp, ep) is not None:
-                            yield Grid(tp, dp, pp, ep=ep)
+        for pp, tp, dp in factorisations(numbers, 3, partial(self._may, asked)):
+            for ep in divisors(gcd(dp, self.n_experts or 1)):
+                if asked.ep in (None, ep):
+                    yield Grid(tp, dp, pp, ep=ep)
 
-    def _experts(self, dp: int, asked: Asked) -> list[int]:
-        """Numbers of replicas that have the experts apart: divisors of both numbers."""
-        return [ep for ep in _divisors(gcd(dp, self.n_experts or 1), asked.ep)]
+    def _may(self, asked: Asked, sizes: tuple[int, ...]) -> bool:
+        """True if a grid may begin with some sizes: of pp, tp and dp."""
+        *outer, last = sizes
+        match outer:
+            case []:
+                return asked.pp in (None, last) and last <= len(self.found)
+            case [_]:
+                # Megatron-LM trains no experts on tensor-parallel devices without sequences.
+                is_trained = last == 1 or not self.n_experts or self.sequence
+                return is_trained and asked.tp in (None, last) and self._can_cut(last)
+            case [pp, _]:
+                if asked.dp not in (None, last) or self.batch % last:
+                    return False
+                return (pp, last) == (1, 1) or self.batch // last >= min(pp, 2)
+        return False
+
+    def _can_cut(self, tp: int) -> bool:
+        """True if heads and features go into so many equal parts."""
+        return tp == 1 or divides(Dimensions.of(self.problem.model), tp)
 
     def micro(self, grid: Grid, asked: Asked) -> list[int]:
         """Numbers of micro-batches of a grid: the divisors of what a replica has."""
         each = self.batch // grid.dp
         if asked.m is not None:
             return [asked.m] if each % asked.m == 0 else []
-        numbers = [m for m in range(1, min(each, MOST_MICRO) + 1) if each % m == 0]
+        numbers = [m for m in divisors(each) if m <= MOST_MICRO]
         return [m for m in numbers if m > 1 or grid.pp == 1]
 
     def virtual(self, grid: Grid, asked: Asked) -> list[int]:
@@ -258,6 +276,15 @@ class Grids:
         if asked.virtual is None:
             return numbers
         return [asked.virtual] if asked.virtual <= most else []
+
+    def floor(self, grid: Grid) -> float:
+        """Seconds that no labels are below: all work, in parts for all devices, and the bubble."""
+        bubble = (grid.pp - 1) / (grid.virtual * grid.m)
+        return (self.work + grid.recomputed.seconds) / grid.size * (1 + bubble)
+
+    def has_labels(self, grid: Grid) -> bool:
+        """True if the ops of a stage can be shared by its devices."""
+        return grid.tp * grid.dp == 1 or self.labels(grid.tp, grid.dp, grid.ep) is not None
 
     def least(self, grid: Grid) -> float:
         """Seconds that a grid takes at least, about: what a device of one stage computes if that
@@ -358,18 +385,19 @@ class Grids:
         for, comes again with more recomputed and, without stages, with more micro-batches.
         """
         order = count()
-        heap: list[tuple[float, int, Grid | Cut]] = []
+        heap: list[tuple[float, int, Unseen | Grid | Cut]] = []
         known: set[Grid] = set()
 
-        def push(seconds: float, what: Grid | Cut) -> None:
-            heapq.heappush(heap, (seconds, next(order), what))
+        def push(seconds: float, one: Unseen | Grid | Cut) -> None:
+            heapq.heappush(heap, (seconds, next(order), one))
 
         def push_grid(grid: Grid, least: float = 0.0) -> None:
             if grid in known:
                 return
             known.add(grid)
             most = max(self.virtual(grid, asked), default=1)
-            push(max(self.least(replace(grid, virtual=most)), least), grid)
+            unseen = Unseen(grid, replace(grid, virtual=most), least)
+            push(max(self.floor(unseen.quickest), least), unseen)
 
         for size in self.sizes(asked):
             for m in self.micro(size, asked)[: 1 if size.pp == 1 else None]:
@@ -378,6 +406,10 @@ class Grids:
             seconds, _, first = heapq.heappop(heap)
             if seconds > self.enough:
                 return
+            if isinstance(first, Unseen):
+                if self.has_labels(first.grid):
+                    push(max(self.least(first.quickest), first.least), first.grid)
+                continue
             if isinstance(first, Cut):
                 yield first
                 grid, fits = first.grid, first.grid not in self.over
@@ -527,10 +559,6 @@ def _of_one_stage(grid: Grid) -> Grid:
 def _with(problem: Problem, program: Program) -> Problem:
     """The problem with the recipe of its program."""
     return replace(problem, program=replace(problem.program, recipe=program.recipe))
-
-
-def _divisors(n: int, wanted: int | None) -> Sequence[int]:
-    return [k for k in range(1, n + 1) if n % k == 0 and wanted in (None, k)]
 
 
 def _until(staged: Staged, part: NDArray[np.int64], costs: StageCosts) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Meshes of all usable devices whose parts are equal: data parallelism outside, tensors inside.
+"""Meshes of usable devices whose parts are equal: data parallelism outside, tensors inside.
 
 Data parallelism has one axis; or two, replicas of what devices near each other share (HSDP).
 """
@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from loadmaster.judge.problem import Problem
+from loadmaster.model.factorisations import factorisations, sharing_more
 from loadmaster.model.families import families
 from loadmaster.model.recipe import Mesh, MeshAxis
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.simple.data_parallel import usable
+from loadmaster.transforms.shares import batch_size
 
 #: Names of the outer axis, which shares the batch, and of the inner one, which cuts tensors.
 DATA, MODEL = "dp", "tp"
@@ -32,9 +34,10 @@ def tensor_parts(mesh: Mesh) -> int:
 
 
 def uniform_meshes(problem: Problem) -> Iterator[Mesh]:
-    """Every size of the inner axis that divides the number of usable devices, one device first.
+    """Every size of the inner axis that divides a number of devices, one device first.
 
-    Devices are of one family, that of the fastest. An axis of one device is left out.
+    Numbers are that of all usable devices, and of fewer that divide the batch better. Devices are
+    of one family, that of the fastest. An axis of one device is left out.
     """
     first = next(meshes(problem), None)
     if first is None:
@@ -43,13 +46,11 @@ def uniform_meshes(problem: Problem) -> Iterator[Mesh]:
     fastest = family[usable(problem)[0]]
     of = zip(first.devices, first.on(problem.cluster).tolist(), strict=True)
     devices = tuple(name for name, device in of if family[device] == fastest)
-    n = len(devices)
-    for tp in range(1, n + 1):
-        if n % tp == 0:
-            sizes = {DATA: n // tp, MODEL: tp}
-            axes = tuple(MeshAxis(name, size) for name, size in sizes.items() if size > 1)
-            if axes:
-                yield Mesh(axes, devices)
+    numbers = sharing_more(len(devices), batch_size(problem.model) or 1)
+    for tp, dp in factorisations((n for n in numbers if n > 1), 2):
+        sizes = {DATA: dp, MODEL: tp}
+        axes = tuple(MeshAxis(name, size) for name, size in sizes.items() if size > 1)
+        yield Mesh(axes, devices[: tp * dp])
 
 
 def in_two(mesh: Mesh) -> Iterator[Mesh]:
@@ -61,8 +62,7 @@ def in_two(mesh: Mesh) -> Iterator[Mesh]:
     if DATA not in mesh.names:
         return
     at = mesh.names.index(DATA)
-    n = mesh.shape[at]
-    for parts in range(n // 2, 1, -1):
-        if n % parts == 0:
-            two = MeshAxis(REPLICAS, n // parts), MeshAxis(PARTS, parts)
-            yield replace(mesh, axes=(*mesh.axes[:at], *two, *mesh.axes[at + 1 :]))
+    for sizes in factorisations([mesh.shape[at]], 2, lambda sizes: sizes[-1] > 1):
+        replicas, parts = sizes
+        two = MeshAxis(REPLICAS, replicas), MeshAxis(PARTS, parts)
+        yield replace(mesh, axes=(*mesh.axes[:at], *two, *mesh.axes[at + 1 :]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from functools import cached_property
+from itertools import groupby
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,8 @@ from numpy.typing import NDArray
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.judge.problem import Problem
+from loadmaster.judge.problem import Problem, longest_path
+from loadmaster.model.factorisations import factorisations
 from loadmaster.model.families import families
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism
@@ -59,9 +62,8 @@ def vllm(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp : int, optional
-        Sizes. Absent: powers of two whose product the devices are enough for. An encoder has no
-        stages: vLLM's classes of encoders know none.
-        Sizes. Absent: powers of two whose product the devices are enough for.
+        Sizes. Absent: all whose product the devices are enough for. An encoder has no stages:
+        vLLM's classes of encoders know none.
     expert_parallel : bool, optional
         Whether each device of a stage has some routed experts whole, or a part of each. Absent:
         what is better.
@@ -88,12 +90,11 @@ def vllm(
     layer = layer_of(problem, found)
     experts: list[Experts] = ["cut"] * (expert_parallel is not True)
     experts += ["apart"] * (expert_parallel is not False)
-    made = list(_candidates(problem, found, layer, gpus, tp, pp, experts))
-    if not made:
+    best = _best(_Layers(problem, found, layer, tuple(gpus), tuple(experts)), tp, pp)
+    if best is None:
         raise InfeasibleError(
             f"{len(gpus)} devices do not hold the {len(found)} layers, in runs or in equal parts"
         )
-    best = problem.objective.best(made)
     return accepted(best.problem, Outcome(best, 1.0))
 
 
@@ -102,37 +103,6 @@ def _has_experts(problem: Problem) -> bool:
         return number_of_experts(Space.of(problem).structure) > 0
     except InputError:
         return False
-
-
-def _candidates(
-    problem: Problem,
-    found: LayerList,
-    layer: NDArray[np.int32],
-    gpus: list[int],
-    tp: int | None,
-    pp: int | None,
-    experts: list[Experts],
-) -> Iterator[Candidate]:
-    """Candidates to judge: of each size of a stage, each number of stages."""
-    sizes = [1 << i for i in range(len(gpus).bit_length())]
-    for k in sizes if tp is None else [tp]:
-        if k > len(gpus):
-            continue
-        ways = _labels(problem, found, gpus[:k], experts) if k > 1 else [None]
-        for p, labels in product(sizes if pp is None else [pp], ways):
-            if p * k > len(gpus) or p > len(found):
-                continue
-            if labels is None:
-                runs = np.maximum(layer, 0).astype(np.int32)
-                one = in_runs(problem, runs, gpus[:p], gpus[0])
-            elif p == 1:
-                space, ranked = labels.space, labels.ranked
-                one = with_labels(space, ranked, expanded(space, ranked))
-                one = one.noted(*notes(ranked, one))
-            else:
-                one = _in_stages(problem, labels, layer, np.array(gpus[: p * k]).reshape(p, k))
-            if one is not None:
-                yield replace(one, parallelism=_parallelism(one, found, k, labels))
 
 
 @dataclass(frozen=True)
@@ -162,27 +132,114 @@ def _parallelism(one: Candidate, found: LayerList, tp: int, labels: _Labels | No
     )
 
 
-def _labels(
-    problem: Problem, found: LayerList, gpus: list[int], experts: list[Experts]
-) -> list[_Labels | None]:
-    """Labels of all layers in equal parts on some devices, with routed experts cut or apart; none:
-    heads, or experts that are apart, do not go into so many.
+@dataclass(frozen=True)
+class _Layers:
+    """The layers of an inference, and devices for them.
+
+    Attributes
+    ----------
+    problem : Problem
+    listed : LayerList
+    number : int32 [n_reduced]
+        The layer of each op; below 0: it comes before them.
+    gpus : tuple of int
+    experts : tuple of "cut" or "apart"
+        How routed experts may lie on the devices of a stage.
     """
-    k = len(gpus)
-    if not divides(Dimensions.of(problem.model), k):
-        return []
-    try:
-        space = Space.of(problem)
-    except InputError:
-        return []
-    names = tuple(problem.cluster.devices[d].name for d in gpus)
-    mesh = replace(Mesh.of({"tp": k}), devices=names)
-    n_experts, made = number_of_experts(space.structure), list[_Labels | None]()
-    for way in experts if n_experts else experts[:1]:
-        if way == "cut" or n_experts % k == 0:
-            ranked = weights_cut(space, mesh, found, sequence=False, experts=way)
-            made += [] if ranked is None else [_Labels(space, ranked, way)]
-    return made
+
+    problem: Problem
+    listed: LayerList
+    number: NDArray[np.int32]
+    gpus: tuple[int, ...]
+    experts: tuple[Experts, ...]
+
+    @cached_property
+    def floors(self) -> tuple[float, float]:
+        """Seconds of all ops, and of the longest path of them, each on its fastest device."""
+        times = self.problem.time[:, np.array(self.problem.cluster.device_types)[list(self.gpus)]]
+        least = times.min(axis=1)
+        return float(least.sum()), longest_path(self.problem.graph, least)
+
+    def floor(self, tp: int, pp: int) -> float:
+        """Seconds that no plan of such sizes is below: devices share all work, and the devices of a
+        stage each op. Steps of a stream follow each other before they end.
+        """
+        work, path = self.floors
+        is_step = self.problem.objective.goal == "step"
+        return max(work / (tp * pp), path / tp if is_step else 0.0)
+
+    def candidates(self, tp: int, pp: int) -> Iterator[Candidate]:
+        """Candidates of some sizes to judge."""
+        for labels in self.labels(tp) if tp > 1 else [None]:
+            one = self._candidate(labels, tp, pp)
+            if one is not None:
+                yield replace(one, parallelism=_parallelism(one, self.listed, tp, labels))
+
+    def _candidate(self, labels: _Labels | None, tp: int, pp: int) -> Candidate | None:
+        """The layers in runs, with some labels or on a device each; None: they are not there."""
+        if labels is None:
+            runs = np.maximum(self.number, 0).astype(np.int32)
+            return in_runs(self.problem, runs, self.gpus[:pp], self.gpus[0])
+        if pp > 1:
+            devices = np.array(self.gpus[: pp * tp]).reshape(pp, tp)
+            return _in_stages(self.problem, labels, self.number, devices)
+        space, ranked = labels.space, labels.ranked
+        one = with_labels(space, ranked, expanded(space, ranked))
+        return one.noted(*notes(ranked, one))
+
+    def labels(self, tp: int) -> list[_Labels]:
+        """Labels of all layers in equal parts, with routed experts cut or apart; none: heads, or
+        experts that are apart, do not go into so many.
+        """
+        if tp not in self._labels:
+            self._labels[tp] = list(self._labelled(tp))
+        return self._labels[tp]
+
+    @cached_property
+    def _labels(self) -> dict[int, list[_Labels]]:
+        return {}
+
+    def _labelled(self, tp: int) -> Iterator[_Labels]:
+        try:
+            space = Space.of(self.problem)
+        except InputError:
+            return
+        names = tuple(self.problem.cluster.devices[d].name for d in self.gpus[:tp])
+        mesh = replace(Mesh.of({"tp": tp}), devices=names)
+        n_experts = number_of_experts(space.structure)
+        for way in self.experts if n_experts else self.experts[:1]:
+            if way == "cut" or n_experts % tp == 0:
+                ranked = weights_cut(space, mesh, self.listed, sequence=False, experts=way)
+                if ranked is not None:
+                    yield _Labels(space, ranked, way)
+
+
+def _best(layers: _Layers, tp: int | None, pp: int | None) -> Candidate | None:
+    """The best of all sizes, those first that could be the shortest; None: nothing fits. Sizes that
+    cannot be as short as what there is are left out.
+    """
+    objective = layers.problem.objective
+    numbers = range(len(layers.gpus), 0, -1) if None in (tp, pp) else [(tp or 1) * (pp or 1)]
+    dimensions = Dimensions.of(layers.problem.model)
+
+    def may(sizes: tuple[int, ...]) -> bool:
+        if len(sizes) == 1:
+            is_whole = sizes[0] == 1 or divides(dimensions, sizes[0])
+            return tp in (None, sizes[0]) and is_whole
+        return pp in (None, sizes[1]) and sizes[1] <= len(layers.listed)
+
+    sizes = [one for one in factorisations(numbers, 2, may) if prod(one) <= len(layers.gpus)]
+    judged: list[tuple[tuple[int, ...], Candidate]] = []
+    best: Candidate | None = None
+    for one in sorted(sizes, key=lambda one: (layers.floor(*one), one)):
+        seconds = np.inf if best is None or not best.fits else objective.seconds(best.verdict)
+        if layers.floor(*one) > seconds:
+            break
+        judged += [(one, candidate) for candidate in layers.candidates(*one)]
+        best = objective.best(candidate for _, candidate in judged) if judged else None
+    # Of equals the one of the smallest sizes.
+    judged.sort(key=lambda row: row[0])
+    return objective.best(candidate for _, candidate in judged) if judged else None
 
 
 def _in_stages(
