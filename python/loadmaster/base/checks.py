@@ -37,7 +37,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def integer(
-    what: str, value: object, least: int = 1, most: float = float("inf"), *, wants: str = ""
+    name: str, value: object, least: int = 1, most: float = float("inf"), *, wants: str = ""
 ) -> int:
     """An integer from ``least`` to ``most``.
 
@@ -47,10 +47,10 @@ def integer(
     """
     if is_integer(value) and least <= value <= most:
         return int(value)
-    raise InputError(f"{what} is {shown(value)}: wants {wants or f'an integer, at least {least}'}")
+    raise InputError(f"{name} is {shown(value)}: wants {wants or f'an integer, at least {least}'}")
 
 
-def number(what: str, value: object, wants: str, holds: Callable[[float], bool]) -> float:
+def number(name: str, value: object, wants: str, holds: Callable[[float], bool]) -> float:
     """A number of which a condition holds; ``wants`` says the condition in words.
 
     >>> number("balance", 0.5, "a number, at least 1", lambda v: v >= 1)
@@ -59,27 +59,27 @@ def number(what: str, value: object, wants: str, holds: Callable[[float], bool])
     """
     if is_number(value):
         try:
-            found = float(value)
+            as_float = float(value)
         except OverflowError:  # An integer beyond all floats.
-            found = math.inf if value > 0 else -math.inf
-        if holds(found):
-            return found
-    raise InputError(f"{what} is {shown(value)}: wants {wants}")
+            as_float = math.inf if value > 0 else -math.inf
+        if holds(as_float):
+            return as_float
+    raise InputError(f"{name} is {shown(value)}: wants {wants}")
 
 
-def positive(what: str, value: object) -> float:
+def positive(name: str, value: object) -> float:
     """A finite number above 0."""
-    return number(what, value, "a number > 0", lambda v: 0 < v < float("inf"))
+    return number(name, value, "a number > 0", lambda v: 0 < v < float("inf"))
 
 
-def not_negative(what: str, value: object) -> float:
+def not_negative(name: str, value: object) -> float:
     """A finite number, at least 0."""
-    return number(what, value, "a number >= 0", lambda v: 0 <= v < float("inf"))
+    return number(name, value, "a number >= 0", lambda v: 0 <= v < float("inf"))
 
 
-def share(what: str, value: object) -> float:
+def share(name: str, value: object) -> float:
     """A number from 0 to 1."""
-    return number(what, value, "a number from 0 to 1", lambda v: 0 <= v <= 1)
+    return number(name, value, "a number from 0 to 1", lambda v: 0 <= v <= 1)
 
 
 def time_limit(value: object) -> float:
@@ -92,23 +92,23 @@ def seed(value: object) -> int:
     return integer("seed", value, 0, 2**64 - 1, wants="an integer from 0 to 2^64 - 1")
 
 
-def flag(what: str, value: object) -> bool:
+def flag(name: str, value: object) -> bool:
     """True or False."""
     if isinstance(value, bool):
         return value
-    raise InputError(f"{what} is {shown(value)}: wants True or False")
+    raise InputError(f"{name} is {shown(value)}: wants True or False")
 
 
-def one_of(what: str, value: object, known: Iterable[str]) -> None:
+def one_of(name: str, value: object, known: Iterable[str]) -> None:
     """Refuses a word that is not known."""
     words = tuple(known)
     if value not in words:
-        raise InputError(f"{what} is {shown(value)}: wants one of {', '.join(words)}")
+        raise InputError(f"{name} is {shown(value)}: wants one of {', '.join(words)}")
 
 
-def known_keys(what: str, row: Mapping[str, Any], known: Iterable[str]) -> None:
+def known_keys(name: str, row: Mapping[str, Any], known: Iterable[str]) -> None:
     """Refuses a table with a key that is not known."""
     words = sorted(known)
     unknown = sorted(set(row) - set(words))
     if unknown:
-        raise InputError(f"{what}: unknown key {unknown[0]!r}; known are {', '.join(words)}")
+        raise InputError(f"{name}: unknown key {unknown[0]!r}; known are {', '.join(words)}")

@@ -57,21 +57,21 @@ def refusing(failed: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def malformed(what: str | Callable[[], str]) -> Iterator[None]:
+def malformed(problem: str | Callable[[], str]) -> Iterator[None]:
     """Turns what Python raises where data has not the form of its format into an InputError.
 
-    It is the border of a reader: around what takes a parsed file apart, and nothing else. ``what``
-    says which part of the file that is, or is asked for it once it is needed.
+    It is the border of a reader: around the code that takes a parsed file apart, and nothing else.
+    ``problem`` says which part of the file that is, or is a function that is asked when needed.
     """
     try:
         yield
     except LoadmasterError:
         raise
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        said = what if isinstance(what, str) else what()
+        said = problem if isinstance(problem, str) else problem()
         raise InputError(f"{said}: {type(error).__name__}: {error}") from error
     except RecursionError as error:
-        said = what if isinstance(what, str) else what()
+        said = problem if isinstance(problem, str) else problem()
         raise InputError(f"{said}: nested too deeply") from error
 
 

@@ -91,23 +91,24 @@ def limited_input(most: int | str | None) -> Iterator[None]:
         _max_input.reset(before)
 
 
-def check_input(size: int, what: str | os.PathLike[str]) -> None:
+def check_input(size: int, source: str | os.PathLike[str]) -> None:
     """Refuses what has or takes more bytes than the limit."""
     most = _max_input.get()
     if size > most:
         more = format_bytes(1 << size.bit_length()).replace(" ", "")
         raise InputError(
-            f"{os.fspath(what)} takes more than {format_bytes(most)} unpacked and parsed: if that "
-            f"is meant, allow more with max_input={more!r}, on the command line --max-input {more}"
+            f"{os.fspath(source)} takes more than {format_bytes(most)} unpacked and parsed: if "
+            f"that is meant, allow more with max_input={more!r}, on the command line "
+            f"--max-input {more}"
         )
 
 
-def read_counted(stream: io.BufferedIOBase | IO[bytes], what: str | os.PathLike[str]) -> bytes:
+def read_counted(stream: io.BufferedIOBase | IO[bytes], source: str | os.PathLike[str]) -> bytes:
     """All of a stream, up to the limit."""
     read = io.BytesIO()
     while part := stream.read(_PART):
         read.write(part)
-        check_input(read.tell(), what)
+        check_input(read.tell(), source)
     return read.getvalue()
 
 
@@ -127,8 +128,8 @@ def read_head(path: str | os.PathLike[str], size: int = 1 << 20) -> bytes:
 
 
 def _unpacking(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
-    what = f"{os.fspath(path)} is a damaged or truncated gzip file"
-    return refusing(what, EOFError, zlib.error, gzip.BadGzipFile)
+    problem = f"{os.fspath(path)} is a damaged or truncated gzip file"
+    return refusing(problem, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 # What JSON writes for a character beyond 16 bits; group 1: half of it, which Python would accept.
@@ -148,12 +149,12 @@ def parse_json(
     What the values take counts as input too.
     """
     check_input(_parsed_size(data), path)
-    what = f"{os.fspath(path)} is not valid JSON"
+    problem = f"{os.fspath(path)} is not valid JSON"
     if (b"\\ud" in data or b"\\uD" in data) and any(
-        found[1] for found in _SURROGATE.finditer(data)
+        match[1] for match in _SURROGATE.finditer(data)
     ):
-        raise InputError(f"{what}: half of a surrogate pair, which is no text")
-    with refusing(what, ValueError, RecursionError), uncollected():
+        raise InputError(f"{problem}: half of a surrogate pair, which is no text")
+    with refusing(problem, ValueError, RecursionError), uncollected():
         return json.loads(data.removeprefix(BYTE_ORDER_MARK), object_hook=object_hook)
 
 
@@ -186,12 +187,12 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 
 
 @contextmanager
-def naming(what: str | os.PathLike[str]) -> Iterator[None]:
+def naming(source: str | os.PathLike[str]) -> Iterator[None]:
     """Puts what is worked on, mostly the path of a file, before the message of an InputError."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{os.fspath(what)}: {error}") from None
+        raise InputError(f"{os.fspath(source)}: {error}") from None
 
 
 @contextmanager
@@ -219,13 +220,13 @@ def uncollected() -> Iterator[None]:
 
 
 def check_format(
-    document: Any, name: str, version: int, what: str, source: str, *, older: tuple[int, ...] = ()
+    document: Any, name: str, version: int, noun: str, source: str, *, older: tuple[int, ...] = ()
 ) -> None:
     """Refuses a document of another format, or of a version that is neither this one nor an older
-    one that is read too; a message calls the document ``what``.
+    one that is read too; a message calls the document ``noun``.
     """
     if not isinstance(document, Mapping) or document.get("format") != name:
-        raise InputError(f"{source} is not {what}: {_format_in_words(document, name)}")
+        raise InputError(f"{source} is not {noun}: {_format_in_words(document, name)}")
     if document.get("version") not in (*older, version):
         before = ", ".join(map(str, older))
         raise InputError(
@@ -236,8 +237,8 @@ def check_format(
 
 def _format_in_words(document: Any, wanted: str) -> str:
     """What a document says that it is, where that is no other format of ours: what it lacks."""
-    found = document.get("format") if isinstance(document, Mapping) else None
-    if found == "opgraph":
+    value = document.get("format") if isinstance(document, Mapping) else None
+    if value == "opgraph":
         return "it is a graph, of which `loadmaster place GRAPH -o plan.json` makes a plan"
     return f'it has no "format": "{wanted}"'
 

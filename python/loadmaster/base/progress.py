@@ -23,9 +23,9 @@ class Incumbent(float):
 
     def __new__(cls, makespan: float, lower_bound: float = 0.0) -> Incumbent:
         """A step time, in seconds, beside a bound."""
-        made = super().__new__(cls, makespan)
-        made.lower_bound = lower_bound
-        return made
+        incumbent = super().__new__(cls, makespan)
+        incumbent.lower_bound = lower_bound
+        return incumbent
 
     @property
     def gap(self) -> float:

@@ -14,10 +14,10 @@ def reached(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> set[T]:
     >>> sorted(reached([1], {1: [2, 3], 2: [], 3: [1], 4: [1]}.__getitem__))
     [1, 2, 3]
     """
-    found = set(starts)
-    stack = list(found)
+    seen = set(starts)
+    stack = list(seen)
     while stack:
-        new = set(after(stack.pop())) - found
-        found |= new
+        new = set(after(stack.pop())) - seen
+        seen |= new
         stack += new
-    return found
+    return seen

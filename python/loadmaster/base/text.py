@@ -19,7 +19,7 @@ def escaped(text: str, *, but: str = "") -> str:
     >>> print(escaped("\033[31mred\n"))
     \x1b[31mred\n
     """
-    return _OBEYED.sub(lambda found: found[0] if found[0] in but else ascii(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
 
 
 def in_lines(lines: Iterable[str]) -> str:
@@ -76,9 +76,9 @@ def fits(text: str, pieces: Sequence[str]) -> bool:
         return False
     at = len(first)
     for piece in middle:
-        if (found := text.find(piece, at)) < 0:
+        if (position := text.find(piece, at)) < 0:
             return False
-        at = found + len(piece)
+        at = position + len(piece)
     return text[at:].endswith(last)
 
 

@@ -46,8 +46,8 @@ class Quantity:
 
         A whole number of the first unit is an int, all else a float.
         """
-        found = _NUMBER.fullmatch(text.strip())
-        number, unit = (found[1], (found[2] or "").strip()) if found else ("", "")
+        match = _NUMBER.fullmatch(text.strip())
+        number, unit = (match[1], (match[2] or "").strip()) if match else ("", "")
         known = {u.lower(): u for u in self.units} if self.any_case else {u: u for u in self.units}
         name = known.get(unit.lower() if self.any_case else unit)
         if number and not unit and not Decimal(number):
@@ -61,24 +61,24 @@ class Quantity:
             return int(number)
         return float(Decimal(number) * self.units[name])
 
-    def bare(self, number: object, what: str) -> InputError:
+    def bare(self, number: object, name: str) -> InputError:
         """The error of a number without a unit."""
         *first, last = (f"'{number}{unit}'" for unit in self.likely)
-        return InputError(f"{what} is {number}, without a unit: write {', '.join(first)} or {last}")
+        return InputError(f"{name} is {number}, without a unit: write {', '.join(first)} or {last}")
 
-    def read(self, value: str | float, what: str, bare: bool = False) -> float | int:
+    def read(self, value: str | float, name: str, bare: bool = False) -> float | int:
         """A figure of a file: a text with a unit, or a number that is 0 or can be of the first unit
         alone. Any number will do where ``bare`` says that a program wrote it.
         """
         if isinstance(value, str):
-            return self.parse(value, what)
+            return self.parse(value, name)
         try:
             number = float(value)
         except OverflowError:
-            raise InputError(f"{what} is {shown(value)}: out of range") from None
+            raise InputError(f"{name} is {shown(value)}: out of range") from None
         low, high = self.sure
         if 0 < number < math.inf and not (bare or low <= number < high):
-            raise self.bare(value, what)
+            raise self.bare(value, name)
         return value
 
     def write(self, value: float) -> str:
@@ -105,9 +105,9 @@ def _is_ten(scale: Decimal) -> bool:
 
 def _prefixed(unit: str, letters: str = "kMGTP") -> dict[str, Decimal]:
     """A unit and its multiples by powers of 1000."""
-    found = {unit: Decimal(1)}
-    found.update({f"{p}{unit}": Decimal(1000) ** i for i, p in enumerate(letters, start=1)})
-    return found
+    factors = {unit: Decimal(1)}
+    factors.update({f"{p}{unit}": Decimal(1000) ** i for i, p in enumerate(letters, start=1)})
+    return factors
 
 
 def _binary(unit: str) -> dict[str, Decimal]:
@@ -138,7 +138,7 @@ TIME = Quantity(
 )
 
 
-def parse_bytes(value: object, what: str = "size") -> int:
+def parse_bytes(value: object, name: str = "size") -> int:
     """Bytes from an int, or from a string such as ``"32GiB"`` (1024-based) or ``"16 GB"``.
 
     >>> parse_bytes("32GiB"), parse_bytes("2gb"), parse_bytes(8)
@@ -148,12 +148,12 @@ def parse_bytes(value: object, what: str = "size") -> int:
         return int(value)
     if not isinstance(value, str):
         raise InputError(
-            f"{what} is {shown(value)}: give bytes as an integer or as a string like '32GiB' or "
+            f"{name} is {shown(value)}: give bytes as an integer or as a string like '32GiB' or "
             "'16GB'"
         )
-    size = SIZE.parse(value, what)
+    size = SIZE.parse(value, name)
     if size >= 2**63:
-        raise InputError(f"{what} is {shown(value)}: more than 2^63 bytes")
+        raise InputError(f"{name} is {shown(value)}: more than 2^63 bytes")
     return int(size)
 
 
@@ -168,7 +168,7 @@ def exact_bytes(size: int) -> str:
     return f"{size // int(SIZE.units[unit])} {unit}"
 
 
-def parse_seconds(value: object, what: str = "time") -> float:
+def parse_seconds(value: object, name: str = "time") -> float:
     """Seconds from a number, or from a string such as ``"120ms"`` or ``"1.5 s"``.
 
     >>> parse_seconds("120ms"), parse_seconds(2)
@@ -176,10 +176,10 @@ def parse_seconds(value: object, what: str = "time") -> float:
     """
     if is_number(value) and 0 <= value < math.inf:
         return float(value)
-    seconds = float(TIME.parse(value, what)) if isinstance(value, str) else math.inf
+    seconds = float(TIME.parse(value, name)) if isinstance(value, str) else math.inf
     if seconds == math.inf:
         raise InputError(
-            f"{what} is {shown(value)}: give seconds as a number or as a string like '120ms' or "
+            f"{name} is {shown(value)}: give seconds as a number or as a string like '120ms' or "
             "'1.5s'"
         )
     return seconds

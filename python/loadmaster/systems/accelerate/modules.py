@@ -168,8 +168,10 @@ class Modules:
         owner = reduced.shows[graph.src]
         runs = np.zeros(graph.n_ops, dtype=bool)
         runs[self.order] = True
-        given = np.array([k in PLACEHOLDERS and k not in _STORED for k in graph.kinds], dtype=bool)
-        kept = runs[graph.dst] & ~given[owner]
+        is_input = np.array(
+            [k in PLACEHOLDERS and k not in _STORED for k in graph.kinds], dtype=bool
+        )
+        kept = runs[graph.dst] & ~is_input[owner]
         if graph.tensor is not None:
             kept &= graph.tensor >= 0
         return list(zip(owner[kept].tolist(), graph.dst[kept].tolist(), strict=True))

@@ -112,13 +112,13 @@ class _Placing:
         """The best that fits; streamed only where nothing else does."""
         if not self.computes:
             raise InfeasibleError("a device map needs a GPU, an NPU or a CPU: the cluster has none")
-        found = list(self._resident())
+        candidates = list(self._resident())
         why_not = ""
-        if not any(one.fits for one in found):
+        if not any(one.fits for one in candidates):
             why_not = self._why_not_streamed()
             if not why_not:
                 return self._streamed()
-        best = self.problem.objective.best(found or [self._least_over()])
+        best = self.problem.objective.best(candidates or [self._least_over()])
         try:
             return accepted(self.problem, Outcome(best, 1.0))
         except InfeasibleError as error:
@@ -171,17 +171,17 @@ class _Placing:
         InfeasibleError
             A unit has no room.
         """
-        found = self._within(used, capacity, float("inf"))
+        devices = self._within(used, capacity, float("inf"))
         if not is_even:
-            return found
+            return devices
         low, high = 0.0, float(self.seconds[:, self._types[used]].sum(axis=0).max())
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             try:
-                found, high = self._within(used, capacity, middle), middle
+                devices, high = self._within(used, capacity, middle), middle
             except InfeasibleError:
                 low = middle
-        return found
+        return devices
 
     @property
     def _types(self) -> NDArray[np.int64]:
@@ -190,7 +190,7 @@ class _Placing:
     def _within(
         self, used: Sequence[int], capacity: NDArray[np.uint64], seconds: float
     ) -> NDArray[np.int32]:
-        found = np.empty(self.units.n, dtype=np.int32)
+        devices = np.empty(self.units.n, dtype=np.int32)
         at, held, busy = 0, 0.0, 0.0
         # What is where the inputs are comes first, wherever it stands in the order.
         order = sorted(range(self.units.n), key=lambda unit: unit != self.units.with_inputs)
@@ -204,8 +204,8 @@ class _Placing:
                 at, held, busy = at + 1, 0.0, 0.0
             if at == len(used) or (at and unit == self.units.with_inputs):
                 raise InfeasibleError(f"{self._named(unit)} has no room on the GPUs")
-            found[unit], held, busy = device, held + self.bytes[unit], busy + more
-        return found
+            devices[unit], held, busy = device, held + self.bytes[unit], busy + more
+        return devices
 
     def _named(self, unit: int) -> str:
         """A unit by the module that it is or begins with."""
@@ -228,12 +228,12 @@ class _Placing:
     @cached_property
     def parameters(self) -> list[list[int]]:
         """The parameters of each unit."""
-        found: list[list[int]] = [[] for _ in range(self.units.n)]
+        of_units: list[list[int]] = [[] for _ in range(self.units.n)]
         graph = self.problem.model
         for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist():
             if self.size[op]:
-                found[int(self.units.of_op[self.problem.reduced.map[op]])].append(op)
-        return found
+                of_units[int(self.units.of_op[self.problem.reduced.map[op]])].append(op)
+        return of_units
 
     @cached_property
     def size(self) -> NDArray[np.uint64]:
@@ -286,14 +286,14 @@ class _Placing:
     def _tail(self, share: float) -> NDArray[np.int32]:
         """The device of each unit, with GPUs but the first filled from the end."""
         main, *others = self.computes
-        found = np.full(self.units.n, main, dtype=np.int32)
+        devices = np.full(self.units.n, main, dtype=np.int32)
         todo = [unit for unit in range(self.units.n) if unit != self.units.with_inputs]
         for device in reversed(others):
             left = share * self.problem.cluster.memory[device]
             while todo and left >= self.bytes[todo[-1]] and self.may[todo[-1], device]:
                 left -= self.bytes[todo[-1]]
-                found[todo.pop()] = device
-        return found
+                devices[todo.pop()] = device
+        return devices
 
     def _on_first(self, where: NDArray[np.int32]) -> Candidate:
         main = self.computes[0]
@@ -310,12 +310,12 @@ class _Placing:
                     left -= kept
                 else:
                     away.append(unit)
-            found = self._with_loads(where, away)
-            over = int(found.verdict.peak[main]) - self.problem.cluster.memory[main]
-            if found.fits or over <= 0:
+            candidate = self._with_loads(where, away)
+            over = int(candidate.verdict.peak[main]) - self.problem.cluster.memory[main]
+            if candidate.fits or over <= 0:
                 break
             room -= over
-        best = found if found.fits else all_of_them
+        best = candidate if candidate.fits else all_of_them
         return best
 
     def _with_loads(self, where: NDArray[np.int32], units: Sequence[int]) -> Candidate:
@@ -325,13 +325,13 @@ class _Placing:
         memory = [self.problem.cluster.memory[d] for d in self.stores]
         room = memory
         for _ in range(_FEWER):
-            found = self._loaded(where, units, self._homes(units, room))
-            peaks = found.verdict.peak[self.stores].tolist()
+            candidate = self._loaded(where, units, self._homes(units, room))
+            peaks = candidate.verdict.peak[self.stores].tolist()
             over = [max(0, peak - size) for peak, size in zip(peaks, memory, strict=True)]
-            if found.fits or not any(over[:-1]):
+            if candidate.fits or not any(over[:-1]):
                 break
             room = [left - more for left, more in zip(room, over, strict=True)]
-        return found
+        return candidate
 
     def _loaded(
         self, where: NDArray[np.int32], units: Sequence[int], homes: dict[int, int]
@@ -350,13 +350,13 @@ class _Placing:
 
     def _homes(self, units: Sequence[int], room: Sequence[int]) -> dict[int, int]:
         """Homes of streamed units: the CPU's memory until that is full, then the disk."""
-        found, left = {}, list(room)
+        homes, left = {}, list(room)
         for unit in units:
             size = int(self.size[self.parameters[unit]].sum())
             at = next((i for i, room in enumerate(left) if size <= room), len(left) - 1)
             left[at] -= size
-            found[unit] = self.stores[at]
-        return found
+            homes[unit] = self.stores[at]
+        return homes
 
     def _note(self, units: Sequence[int], homes: dict[int, int]) -> str:
         cluster = self.problem.cluster

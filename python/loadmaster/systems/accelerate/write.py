@@ -70,8 +70,8 @@ def device_map(
     >>> found["h.0"], found["wte"] == found["lm_head"]
     (0, True)
     """
-    if found := divided(plan):
-        raise refusal(plan, _NAME, [found])
+    if in_parts := divided(plan):
+        raise refusal(plan, _NAME, [in_parts])
     modules = Modules(plan, str(plan.options.get("root", "")) if root is None else root)
     map_ = _Map(modules, device_names(plan, _key, names))
     reasons = list(map_.reasons())
@@ -107,17 +107,17 @@ class _Map:
         name = self.spelled[device]
         return int(name) if name.isdecimal() else name
 
-    def fill(self, module: Module, found: dict[str, int | str]) -> None:
+    def fill(self, module: Module, device_map: dict[str, int | str]) -> None:
         """Entries for a module and all below it."""
         whole = self.whole(module)
         if whole is not None:
-            found[module.path] = self.value(whole)
+            device_map[module.path] = self.value(whole)
             return
         for op in module.stored:
             if not self.modules.is_of_optimizer(op):
-                found[self.modules.name(op)] = self.value(int(self.modules.plan.devices[op]))
+                device_map[self.modules.name(op)] = self.value(int(self.modules.plan.devices[op]))
         for child in module.children.values():
-            self.fill(child, found)
+            self.fill(child, device_map)
 
     def whole(self, module: Module) -> int | None:
         """The device that a module's entry has; None: it has entries for what is in it."""

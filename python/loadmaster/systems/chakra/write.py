@@ -161,7 +161,7 @@ class _Step:
         """
         sent, names = self.seen.transfers, [d.name for d in self.plan.cluster.devices]
         owner = self._owners()
-        found: dict[tuple[int, int], list[tuple[int, _Node]]] = defaultdict(list)
+        nodes: dict[tuple[int, int], list[tuple[int, _Node]]] = defaultdict(list)
         for i, (tensor, op) in enumerate(zip(sent.tensor.tolist(), sent.op.tolist(), strict=True)):
             at_home = bool(self.seen.sent_from_home[i])
             source = owner.get(tensor, op) if at_home else op
@@ -185,8 +185,8 @@ class _Step:
                 pair[0].depends_on(self._of_op[source])
                 if tensor >= 0:
                     self._of_op[source].outputs[tensor] = size
-            found[source, dst].append((tensor, pair[1]))
-        return found
+            nodes[source, dst].append((tensor, pair[1]))
+        return nodes
 
     def _owners(self) -> dict[int, int]:
         """The placeholder that owns each tensor that none of the ops makes."""
@@ -229,8 +229,8 @@ class _Step:
 
     def message(self, node: _Node) -> Any:
         """A node as Chakra has it."""
-        made = classes()
-        found = made["Node"](
+        messages = classes()
+        node_message = messages["Node"](
             id=node.id,
             name=node.name,
             type=NODE_TYPES[node.kind],
@@ -247,13 +247,13 @@ class _Step:
             NANOSECONDS: ("double_val", (node.finish - node.start) * 1e9),
         }
         for name, (kind, value) in attributes.items():
-            found.attr.append(made["AttributeProto"](name=name, **{kind: value}))
-        return found
+            node_message.attr.append(messages["AttributeProto"](name=name, **{kind: value}))
+        return node_message
 
 
 def _metadata(plan: Plan, rank: int) -> Any:
-    made = classes()
-    found = made["GlobalMetadata"](version=_VERSION)
+    messages = classes()
+    metadata = messages["GlobalMetadata"](version=_VERSION)
     for name, kind, value in (
         ("graph", "string_val", plan.graph.name),
         ("device", "string_val", plan.cluster.devices[rank].name),
@@ -261,8 +261,8 @@ def _metadata(plan: Plan, rank: int) -> Any:
         ("ranks", "int64_val", plan.cluster.n_devices),
         ("method", "string_val", plan.made_by),
     ):
-        found.attr.append(made["AttributeProto"](name=name, **{kind: value}))
-    return found
+        metadata.attr.append(messages["AttributeProto"](name=name, **{kind: value}))
+    return metadata
 
 
 def _tensors(tensors: dict[int, int], device: str) -> Any:

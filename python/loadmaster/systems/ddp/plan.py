@@ -91,11 +91,11 @@ def plan(
 
     def tried(devices: list[int], way: str, megabytes: int) -> None:
         nonlocal best, chosen
-        found = on_replicas(problem, devices, way, megabytes, batch_norm)
-        if best is None or problem.objective.better(best, found) is found:
-            best, chosen = found, (devices, way, megabytes)
+        candidate = on_replicas(problem, devices, way, megabytes, batch_norm)
+        if best is None or problem.objective.better(best, candidate) is candidate:
+            best, chosen = candidate, (devices, way, megabytes)
             words = f"{counted(len(devices), 'replica')}, buckets of {megabytes} MB"
-            tell(words, Incumbent(found.verdict.step_time))
+            tell(words, Incumbent(candidate.verdict.step_time))
 
     for devices in counts:
         if best is not None and best.fits and is_hopeless(problem, best, devices):

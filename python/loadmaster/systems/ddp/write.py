@@ -153,8 +153,8 @@ def _said(plan: Plan) -> Mapping[str, Any]:
     usual = {"bucket_cap_mb": USUAL, "optimizer": "replicated", "batch_norm": "local"}
     if any(label.startswith("all_reduce/statistics") for label in plan.program.graph.collectives):
         usual["batch_norm"] = "synchronised"
-    found: Mapping[str, Any] = plan.program.graph.meta.get(NAME, usual)
-    return found
+    settings: Mapping[str, Any] = plan.program.graph.meta.get(NAME, usual)
+    return settings
 
 
 def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:

@@ -75,8 +75,10 @@ def plan(
         It does not fit.
     """
     check_kind(problem, NAME)
-    found = [devices for devices in numbers_of_devices(problem, NAME, replicas) if len(devices) > 1]
-    if not found:
+    groups = [
+        devices for devices in numbers_of_devices(problem, NAME, replicas) if len(devices) > 1
+    ]
+    if not groups:
         raise InputError(f"target {NAME!r}: there is one process, and nothing to share")
     if stage is not None:
         checks.integer("stage", stage, 1, 3)
@@ -89,7 +91,7 @@ def plan(
     chosen: tuple[Sequence[int], int] | None = None
 
     def ways() -> Iterator[tuple[Sequence[int], int, int]]:
-        for devices in found:
+        for devices in groups:
             for one in stages:
                 yield devices, one, first
         for megabytes in BUCKETS[1:] if bucket_mb is None else ():

@@ -129,8 +129,8 @@ def _in_the_way(plan: Plan) -> Iterator[Reason]:
     known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
     other = np.flatnonzero(~(known | plan.graph.view).all(axis=0))
     if other.size:
-        what = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
-        yield what, [repr(plan.graph.names[op]) for op in other]
+        reason = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
+        yield reason, [repr(plan.graph.names[op]) for op in other]
     if len(recipe.mesh.axes) > 1:
         yield "the mesh has several axes, and ZeRO has one", list(recipe.mesh.names)
     if any(axis.shares is not None for axis in recipe.mesh.axes):

@@ -231,8 +231,8 @@ class Forward:
     def form(self, node: int) -> Form:
         """The form of a node."""
         d = self.structure.dimensions
-        found: Form = d.forms[d.form_of[self.structure.op[node]]]
-        return found
+        form: Form = d.forms[d.form_of[self.structure.op[node]]]
+        return form
 
     def _roots(self, node: int) -> list[tuple[int, int]]:
         """Sources of a node's inputs: nodes, and which of their outputs."""
@@ -243,24 +243,24 @@ class Forward:
         """Mask of the nodes that are weights: parameters, or made of weights alone; and of nodes
         that read any, which arguments are.
         """
-        is_weight, found = list(self._is_parameter), {}
+        is_weight, arguments = list(self._is_parameter), {}
         for node in self.nodes:
             weights = [is_weight[root] for root, _ in self._read[node]]
             if any(weights):
-                found[node], is_weight[node] = weights, all(weights)
-        return is_weight, found
+                arguments[node], is_weight[node] = weights, all(weights)
+        return is_weight, arguments
 
     def _first_alike(self) -> list[int]:
         """The first node of the same kind, labels and specs, for each that runs or is a parameter;
         others are their own.
         """
-        found = list(range(self.structure.n))
+        first = list(range(self.structure.n))
         known: dict[tuple[int, str, tuple[int, ...]], int] = {}
         wanted: list[int] = self.structure.wanted.tolist()
         for node in (*self.parameters, *self.nodes):
             rows = tuple([wanted[row] for row in self._rows[node]])
-            found[node] = known.setdefault((self._way[node], self.kind[node], rows), node)
-        return found
+            first[node] = known.setdefault((self._way[node], self.kind[node], rows), node)
+        return first
 
     def _wants(self, node: int, label: int) -> list[int]:
         key = self._like[node], label
@@ -283,13 +283,13 @@ class Forward:
         """Labels that devices can have alike, whole first."""
         key, way = self._like[node], self._way[node]
         if key not in self._even:
-            ways, found = self.structure.ways, []
+            ways, labels = self.structure.ways, []
             for label in range(int(ways.n_labels[way])):
                 size = int(ways.size[way, label])
                 is_even = size % self.size == 0 or (size in self._entries and size >= self.size)
                 if ways.label[way, label] >= 0 and is_even:
-                    found.append(label)
-            self._even[key] = found
+                    labels.append(label)
+            self._even[key] = labels
         return self._even[key]
 
     @cached_property
@@ -370,10 +370,10 @@ class Forward:
             if is_weight or want != REPLICATE or at not in walk.tokens:
                 continue
             # It is gathered once for all that read it, where it is made.
-            told = self._telling(walk, at, walk.have[at], want)
-            if told is None:
+            style = self._telling(walk, at, walk.have[at], want)
+            if style is None:
                 self._cannot(walk, node, "what it reads is cut by tokens, and no module's output")
-            walk.told |= told or {}
+            walk.told |= style or {}
         walk.products[self.module[node]] = node
         self._done(walk, node, label)
 
@@ -417,11 +417,11 @@ class Forward:
                 continue
             specs = zip(self._read[node], have, self._wants(node, label), strict=True)
             wrong = [one for one in specs if one[2] not in (ANY, one[1])]
-            told: dict[str, str] = {}
+            styles: dict[str, str] = {}
             for at, spec, want in wrong:
-                told |= self._telling(walk, at, spec, want) or {"": ""}
-            if "" not in told and (best is None or (len(wrong), -label) < best[:2]):
-                best = len(wrong), -label, told
+                styles |= self._telling(walk, at, spec, want) or {"": ""}
+            if "" not in styles and (best is None or (len(wrong), -label) < best[:2]):
+                best = len(wrong), -label, styles
         if best is None:
             self._cannot(walk, node, "it reads tensors that lie in ways that do not go together")
             self._done(walk, node, 0)
@@ -490,13 +490,13 @@ class Forward:
         if label and self._is_loss(node, label):
             walk.loss_parallel = True
         module, token = self.module[node], self._token(node)
-        told = walk.told.get(alike(module), "") if self._last[module] == node else ""
+        style = walk.told.get(alike(module), "") if self._last[module] == node else ""
         for output, spec in enumerate(self._gives(node, label)):
             walk.made[node, output] = spec
-            if told == WHOLE:
+            if style == WHOLE:
                 spec = REPLICATE
-            elif told == TOKENS or spec == PARTIAL:
-                by_token = token is not None and (walk.sequence or told == TOKENS)
+            elif style == TOKENS or spec == PARTIAL:
+                by_token = token is not None and (walk.sequence or style == TOKENS)
                 spec = token if by_token and token is not None else REPLICATE
             walk.have[node, output] = spec
             if spec >= 0 and spec == token:
@@ -558,19 +558,19 @@ class Forward:
     @cached_property
     def _readers(self) -> dict[int, set[int]]:
         """Nodes of the forward pass that read what each gives."""
-        found: dict[int, set[int]] = {node: set() for node in self.nodes}
+        readers: dict[int, set[int]] = {node: set() for node in self.nodes}
         for node in self.nodes:
             for root, _ in self._read[node]:
-                if root in found:
-                    found[root].add(node)
-        return found
+                if root in readers:
+                    readers[root].add(node)
+        return readers
 
     @cached_property
     def _parameters_of(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        by_module: dict[str, list[int]] = {}
         for parameter in self.parameters:
-            found.setdefault(self.module[parameter], []).append(parameter)
-        return found
+            by_module.setdefault(self.module[parameter], []).append(parameter)
+        return by_module
 
     def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
         """True if ops of a module read whole parameters and are cut."""
@@ -579,12 +579,12 @@ class Forward:
     @cached_property
     def _with_parameters(self) -> dict[str, list[int]]:
         """By module, ops that read parameters and are no weights themselves."""
-        found: dict[str, list[int]] = {}
+        by_module: dict[str, list[int]] = {}
         for node in self._weights:
             reads = any(self._is_parameter[root] for root, _ in self._read[node])
             if reads and not self._is_weight[node]:
-                found.setdefault(self.module[node], []).append(node)
-        return found
+                by_module.setdefault(self.module[node], []).append(node)
+        return by_module
 
     def _cut(self, walk: _Walk, module: str, node: int) -> Style:
         """The style of a module whose weight is cut."""
@@ -607,7 +607,7 @@ class Forward:
 
     def _parts(self, walk: _Walk, module: str, node: int, kind: str) -> int:
         """The number of products that a product is, from the factor by which its weight is cut."""
-        found = 1
+        parts = 1
         is_look_up = "embedding" in self.kind[node]
         wanted = int((kind == ROWS) != is_look_up)
         for parameter in self._parameters_of.get(module, ()):
@@ -621,8 +621,8 @@ class Forward:
                 walk.reasons.setdefault(module, "its weight is not that of nn.Linear: it is turned")
             if before > 1 and kind == ROWS:
                 walk.reasons.setdefault(module, "rows of its weight that are apart go together")
-            found = max(found, before)
-        return found
+            parts = max(parts, before)
+        return parts
 
     def _axis(self, node: int, spec: int) -> int | None:
         """The axis of what the node's module gives that is cut by a factor of the node's output."""
@@ -651,22 +651,22 @@ class Forward:
         graph = self.structure.graph
         if graph.args is None:
             return {graph.modules[op] for op in self.structure.op.tolist()}
-        found = set()
+        modules = set()
         for root, module, is_whole in self._views:
             if module in walk.products:
                 continue
             if (root, 0) in walk.tokens:
                 walk.reasons.setdefault(module, "its views join or divide what is cut by tokens")
             elif is_whole and self._is_cut(walk, (root, 0)):
-                found.add(module)
-        return found
+                modules.add(module)
+        return modules
 
     @cached_property
     def _views(self) -> list[tuple[int, str, bool]]:
         """Views of the forward pass that are called with sizes: the node that each is a view of,
         its module, and whether the sizes are those of the whole.
         """
-        graph, structure, found = self.structure.graph, self.structure, []
+        graph, structure, views = self.structure.graph, self.structure, []
         assert graph.args is not None, "calls are known"
         for op in np.flatnonzero(graph.view).tolist():
             call = graph.args[op]
@@ -677,5 +677,5 @@ class Forward:
             if is_forward and any(word in graph.kinds[op] for word in _SIZED):
                 sizes = call[0][1]
                 is_whole = isinstance(sizes, list) and -1 not in sizes
-                found.append((root, graph.modules[op], is_whole))
-        return found
+                views.append((root, graph.modules[op], is_whole))
+        return views

@@ -95,10 +95,10 @@ def place(
             f"{asked}: these are no sizes of a mesh of all {n} devices that can be used"
         )
     tries = (False, True) if sequence is None else (sequence,)
-    found = best_of(_styled(space, shapes, asked, budget, tries), len(shapes))
-    if not found:
+    ranked = best_of(_styled(space, shapes, asked, budget, tries), len(shapes))
+    if not ranked:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
-    return best_judged(space, found, "styles of modules", budget, progress)
+    return best_judged(space, ranked, "styles of modules", budget, progress)
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def _styled(
                 return
             if best is not None and best[0].fits and floor(space, mesh, way) > best[0].key[1]:
                 continue
-            found = solved(space, mesh, way)
-            if found is not None:
-                yield found
-                best = min((best, (found, way)), key=_rank) if best else (found, way)
+            ranked = solved(space, mesh, way)
+            if ranked is not None:
+                yield ranked
+                best = min((best, (ranked, way)), key=_rank) if best else (ranked, way)
     if best is not None:
         yield from _fewer(space, *best)
 
@@ -237,9 +237,9 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
 
 
-def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
+def _fewer(space: Space, ranked: Ranked, way: Way) -> Iterator[Ranked]:
     """The same with modules of one kind after another whole, as long as that gains."""
-    forward = Forward.of(space.structure, tensor_parts(found.mesh))
+    forward = Forward.of(space.structure, tensor_parts(ranked.mesh))
     groups = dict.fromkeys(_group(forward.module[node]) for node in way.specs)
     for group in groups:
         kept = {n: spec for n, spec in way.specs.items() if _group(forward.module[n]) != group}
@@ -248,11 +248,11 @@ def _fewer(space: Space, found: Ranked, way: Way) -> Iterator[Ranked]:
             continue
         sequence = way.sequence and by_tokens(forward, specs)
         other = Way(way.state, specs, sequence, pinned(forward, specs, sequence))
-        without = solved(space, found.mesh, other)
+        without = solved(space, ranked.mesh, other)
         if without is not None:
             yield without
-            if without.key < found.key:
-                found, way = without, other
+            if without.key < ranked.key:
+                ranked, way = without, other
 
 
 def _group(module: str) -> str:
@@ -315,11 +315,11 @@ def pinned(forward: Forward, specs: dict[int, int], sequence: bool) -> Mask:
     wants = structure.specs_wanted[structure.wanted[rows]]
     _narrow(mask, a.reader[rows], (wants == spec[a.root[rows], None]) | (wants == ANY))
     rows = np.flatnonzero(a.traffic == GRADIENT)
-    may, made = mask[a.reader[rows]], ways.outputs[structure.made[rows]]
+    may, outputs = mask[a.reader[rows]], ways.outputs[structure.made[rows]]
     wants = structure.specs_wanted[structure.wanted[rows]]
-    as_wanted = ((made[:, :, None] == wants[:, None, :]) & may[:, None, :]).any(axis=2)
+    as_wanted = ((outputs[:, :, None] == wants[:, None, :]) & may[:, None, :]).any(axis=2)
     for_whole = ((wants == REPLICATE) & may).any(axis=1)
-    _narrow(mask, a.root[rows], as_wanted | ((made == PARTIAL) & for_whole[:, None]))
+    _narrow(mask, a.root[rows], as_wanted | ((outputs == PARTIAL) & for_whole[:, None]))
     return mask
 
 

@@ -135,15 +135,15 @@ def axes_by_role(layout: Layout) -> list[str]:
     """The name of each axis of a layout: that of the batch, if most ops are cut by it; two of
     these, if parameters are whole on the outer and in parts on the inner one.
     """
-    found = [
+    names = [
         DATA if 2 * is_batch[some].sum() >= some.sum() else MODEL
         for some, is_batch in zip(_cut(layout), layout.is_batch, strict=True)
     ]
     flat = (layout.labels[:, layout.graph.stands_for == PARAMETER] == FLAT).any(axis=1)
-    of_batch = [at for at, name in enumerate(found) if name == DATA]
+    of_batch = [at for at, name in enumerate(names) if name == DATA]
     if flat[of_batch].tolist() == [False, True]:
-        found[of_batch[0]], found[of_batch[1]] = REPLICAS, PARTS
-    return found
+        names[of_batch[0]], names[of_batch[1]] = REPLICAS, PARTS
+    return names
 
 
 def _cut(layout: Layout) -> NDArray[np.bool_]:
@@ -152,8 +152,8 @@ def _cut(layout: Layout) -> NDArray[np.bool_]:
     """
     graph = layout.graph
     runs = ~(graph.view | graph.placeholder | graph.updates | only_gradients(graph, graph.roles))
-    found: NDArray[np.bool_] = (layout.labels > 0) & runs
-    return found
+    is_cut: NDArray[np.bool_] = (layout.labels > 0) & runs
+    return is_cut
 
 
 def _passes_sums_on(layout: Layout, axis: int, op: int) -> bool:
@@ -175,8 +175,8 @@ class _Said:
         for name in (DATA, MODEL):
             if names.count(name) > 1:
                 of = [layout.mesh.names[i] for i, one in enumerate(names) if one == name]
-                what = "share the batch" if name == DATA else "cut weights"
-                found.append((f"several axes {what}", of))
+                use = "share the batch" if name == DATA else "cut weights"
+                found.append((f"several axes {use}", of))
         if found and len(set(names)) < len(names):
             raise refusal(plan, "dtensor", found)
         axes = tuple(replace(a, name=n) for a, n in zip(layout.mesh.axes, names, strict=True))
@@ -215,16 +215,16 @@ class _Said:
         ]
 
     def _reasons(self) -> list[Reason]:
-        found: list[Reason] = [f"{m or 'the model'}: {r}" for m, r in self.styled.reasons.items()]
+        reasons: list[Reason] = [f"{m or 'the model'}: {r}" for m, r in self.styled.reasons.items()]
         if MODEL in self.mesh.names:
             names = [self.graph.names[self.structure.op[n]] for n in self._others(self.styled)]
             if names:
-                found.append(("styles of modules cut these in another way", names))
+                reasons.append(("styles of modules cut these in another way", names))
         for axis in self.of_batch:
-            found += self._data_reasons(axis)
+            reasons += self._data_reasons(axis)
         if any(axis.shares is not None for axis in self.mesh.axes):
-            found.append("devices have unequal shares")
-        return found
+            reasons.append("devices have unequal shares")
+        return reasons
 
     def _data_reasons(self, axis: int) -> Iterator[Reason]:
         """Reasons against an axis of the batch: ops that are cut otherwise, and state that does not
@@ -372,14 +372,14 @@ class _Said:
         """Modules with a cut weight that is another's: the module, its weight, and the first module
         whose style cuts it.
         """
-        a, found = self.structure.arguments, dict[int, dict[str, None]]()
+        a, readers = self.structure.arguments, dict[int, dict[str, None]]()
         for reader, rooted in zip(a.reader.tolist(), a.root.tolist(), strict=True):
             if self.structure.stands_for[rooted] == PARAMETER and rooted in self.specs:
                 module = self.graph.modules[self.structure.op[reader]]
                 if self.styled.styles.get(module, Style(OUTPUT)).kind != OUTPUT:
-                    found.setdefault(rooted, {})[module] = None
+                    readers.setdefault(rooted, {})[module] = None
         rows = []
-        for rooted, modules in found.items():
+        for rooted, modules in readers.items():
             owner, _, name = self.graph.names[self.structure.op[rooted]].rpartition(".")
             first, *others = [owner] * (owner in modules) + [m for m in modules if m != owner]
             # The owner may be a module that nothing calls.
@@ -389,13 +389,13 @@ class _Said:
 
     def _lists(self) -> list[str]:
         """Lists of layers: modules that are numbered, outermost ones."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for name, kind in zip(self.graph.names, self.graph.kinds, strict=True):
             words = self._name(name).split(".")
             number = next((i for i, word in enumerate(words) if word.isdecimal()), 0)
             if kind == "parameter" and number:
-                found[".".join(words[:number])] = None
-        return list(found)
+                names[".".join(words[:number])] = None
+        return list(names)
 
     def shards(self) -> dict[str, Any]:
         """The part of each parameter that each place of the mesh has."""

@@ -186,18 +186,18 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     graph, mesh = plan.graph, _mesh(layout)
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     units = innermost([graph.modules[op] for op in of], list(_lines(plan)), "units")
-    found = {}
+    parts = {}
     for op, (unit, _) in zip(of, units, strict=True):
         shape = [int(size) for size in parse_output(graph.outputs[op])[0][1] or ()]
         n, k = (shape or [1])[0], mesh[PARTS]
         each = -(-n // k)
         rows = [[min(i * each, n), min((i + 1) * each, n)] for i in range(k)]
-        found[_below(graph.names[op], root)] = {
+        parts[_below(graph.names[op], root)] = {
             "shape": shape,
             "unit": unit if unit == "" else _below(unit, root),
             "rows": rows,
         }
-    return {"mesh": mesh, "parameters": found}
+    return {"mesh": mesh, "parameters": parts}
 
 
 def _mesh(layout: Layout) -> dict[str, int]:
@@ -210,8 +210,8 @@ def _mesh(layout: Layout) -> dict[str, int]:
 def _inner(layout: Layout) -> list[int]:
     """The axes on which parameters are sharded."""
     of = layout.graph.stands_for == PARAMETER
-    found: list[int] = np.flatnonzero((layout.labels[:, of] == FLAT).any(axis=1)).tolist()
-    return found
+    inner: list[int] = np.flatnonzero((layout.labels[:, of] == FLAT).any(axis=1)).tolist()
+    return inner
 
 
 def _lines(plan: Plan) -> Mapping[str, str]:
@@ -235,8 +235,8 @@ def _modules(plan: Plan, patterns: Sequence[str], root: str) -> list[str]:
     """The modules that patterns mean."""
     if not patterns:
         return []
-    found = innermost(list(dict.fromkeys(plan.graph.modules)), list(patterns), "recompute")
-    return list(dict.fromkeys(_below(path, root) for path, _ in found if path))
+    modules = innermost(list(dict.fromkeys(plan.graph.modules)), list(patterns), "recompute")
+    return list(dict.fromkeys(_below(path, root) for path, _ in modules if path))
 
 
 def _below(path: str, root: str) -> str:
@@ -286,8 +286,8 @@ def _in_the_way(plan: Plan) -> Iterator[Reason]:
     known = known | only_gradients(graph, graph.roles)
     other = np.flatnonzero(~(known | graph.view).all(axis=0))
     if other.size:
-        what = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
-        yield what, [repr(names[op]) for op in other]
+        reason = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
+        yield reason, [repr(names[op]) for op in other]
     sharded = _inner(layout)
     if not sharded:
         yield "no parameter is sharded: what has all of them whole is written as ddp"

@@ -36,10 +36,10 @@ def constrained(structure: Structure, labels: NDArray[np.int32]) -> list[int]:
     labels : int32 [n_axes, n_ops]
         Of a plan.
     """
-    found: set[int] = set()
+    nodes: set[int] = set()
     for column in columns_of(structure, labels):
-        found |= _Walk(structure, column).strays()
-    return sorted(found)
+        nodes |= _Walk(structure, column).strays()
+    return sorted(nodes)
 
 
 class _Walk:
@@ -56,11 +56,11 @@ class _Walk:
 
     def strays(self) -> set[int]:
         """The nodes whose label is another than what they read would have."""
-        found = set()
+        strays = set()
         for node, (begin, end) in enumerate(pairwise(self.first)):
             if self.runs[node] and not self._follows(node, self.order[begin:end]):
-                found.add(node)
-        return found
+                strays.add(node)
+        return strays
 
     def _follows(self, node: int, rows: Ints) -> bool:
         structure, a = self.structure, self.structure.arguments

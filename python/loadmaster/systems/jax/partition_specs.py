@@ -84,5 +84,5 @@ def may_be_flat(structure: Structure, devices: int) -> NDArray[np.bool_]:
     for op, number in zip(updates.parameter.tolist(), updates.of_parameter.tolist(), strict=True):
         sizes = parse_output(graph.outputs[op])[0][1] or ()
         has[number] &= flat_axis(sizes, devices, {}) is not None
-    found = of_set[structure.op]
-    return np.where(found >= 0, has[np.maximum(found, 0)], True)
+    is_flat = of_set[structure.op]
+    return np.where(is_flat >= 0, has[np.maximum(is_flat, 0)], True)

@@ -73,12 +73,12 @@ def place(
     shapes = [mesh for mesh in every if tp in (None, tensor_parts(mesh))]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the {every[0].size} devices of a mesh")
-    found = best_of(_labelled(space, shapes, budget), len(shapes))
-    if not found:
+    ranked = best_of(_labelled(space, shapes, budget), len(shapes))
+    if not ranked:
         raise refused(
             NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
         )
-    return best_judged(space, found, "specs", budget, progress)
+    return best_judged(space, ranked, "specs", budget, progress)
 
 
 def _check_rules(graph: OpGraph) -> None:
@@ -105,9 +105,9 @@ def _labelled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Rank
                 # Where the cheapest is that the devices of an axis all do the same, parameters are
                 # to be cut.
                 for is_cut in (False, True):
-                    found = _solved(space, mesh, _masks(space, mesh, state, roles, is_cut=is_cut))
-                    if found is not None:
-                        yield found
+                    ranked = _solved(space, mesh, _masks(space, mesh, state, roles, is_cut=is_cut))
+                    if ranked is not None:
+                        yield ranked
                         break
 
 
@@ -148,6 +148,6 @@ def _masks(
 
 def _shares(space: Space, columns: NDArray[np.int64]) -> bool:
     """True if every axis cuts an input or a parameter: else its devices all do the same."""
-    told = np.isin(space.structure.stands_for, (INPUT, PARAMETER))
+    is_named = np.isin(space.structure.stands_for, (INPUT, PARAMETER))
     label = space.structure.ways.label[space.structure.way, columns]
-    return bool((label[:, told] != 0).any(axis=1).all())
+    return bool((label[:, is_named] != 0).any(axis=1).all())

@@ -189,16 +189,16 @@ class _Said:
         first that is; None: it cannot be said.
         """
         outputs = parse_output(self.graph.outputs[self.structure.op[node]])
-        found: list[list[str]] = []
+        axes: list[list[str]] = []
         for number, (_, sizes) in enumerate(outputs):
-            found = [[] for _ in sizes or ()]
-            if not self._cut(node, number, found, sizes or ()):
+            axes = [[] for _ in sizes or ()]
+            if not self._cut(node, number, axes, sizes or ()):
                 return None
-            if any(found):
+            if any(axes):
                 break
-        return found
+        return axes
 
-    def _cut(self, node: int, number: int, found: list[list[str]], sizes: Sequence[int]) -> bool:
+    def _cut(self, node: int, number: int, axes: list[list[str]], sizes: Sequence[int]) -> bool:
         """Adds the axes of the mesh that cut an output; whether all can be said."""
         structure, flat = self.structure, []
         row = structure.ways.first_output[structure.way[node]] + number
@@ -212,13 +212,13 @@ class _Said:
             elif spec >= 0:
                 at = axis_of(self.forms[self.form_of[node]].outputs[number], spec)
                 assert at is not None, "is_said"
-                found[at].append(axis.name)
+                axes[at].append(axis.name)
                 taken[at] = taken.get(at, 1) * axis.size
         for axis in flat:
             where = flat_axis(sizes, axis.size, taken)
             if where is None:
                 return False
-            found[where].append(axis.name)
+            axes[where].append(axis.name)
             taken[where] = taken.get(where, 1) * axis.size
         return True
 
@@ -273,17 +273,17 @@ class _Said:
         are called: of PyTorch the module, where it has no other such node.
         """
         graph, op = self.graph, self.structure.op
-        found = [
+        nodes = [
             node
             for node in constrained(self.structure, self.labels)
             if graph.outputs[op[node]].startswith(("f", "bf", "c"))
         ]
-        modules = Counter("" if self._is_jax else graph.modules[op[node]] for node in found)
+        modules = Counter("" if self._is_jax else graph.modules[op[node]] for node in nodes)
         return {
             node: module
             if not self._is_jax and (module := graph.modules[op[node]]) and modules[module] == 1
             else graph.names[op[node]]
-            for node in found
+            for node in nodes
         }
 
     def _unsaid(self) -> Iterator[str]:
@@ -296,10 +296,10 @@ class _Said:
         return framework in ("jax", "stablehlo", "hlo")
 
     def _usage(self) -> str:
-        given = self._arguments()
+        arguments = self._arguments()
         lines = ["    on = mesh()"]
         if not self._is_jax:
-            inputs = ", ".join(f"{name!r}: {name}" for name in given[INPUT])
+            inputs = ", ".join(f"{name!r}: {name}" for name in arguments[INPUT])
             lines += [
                 "    parameters = jax.device_put(parameters, shardings(on, parameters))",
                 f"    inputs = jax.device_put(inputs, shardings(on, inputs))  # {{{inputs}}}",
@@ -311,18 +311,18 @@ class _Said:
             ]
             return "\n".join(lines)
         names = self._in_order()
-        state = [i for i, name in enumerate(names) if name not in given[INPUT]]
+        state = [i for i, name in enumerate(names) if name not in arguments[INPUT]]
         lines += [f"    {name}_on = shardings(on, {name}, {name!r})" for name in names]
         lines += ["    step = jax.jit(", "        step,"]
         given_on = [f"{name}_on" for name in names]
         lines.append(f"        in_shardings={_tuple(given_on)},")
         back = _tuple([*(given_on[i] for i in state), "None"])
-        if len(given[BUFFER]) or self._is_donated:
+        if len(arguments[BUFFER]) or self._is_donated:
             lines.append(f"        out_shardings={back},  # as the step returns them")
         if self._is_donated:
             lines.append(f"        donate_argnums={tuple(state)},")
         lines += ["    )"]
-        if not self._is_donated and len(given[BUFFER]):
+        if not self._is_donated and len(arguments[BUFFER]):
             lines += ["", "The step was read without donated arguments: it has its state twice."]
         return "\n".join(lines)
 

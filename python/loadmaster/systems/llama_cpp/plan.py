@@ -43,22 +43,23 @@ def llama_cpp(
     -----
     The number of layers on the CPU is bisected: the fewest with which GPUs hold the others.
     """
-    found = inference_layers(NAME, problem, root, layers)
-    layer = layer_of(problem, found)
+    layer_list = inference_layers(NAME, problem, root, layers)
+    layer = layer_of(problem, layer_list)
     family = [name for name, _ in families(problem.cluster)]
     cpu = next((d for d, name in enumerate(family) if name == "cpu"), None)
     on_gpus = [d for d, name in enumerate(family) if name != "cpu"][:MAX_GPUS]
-    made = []
+    candidates = []
     for n in range(1, len(on_gpus) + 1) if gpus is None else [gpus]:
-        if (one := _fewest_on_cpu(problem, layer, len(found), on_gpus[:n], cpu)) is not None:
-            made.append(one)
+        if (one := _fewest_on_cpu(problem, layer, len(layer_list), on_gpus[:n], cpu)) is not None:
+            candidates.append(one)
     if cpu is not None and not gpus:
-        made += [one for one in [in_runs(problem, layer, [cpu], cpu)] if one is not None]
-    if not made:
+        candidates += [one for one in [in_runs(problem, layer, [cpu], cpu)] if one is not None]
+    if not candidates:
         raise InfeasibleError(
-            f"the CPU and {len(on_gpus)} GPUs do not hold {len(found)} layers: give more memory"
+            f"the CPU and {len(on_gpus)} GPUs do not hold {len(layer_list)} layers: "
+            "give more memory"
         )
-    return problem.objective.best(made)
+    return problem.objective.best(candidates)
 
 
 def _fewest_on_cpu(

@@ -34,14 +34,14 @@ Ops = NDArray[np.bool_]
 _PRODUCTS = ("mm", "matmul", "dot", "einsum")
 
 
-def lines_of_modules(structure: Structure, found: LayerList) -> dict[str, str]:
+def lines_of_modules(structure: Structure, layer_list: LayerList) -> dict[str, str]:
     """Modules that can be recomputed alone, in the words of ``--recompute-modules``, each with the
     line of a recipe that says it. Modules that layers lack, or have in different forms, are left
     out.
 
     O(V + E), and sorting.
     """
-    layers, modules = _Layers(structure, found), whole_layers(found)
+    layers, modules = _Layers(structure, layer_list), whole_layers(layer_list)
     said = {
         "core_attn": layers.core_attention,
         "layernorm": layers.norms,
@@ -123,10 +123,10 @@ class _Layers:
         return np.isin(self.layer, of)
 
     def _of_nodes(self, nodes: Ops) -> Ops:
-        found = np.zeros(self.structure.graph.n_ops, dtype=bool)
-        found[self.structure.op[nodes]] = True
-        found &= self.layer >= 0
-        return found
+        ops = np.zeros(self.structure.graph.n_ops, dtype=bool)
+        ops[self.structure.op[nodes]] = True
+        ops &= self.layer >= 0
+        return ops
 
     def _named(self, *words: str) -> Ops:
         kinds = self.structure.graph.kinds
@@ -156,8 +156,8 @@ class _Layers:
 
     @staticmethod
     def _spread(ops: Ops, edges: list[tuple[int, int]]) -> Ops:
-        found = np.zeros_like(ops)
+        spread = np.zeros_like(ops)
         for source, target in edges:
-            if ops[source] or found[source]:
-                found[target] = True
-        return found
+            if ops[source] or spread[source]:
+                spread[target] = True
+        return spread

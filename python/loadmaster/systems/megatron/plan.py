@@ -112,8 +112,8 @@ def grids_of(
     batch = batch_size(problem.model)
     if batch is None:
         raise refused(name, "nobody says how many samples the batch has")
-    found = listed_layers(name, problem, root, layers)
-    return Grids(problem, found, batch, sequence=sequence)
+    layer_list = listed_layers(name, problem, root, layers)
+    return Grids(problem, layer_list, batch, sequence=sequence)
 
 
 def best_grid(
@@ -133,7 +133,7 @@ def best_grid(
     InfeasibleError
         Sizes that nothing goes with; nothing of that fits.
     """
-    problem, found = grids.problem, grids.found
+    problem, layer_list = grids.problem, grids.found
     named = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "expert_parallel": asked.ep,
              "micro_batches": asked.m, "virtual": asked.virtual}  # fmt: skip
     for name, value in named.items():
@@ -144,7 +144,7 @@ def best_grid(
         raise InfeasibleError(
             f"no grid of {len(grids.devices)} devices, of a half of them, and so on, with "
             f"{sizes or 'any sizes'}: dp divides the batch of {grids.batch}, no heads in equal "
-            f"parts are fewer than tp, and stages have one of the {len(found)} layers or more"
+            f"parts are fewer than tp, and stages have one of the {len(layer_list)} layers or more"
             f"{_of_experts(grids, asked)}"
         )
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
@@ -154,7 +154,7 @@ def best_grid(
     if best is None:
         raise InfeasibleError(
             f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "
-            f"{len(found)} layers fits: give more memory, or leave sizes out"
+            f"{len(layer_list)} layers fits: give more memory, or leave sizes out"
         )
     one, cut = best
     if try_whole and cut.grid.dp > 1:

@@ -41,13 +41,13 @@ def onnx(
         No plan fits.
     """
     refuse_others(NAME, problem)
-    found: list[tuple[float, Candidate]] = []
+    candidates: list[tuple[float, Candidate]] = []
     for one in whole_op_plans(problem, time_limit, progress):
         of = in_segments(one.problem, one.assignment)
-        found.append((step_of(one.problem, one.assignment, of), one))
-    if not found:
+        candidates.append((step_of(one.problem, one.assignment, of), one))
+    if not candidates:
         raise InfeasibleError("no method placed the ops whole within the memory")
-    seconds, best = min(found, key=lambda row: (not row[1].fits, row[0]))
+    seconds, best = min(candidates, key=lambda row: (not row[1].fits, row[0]))
     if seconds > best.verdict.step_time * (1 + _NOTABLE):
         best = best.noted(f"as sub-models the step takes {format_seconds(seconds)}")
     return accepted(best.problem, Outcome(best, 1.0))

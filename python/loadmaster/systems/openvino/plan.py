@@ -31,10 +31,10 @@ def openvino(
     Parameters, errors: those of :func:`loadmaster.systems.onnx.plan.onnx`.
     """
     refuse_others(NAME, problem)
-    found = [(in_turn(one), one) for one in whole_op_plans(problem, time_limit, progress)]
-    if not found:
+    candidates = [(in_turn(one), one) for one in whole_op_plans(problem, time_limit, progress)]
+    if not candidates:
         raise InfeasibleError("no method placed the ops whole within the memory")
-    seconds, best = min(found, key=lambda row: (not row[1].fits, row[0]))
+    seconds, best = min(candidates, key=lambda row: (not row[1].fits, row[0]))
     if seconds > best.verdict.step_time * (1 + _NOTABLE):
         best = best.noted(
             f"one sub-graph after another, as HETERO runs them, it is {format_seconds(seconds)}"

@@ -102,14 +102,14 @@ def _spread(ops: list[Any], devices: dict[str, str]) -> None:
     for op in reversed(ops):
         for output in op.outputs():
             for reader in output.get_target_inputs():
-                found = devices.get(reader.get_node().get_friendly_name())
-                if found is not None:
-                    devices.setdefault(op.get_friendly_name(), found)
+                device = devices.get(reader.get_node().get_friendly_name())
+                if device is not None:
+                    devices.setdefault(op.get_friendly_name(), device)
     for op in ops:
         for source in op.input_values():
-            found = devices.get(source.get_node().get_friendly_name())
-            if found is not None:
-                devices.setdefault(op.get_friendly_name(), found)
+            device = devices.get(source.get_node().get_friendly_name())
+            if device is not None:
+                devices.setdefault(op.get_friendly_name(), device)
     first = next(iter(devices.values()))
     for op in ops:
         devices.setdefault(op.get_friendly_name(), first)

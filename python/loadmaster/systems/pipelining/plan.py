@@ -62,10 +62,10 @@ def pipelining(
     checks.one_of("schedule", schedule, ("auto", *NAMED))
     if reason := lacks(problem):
         raise refused(NAME, reason)
-    found = ModuleCuts(problem.model, root)
-    if not len(found.open):
-        raise refused(NAME, closed(found))
-    space = ModuleSpace(problem, PipelineSpace.of(problem).batch, found=found)
+    cuts = ModuleCuts(problem.model, root)
+    if not len(cuts.open):
+        raise refused(NAME, closed(cuts))
+    space = ModuleSpace(problem, PipelineSpace.of(problem).batch, found=cuts)
     counts, numbers = space.checked(micro_batches, stages)
     if any(space.batch % m for m in counts):
         raise InputError(
@@ -86,15 +86,15 @@ def pipelining(
     return accepted(candidate.problem, Outcome(shape.with_recipe(candidate), 1.0))
 
 
-def closed(found: ModuleCuts) -> str:
+def closed(cuts: ModuleCuts) -> str:
     """Why a model cannot be cut anywhere."""
-    names, modules = found.graph.names, found.graph.modules
-    if not any(found.module_of):
-        below = f" below {found.root!r}" if found.root else ""
-        return f"the graph {found.graph.name!r} has no ops with module paths{below}"
-    if found.tied:
-        widest = max(found.tied, key=lambda span: span.places[-1] - span.places[0])
-        first, last = (found.order[place] for place in (widest.places[0], widest.places[-1]))
+    names, modules = cuts.graph.names, cuts.graph.modules
+    if not any(cuts.module_of):
+        below = f" below {cuts.root!r}" if cuts.root else ""
+        return f"the graph {cuts.graph.name!r} has no ops with module paths{below}"
+    if cuts.tied:
+        widest = max(cuts.tied, key=lambda span: span.places[-1] - span.places[0])
+        first, last = (cuts.order[place] for place in (widest.places[0], widest.places[-1]))
         return (
             f"{names[widest.op]!r} is read from {modules[first]!r} to {modules[last]!r}, and what "
             "reads a parameter stays in one stage, since PyTorch would copy it: untie it"

@@ -142,13 +142,13 @@ class _Kept:
     """The numbers of the file that a graph was read from, as far as they are still its own."""
 
     def __init__(self, plan: Plan) -> None:
-        graph, found = plan.graph, plan.graph.meta.get(META)
+        graph, kept = plan.graph, plan.graph.meta.get(META)
         # The graph's file may have been written by anybody.
-        found = found if isinstance(found, Mapping) and is_number(found.get("scale")) else {}
-        self.scale = float(found.get("scale", 1.0))
+        kept = kept if isinstance(kept, Mapping) and is_number(kept.get("scale")) else {}
+        self.scale = float(kept.get("scale", 1.0))
         self.scale = self.scale if 0 < self.scale < math.inf else 1.0
-        costs, sizes = (_all_numbers(found.get(key)) for key in ("cost", "size"))
-        local = found.get("local")
+        costs, sizes = (_all_numbers(kept.get(key)) for key in ("cost", "size"))
+        local = kept.get("local")
         self._local: Mapping[str, float] = local if isinstance(local, Mapping) else {}
         is_whole = len(costs) == graph.n_ops and len(sizes) == graph.n_edges
         names = graph.names
@@ -208,34 +208,34 @@ def _speeds(plan: Plan, reasons: list[Reason]) -> tuple[list[float], NDArray[np.
 
 def _said_speeds(plan: Plan) -> list[float]:
     """Speeds in the names of device types, as the reader of SAGA gives them."""
-    found = []
+    speeds = []
     for kind in plan.cluster.types:
         word, _, text = kind.name.partition(" ")
         try:
-            found += [float(text)] if word == "speed" and float(text) > 0 else []
+            speeds += [float(text)] if word == "speed" and float(text) > 0 else []
         except ValueError:
             continue
-    return found
+    return speeds
 
 
 def _links(cluster: Cluster, reasons: list[Reason]) -> tuple[dict[tuple[str, str], float], float]:
     """Bytes per second of each pair of nodes, themselves included, and bytes that latency is."""
     names = [device.name for device in cluster.devices]
-    found = {(name, name): math.inf for name in names}
+    links = {(name, name): math.inf for name in names}
     latencies: set[float] = set()
     torn: list[str] = []
     for i, a in enumerate(names):
         for b in names[:i]:
             there, back = _way(cluster, a, b), _way(cluster, b, a)
             torn += [f"{b} and {a}"] if there != back else []
-            found[min(a, b), max(a, b)] = there[0]
+            links[min(a, b), max(a, b)] = there[0]
             latencies.add(there[1])
     if torn:
         reasons.append(("links differ in their two directions", torn))
-    rates = {rate for (a, b), rate in found.items() if a != b}
+    rates = {rate for (a, b), rate in links.items() if a != b}
     if latencies - {0.0} and (len(latencies) > 1 or len(rates) > 1):
         reasons.append("links have latencies and are not all equal: SAGA knows sizes and speeds")
-    return found, max(latencies, default=0.0) * max(rates, default=0.0)
+    return links, max(latencies, default=0.0) * max(rates, default=0.0)
 
 
 def _way(cluster: Cluster, a: str, b: str) -> tuple[float, float]:
@@ -266,15 +266,15 @@ def _mapping(plan: Plan, graph: Mapping[str, Any]) -> dict[str, list[dict[str, A
     """Tasks of each node, by start. SAGA's own first and last tasks run on the first one."""
     seen, ops, names = plan.schedule, plan.problem.reduced.op_of, _names(plan)
     devices = [device.name for device in plan.cluster.devices]
-    found: dict[str, list[dict[str, Any]]] = {device: [] for device in devices}
+    tasks: dict[str, list[dict[str, Any]]] = {device: [] for device in devices}
     start, finish, where = seen.start[ops], seen.finish[ops], seen.devices[ops].tolist()
     for at in np.lexsort((np.arange(len(ops)), finish, start)).tolist():
         row = {"name": names[at], "start": float(start[at]), "end": float(finish[at])}
-        found[devices[where[at]]].append({"node": devices[where[at]], **row})
+        tasks[devices[where[at]]].append({"node": devices[where[at]], **row})
     added = {task["name"] for task in graph["tasks"]} - set(names)
     last = float(finish.max(initial=0.0))
     for name, when, at in ((SUPER_SOURCE, 0.0, 0), (SUPER_SINK, last, len(ops))):
         if name in added:
             row = {"node": devices[0], "name": name, "start": when, "end": when}
-            found[devices[0]].insert(at, row)
-    return found
+            tasks[devices[0]].insert(at, row)
+    return tasks

@@ -31,8 +31,8 @@ def products_of_experts(structure: Structure) -> NDArray[np.bool_]:
     """Mask of the products with the weights of routed experts, and of those that make a gradient of
     these: bool [n_nodes].
     """
-    found: NDArray[np.bool_] = products(structure) & by_experts(structure).any(axis=1)
-    return found
+    is_product: NDArray[np.bool_] = products(structure) & by_experts(structure).any(axis=1)
+    return is_product
 
 
 def products_of_routers(structure: Structure) -> NDArray[np.bool_]:
@@ -40,8 +40,8 @@ def products_of_routers(structure: Structure) -> NDArray[np.bool_]:
     these: bool [n_nodes].
     """
     scores = roles_only(structure, ("expert",), ()) & ~roles_only(structure, (), ())
-    found: NDArray[np.bool_] = products(structure) & ~products_of_experts(structure)
-    return found & scores.any(axis=1)
+    is_product: NDArray[np.bool_] = products(structure) & ~products_of_experts(structure)
+    return is_product & scores.any(axis=1)
 
 
 def number_of_experts(structure: Structure) -> int:

@@ -68,8 +68,10 @@ def planned(
     check_kind(problem, name)
     if not has_shapes(graph) or not any(graph.modules):
         raise refused(name, f"{graph.name!r} does not say its modules and the shapes of tensors")
-    found = [devices for devices in numbers_of_devices(problem, name, replicas) if len(devices) > 1]
-    if not found:
+    groups = [
+        devices for devices in numbers_of_devices(problem, name, replicas) if len(devices) > 1
+    ]
+    if not groups:
         raise InputError(f"target {name!r}: there is one process, and nothing to share")
     if shard_size is not None:
         checks.integer("shard_size", shard_size, 2)
@@ -77,7 +79,7 @@ def planned(
     labels, units = _labels(graph), unit_patterns(graph)
     best: Candidate | None = None
     chosen: tuple[Layout, _Way] | None = None
-    for devices in found:
+    for devices in groups:
         if best is not None and best.fits and is_hopeless(problem, best, devices):
             continue
         for way in _ways(devices, levels, shard_size, reshard):
@@ -152,15 +154,15 @@ def _judged(
     return judged(placed, Assignment(at, order), placed.program.notes)
 
 
-def _with_recipe(found: Candidate, layout: Layout, way: _Way) -> Candidate:
+def _with_recipe(candidate: Candidate, layout: Layout, way: _Way) -> Candidate:
     """The same with the recipe of its layout written down."""
     recipe = replace(layout.recipe(), recompute=way.recompute, name=RECIPE)
-    program = replace(found.problem.program, recipe=recipe)
+    program = replace(candidate.problem.program, recipe=recipe)
     replicate, shard_size = (1, *way.sizes)[-2:]
     parallelism = Parallelism(replicate=replicate, shard=shard_size, shard_state="parameters")
     return replace(
-        found,
-        problem=replace(found.problem, program=program),
+        candidate,
+        problem=replace(candidate.problem, program=program),
         parallelism=recomputing(parallelism, layout.graph, way.recompute),
     )
 

@@ -50,15 +50,15 @@ def best_judged(
     return accepted(best.problem, Outcome(best, 1.0))
 
 
-def _beside(space: Space, best: Candidate, what: str, budget: Budget) -> tuple[str, ...]:
+def _beside(space: Space, best: Candidate, labels: str, budget: Budget) -> tuple[str, ...]:
     """The gain of labels that need not be said, on any mesh."""
     rows = best_of(ranked(space, budget), 1)
     if not rows:
         return ()
     free, ours = expanded(space, rows[0]).verdict.step_time, best.verdict.step_time
     if free >= ours:
-        return (f"any labels on any mesh, whether {what} say them or not: none found are faster",)
+        return (f"any labels on any mesh, whether {labels} say them or not: none found are faster",)
     return (
-        f"any labels on any mesh would take {format_seconds(free)}, what {what} can say "
+        f"any labels on any mesh would take {format_seconds(free)}, what {labels} can say "
         f"{format_seconds(ours)} ({ours / free - 1:.1%} more)",
     )

@@ -49,7 +49,7 @@ def _priced(problem: Problem, cluster: Cluster) -> Problem:
     launch = np.array([t.launch for t in problem.cluster.types])
     estimated = (before.provenance == PROVENANCES.index("roofline"))[:, None] & (before.time > 0)
     time = np.where(estimated, np.maximum(before.time - launch, 0.0), before.time)
-    made = Problem.make(
+    priced = Problem.make(
         problem.model,
         cluster,
         Costs(time, before.types, before.provenance),
@@ -57,4 +57,4 @@ def _priced(problem: Problem, cluster: Cluster) -> Problem:
         best_effort=problem.best_effort,
         expert_imbalance=problem.expert_imbalance,
     )
-    return replace(made, objective=problem.objective)
+    return replace(priced, objective=problem.objective)

@@ -28,10 +28,10 @@ def inference_layers(name: str, problem: Problem, root: str, layers: str | None)
     """
     if set(problem.model.phases) - {"", "f"}:
         raise refused(name, "the graph is of a training step")
-    found = listed_layers(name, problem, root, layers)
+    layer_list = listed_layers(name, problem, root, layers)
     if not reads_words(problem.model):
         raise refused(name, "the model reads no words: none of its inputs is of whole numbers")
-    return found
+    return layer_list
 
 
 def listed_layers(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
@@ -45,35 +45,37 @@ def listed_layers(name: str, problem: Problem, root: str, layers: str | None) ->
     if not problem.program.is_plain or problem.model.is_member.any():
         raise refused(name, "the graph was transformed, or has collectives of its own")
     try:
-        found = LayerList.of(problem.model, root, layers)
-        found.begins  # noqa: B018
+        layer_list = LayerList.of(problem.model, root, layers)
+        layer_list.begins  # noqa: B018
     except InputError as error:
         raise refused(name, str(error)) from error
-    if not attention(problem.model, inside(found)):
-        raise refused(name, f"there is no attention in the layers {found.name!r}")
-    return found
+    if not attention(problem.model, inside(layer_list)):
+        raise refused(name, f"there is no attention in the layers {layer_list.name!r}")
+    return layer_list
 
 
-def inside(found: LayerList) -> list[int]:
+def inside(layer_list: LayerList) -> list[int]:
     """The ops of the forward pass that are in a layer."""
-    prefix = f"{found.name}." if found.name else ""
-    is_in = [module.startswith(prefix) and module != "" for module in found.cuts.module_of]
-    ops: list[int] = found.cuts.order[is_in].tolist()
+    prefix = f"{layer_list.name}." if layer_list.name else ""
+    is_in = [module.startswith(prefix) and module != "" for module in layer_list.cuts.module_of]
+    ops: list[int] = layer_list.cuts.order[is_in].tolist()
     return ops
 
 
-def is_encoder(found: LayerList) -> bool:
+def is_encoder(layer_list: LayerList) -> bool:
     """True if tokens attend to later ones in every layer, as far as the graph says."""
-    return is_two_way(found.cuts.graph, inside(found))
+    return is_two_way(layer_list.cuts.graph, inside(layer_list))
 
 
-def layer_of(problem: Problem, found: LayerList) -> NDArray[np.int32]:
+def layer_of(problem: Problem, layer_list: LayerList) -> NDArray[np.int32]:
     """The layer of each reduced op of an inference, from 0; -1: it comes before the first.
 
     What shares a device with others is in the last layer of them.
     """
     of = np.full(problem.model.n_ops, -1, dtype=np.int64)
-    of[found.cuts.order] = np.where(np.arange(len(found.layer)) < found.first, -1, found.layer)
+    of[layer_list.cuts.order] = np.where(
+        np.arange(len(layer_list.layer)) < layer_list.first, -1, layer_list.layer
+    )
     reduced, sets = of[problem.reduced.op_of], problem.graph.colocation
     last = np.full(int(sets.max()) + 1, -1, dtype=np.int64)
     np.maximum.at(last, sets, reduced)
@@ -110,8 +112,8 @@ def in_runs(
         return np.where(is_before, before, found).astype(np.int32)
 
     try:
-        made = assigned(problem, assign, "dynamic")
+        candidate = assigned(problem, assign, "dynamic")
     except InfeasibleError:
         return None
     # Without room on them, layers end on the last device of the cluster.
-    return made if set(made.assignment.devices.tolist()) <= {*devices, before} else None
+    return candidate if set(candidate.assignment.devices.tolist()) <= {*devices, before} else None

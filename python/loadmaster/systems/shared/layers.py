@@ -67,40 +67,40 @@ def layer_split(
     InputError
         The model has no such list of layers.
     """
-    found, graph = LayerList.of(plan.graph, root, layers), plan.graph
+    layer_list, graph = LayerList.of(plan.graph, root, layers), plan.graph
     divided = np.flatnonzero(plan.devices < 0).tolist()
     if divided:
         kind = "replicas" if plan.parts(divided[0])[0].replica >= 0 else "parts"
         reasons.append((f"ops are in {kind}", [repr(graph.names[op]) for op in divided]))
         return None
     names = [device.name for device in plan.cluster.devices]
-    return split_by(plan, found, plan.devices, names, reasons)
+    return split_by(plan, layer_list, plan.devices, names, reasons)
 
 
-def stage_split(plan: Plan, found: LayerList, reasons: list[Reason]) -> LayerSplit | None:
+def stage_split(plan: Plan, layer_list: LayerList, reasons: list[Reason]) -> LayerSplit | None:
     """The division of layers by the stages of a plan's recipe; None: as above."""
     assert plan.recipe is not None
     where = plan.recipe.stage_of(plan.graph)
     called = [f"stage {stage}" for stage in range(int(where.max(initial=0)) + 1)]
-    return split_by(plan, found, where, called, reasons)
+    return split_by(plan, layer_list, where, called, reasons)
 
 
 def split_by(
     plan: Plan,
-    found: LayerList,
+    layer_list: LayerList,
     where: NDArray[np.int32],
     called: Sequence[str],
     reasons: list[Reason],
 ) -> LayerSplit | None:
     """The division of layers where every op is somewhere; None: as above."""
     graph = plan.graph
-    devices: dict[int, dict[int, int]] = {number: {} for number in found.numbers}
+    devices: dict[int, dict[int, int]] = {number: {} for number in layer_list.numbers}
     for op in np.flatnonzero(graph.reduced.runs).tolist():
-        number = layer_number(graph.modules[op], found)
+        number = layer_number(graph.modules[op], layer_list)
         if number in devices:
             devices[number].setdefault(int(where[op]), op)
     torn = [
-        f"{found.name}.{number} ("
+        f"{layer_list.name}.{number} ("
         + ", ".join(f"{graph.names[op]!r} on {called[place]}" for place, op in on.items())
         + ")"
         for number, on in devices.items()
@@ -110,7 +110,9 @@ def split_by(
         kind = "devices" if where is plan.devices else "stages"
         reasons.append((f"layers are on several {kind} each", torn))
         return None
-    return LayerSplit(plan, found, where, called, tuple(next(iter(on)) for on in devices.values()))
+    return LayerSplit(
+        plan, layer_list, where, called, tuple(next(iter(on)) for on in devices.values())
+    )
 
 
 def once_each(split: LayerSplit, reasons: list[Reason]) -> None:
@@ -157,9 +159,9 @@ def stages(split: LayerSplit, names: Sequence[str]) -> list[dict[str, object]]:
     return rows
 
 
-def layer_number(module: str, found: LayerList) -> int:
+def layer_number(module: str, layer_list: LayerList) -> int:
     """The number of the layer that a module path is in; -1: none."""
-    path = inside(".".join(module_path(module)), found.cuts.root) or ""
-    prefix = f"{found.name}." if found.name else ""
+    path = inside(".".join(module_path(module)), layer_list.cuts.root) or ""
+    prefix = f"{layer_list.name}." if layer_list.name else ""
     word = path[len(prefix) :].partition(".")[0] if path.startswith(prefix) else ""
     return int(word) if word.isdecimal() else -1

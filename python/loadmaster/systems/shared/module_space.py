@@ -66,10 +66,10 @@ class ModuleSpace(PipelineSpace):
         """The places, with ops of the backward pass among those of their module's forward pass, and
         none after what it reads of the backward pass.
         """
-        problem, found = self.problem, self.found
+        problem, cuts = self.problem, self.found
         place = line.place[problem.reduced.op_of].copy()
         ends: dict[str, list[int]] = {}
-        for at, path in enumerate(found.module_of):
+        for at, path in enumerate(cuts.module_of):
             if path:
                 ends.setdefault(path, [at, at])[1] = at
         sets, phases = problem.graph.colocation, problem.model.phases
@@ -77,7 +77,7 @@ class ModuleSpace(PipelineSpace):
         has_forward = np.isin(sets, np.unique(sets[np.isin(phase, ("", "f"))]))
         moves = (phase == "b") & ~has_forward
         for op in np.flatnonzero(moves).tolist():
-            module = inside(problem.model.modules[problem.reduced.op_of[op]], found.root)
+            module = inside(problem.model.modules[problem.reduced.op_of[op]], cuts.root)
             if module in ends:
                 place[op] = min(max(place[op], ends[module][0]), ends[module][1])
         src, dst, _, _, is_home = fast.edges(problem.graph)

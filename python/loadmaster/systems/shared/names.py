@@ -37,11 +37,11 @@ def device_names(
     InputError
         ``names`` speaks of a device that the cluster does not have.
     """
-    given = dict(names or {})
-    for name in given:
+    names_given = dict(names or {})
+    for name in names_given:
         plan.cluster.index(name)
     return [
-        given.get(device.name, spelled(*family))
+        names_given.get(device.name, spelled(*family))
         for device, family in zip(plan.cluster.devices, families(plan.cluster), strict=True)
     ]
 
@@ -99,14 +99,14 @@ def refuse_parts(plan: Plan, system: str) -> None:
     InputError
         An op has parts or replicas; it is named.
     """
-    if found := divided(plan):
+    if in_parts := divided(plan):
         raise InputError(
-            f"{system} has every op once, but {found}: place whole ops, as auto does with "
+            f"{system} has every op once, but {in_parts}: place whole ops, as auto does with "
             "split=none"
         )
 
 
-def check_names(plan: Plan, found: Iterable[str], source: str) -> None:
+def check_names(plan: Plan, present: Iterable[str], source: str) -> None:
     """Refuses a model whose ops are not those of the plan's graph.
 
     Raises
@@ -115,7 +115,7 @@ def check_names(plan: Plan, found: Iterable[str], source: str) -> None:
         A name that the plan does not have, or an op that the plan has in parts.
     """
     refuse_parts(plan, source)
-    missing = sorted(set(found) - set(plan.graph.names))
+    missing = sorted(set(present) - set(plan.graph.names))
     if missing:
         raise InputError(
             f"{source} is not the model that the plan is for: the plan has no op {listed(missing)}"

@@ -20,9 +20,9 @@ from loadmaster.rules.layer_list import LayerList
 from loadmaster.transforms.recomputation import done_again, storage_of
 
 
-def whole_layers(found: LayerList) -> str:
+def whole_layers(layer_list: LayerList) -> str:
     """The pattern of the layers."""
-    path = ".".join(word for word in (found.cuts.root, found.name) if word)
+    path = ".".join(word for word in (layer_list.cuts.root, layer_list.name) if word)
     return f"{escaped_pattern(path)}.*" if path else "*"
 
 
@@ -102,14 +102,14 @@ def worthwhile(
     >>> [level.modules for level in worthwhile(parts)]
     [('a',), ('a', 'b')]
     """
-    found: list[RecomputationLevel] = []
+    levels: list[RecomputationLevel] = []
     for n in range(1, len(parts) + 1):
         for names in combinations(parts, n):
             if not any(set(pair) <= set(names) for pair in apart):
                 first, *rest = (parts[name] for name in names)
-                found.append(sum(rest, start=first))
+                levels.append(sum(rest, start=first))
     best: list[RecomputationLevel] = []
-    for one in sorted(found, key=lambda level: (level.seconds, -level.spared)):
+    for one in sorted(levels, key=lambda level: (level.seconds, -level.spared)):
         if one.spared > max((level.spared for level in best), default=0.0):
             best.append(one)
     return tuple(best)

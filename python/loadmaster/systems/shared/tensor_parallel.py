@@ -50,7 +50,7 @@ def divides(dimensions: Dimensions, k: int) -> bool:
 
 
 def weights_cut(
-    space: Space, mesh: Mesh, found: LayerList, *, sequence: bool, experts: Experts = "cut"
+    space: Space, mesh: Mesh, layer_list: LayerList, *, sequence: bool, experts: Experts = "cut"
 ) -> Ranked | None:
     """The cheapest labels of a mesh whose axis ``tp`` cuts the weights of every layer; on its axis
     ``ep`` replicas have routed experts apart, and its other axis, if any, shares the batch; None:
@@ -60,7 +60,7 @@ def weights_cut(
     ----------
     space : Space
     mesh : Mesh
-    found : LayerList
+    layer_list : LayerList
     sequence : bool
         Whether what lies between the products may be cut by tokens.
     experts : "cut" or "apart"
@@ -70,7 +70,7 @@ def weights_cut(
     masks: list[Mask] = []
     for axis in mesh.axes:
         if axis.name == "tp":
-            mask = in_layers(structure, found, sequence=sequence, experts=experts)
+            mask = in_layers(structure, layer_list, sequence=sequence, experts=experts)
             if sequence and products_of_experts(structure).any():
                 _cut_norms(structure, mask)
             masks.append(mask)
@@ -86,7 +86,7 @@ def weights_cut(
 
 
 def in_layers(
-    structure: Structure, found: LayerList, *, sequence: bool, experts: Experts = "cut"
+    structure: Structure, layer_list: LayerList, *, sequence: bool, experts: Experts = "cut"
 ) -> Mask:
     """Labels of tensor parallelism: a parameter of two dimensions or more in a layer is cut, and so
     is what reads it, where they have such labels. Each routed expert is cut, or each device has
@@ -96,10 +96,10 @@ def in_layers(
     mask = roles_only(structure, (*TENSOR, *["token"] * sequence), state).copy()
     only = roles_only(structure, TENSOR, TENSOR)
     only[:, 0] = False
-    prefix = f"{found.name}."
+    prefix = f"{layer_list.name}."
     is_weight = matrices(structure)
     for node in np.flatnonzero(is_weight).tolist():
-        module = inside(graph.modules[int(structure.op[node])], found.cuts.root) or ""
+        module = inside(graph.modules[int(structure.op[node])], layer_list.cuts.root) or ""
         is_weight[node] = f"{module}.".startswith(prefix)
     arguments = structure.arguments
     reads = is_weight[arguments.root] & (arguments.traffic == WEIGHT)

@@ -35,7 +35,7 @@ Level = Literal["none", "selective", "full"]
 SELECTIVE: Level = "selective"
 
 
-def selected(graph: OpGraph, found: LayerList) -> str | None:
+def selected(graph: OpGraph, layer_list: LayerList) -> str | None:
     """The line of a recipe that recomputes what SelectiveAC does.
 
     None: no op of the layers is one of PyTorch's, or layers differ.
@@ -51,11 +51,11 @@ def selected(graph: OpGraph, found: LayerList) -> str | None:
     >>> "aten.gelu" in selected(graph, LayerList.of(graph))
     True
     """
-    layers = whole_layers(found)
+    layers = whole_layers(layer_list)
     layer = instances(graph.modules, [layers], "recompute")
     again = np.zeros(graph.n_ops, dtype=bool)
     products: Counter[int] = Counter()
-    for op in found.cuts.order.tolist():
+    for op in layer_list.cuts.order.tolist():
         of, name = int(layer[op]), _aten(graph.kinds[op])
         if of < 0 or not name:
             continue
@@ -67,7 +67,7 @@ def selected(graph: OpGraph, found: LayerList) -> str | None:
     return line_of(graph, layers, again) if again.any() else None
 
 
-def level_of(graph: OpGraph, found: LayerList, lines: Iterable[str]) -> Level | None:
+def level_of(graph: OpGraph, layer_list: LayerList, lines: Iterable[str]) -> Level | None:
     """The level of recomputation that lines of a recipe say; None: none that torchtitan has.
 
     >>> import loadmaster as lm
@@ -82,17 +82,17 @@ def level_of(graph: OpGraph, found: LayerList, lines: Iterable[str]) -> Level | 
     if not lines:
         return "none"
     meant = _meant(graph, lines)
-    if np.array_equal(meant, _meant(graph, [whole_layers(found)])):
+    if np.array_equal(meant, _meant(graph, [whole_layers(layer_list)])):
         return "full"
-    line = selected(graph, found)
+    line = selected(graph, layer_list)
     is_selective = line is not None and np.array_equal(meant, _meant(graph, [line]))
     return "selective" if is_selective else None
 
 
 def _meant(graph: OpGraph, lines: list[str]) -> NDArray[np.bool_]:
     forward = np.array([phase == "f" for phase in graph.phases], dtype=bool)
-    found: NDArray[np.bool_] = (RecomputedSegments.of_lines(graph, lines).of >= 0) & forward
-    return found & ~graph.placeholder
+    is_meant: NDArray[np.bool_] = (RecomputedSegments.of_lines(graph, lines).of >= 0) & forward
+    return is_meant & ~graph.placeholder
 
 
 def _aten(kind: str) -> str:

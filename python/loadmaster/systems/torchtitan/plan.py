@@ -97,27 +97,28 @@ def torchtitan(
         if value is not None:
             checks.integer(name, value, 1)
     checks.one_of("schedule", schedule, ("auto", "1f1b", IN_V))
-    found = listed_layers(NAME, problem, root, layers)
-    if is_encoder(found):
-        raise refused(NAME, f"the attention in the layers {found.name!r} is not causal")
-    levels = _levels(problem, found, recompute)
+    layer_list = listed_layers(NAME, problem, root, layers)
+    if is_encoder(layer_list):
+        raise refused(NAME, f"the attention in the layers {layer_list.name!r} is not causal")
+    levels = _levels(problem, layer_list, recompute)
     asked = Asked(tp, pp, m=micro_batches, virtual=1 if schedule == "1f1b" else None, ep=1)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    made: list[Candidate] = []
+    candidates: list[Candidate] = []
     if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
         with suppress(InfeasibleError, InputError):
-            made.append(_sharded(problem, replicate, shard, levels, progress))
+            candidates.append(_sharded(problem, replicate, shard, levels, progress))
     dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
-    made += _in_grids(
-        _grids(problem, found, levels, replicate, shard, schedule),
-        replace(asked, dp=dp), schedule, budget, progress, made,
+    candidates += _in_grids(
+        _grids(problem, layer_list, levels, replicate, shard, schedule),
+        replace(asked, dp=dp), schedule, budget, progress, candidates,
     )  # fmt: skip
-    if not made:
+    if not candidates:
         raise InfeasibleError(
             "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
-            f"{len(found)} layers that fit: give more memory, or a batch that more devices divide"
+            f"{len(layer_list)} layers that fit: give more memory, or a batch that more devices "
+            "divide"
         )
-    best_of_all = problem.objective.best(made)
+    best_of_all = problem.objective.best(candidates)
     return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))
 
 
@@ -134,12 +135,12 @@ def _in_grids(
     for grids in sorts:
         if _gains_nothing(grids, searched, schedule):
             continue
-        found = [one for one in (*others, *searched) if one is not None]
-        for one in found:
+        candidates = [one for one in (*others, *searched) if one is not None]
+        for one in candidates:
             if one.fits:
                 grids.below(one.verdict.step_time)
         best = fastest(grids, asked, budget, progress)
-        if best is None and grids.problem.best_effort and not any(one.fits for one in found):
+        if best is None and grids.problem.best_effort and not any(one.fits for one in candidates):
             best = fastest(grids, asked, budget, progress, ANY)
         is_said = best is not None and degrees(grids.problem.model, best[0].problem.program.recipe)
         searched.append(best[0] if best is not None and is_said else None)
@@ -163,7 +164,7 @@ def _gains_nothing(grids: Grids, searched: Sequence[Candidate | None], schedule:
 
 def _grids(
     problem: Problem,
-    found: LayerList,
+    layer_list: LayerList,
     levels: Sequence[tuple[str, ...]],
     replicate: int | None,
     shard: int | None,
@@ -171,7 +172,7 @@ def _grids(
 ) -> Iterator[Grids]:
     """Grids with state whole, and in parts, kept or gathered again; and these in a V."""
     batch = batch_size(problem.model) or 1
-    kind = Grids(problem, found, batch).kind
+    kind = Grids(problem, layer_list, batch).kind
     recomputed = tuple(
         RecomputationLevel.of(problem, lines, kind) if lines else NOTHING for lines in levels
     )
@@ -182,27 +183,27 @@ def _grids(
     ways += [(GridsInV, ShardedGridsInV)] * (schedule != "1f1b")
     for whole, parts in ways:
         if shard in (None, 1):
-            yield whole(problem, found, batch, flat=False, levels=recomputed, known=of_whole)
+            yield whole(problem, layer_list, batch, flat=False, levels=recomputed, known=of_whole)
         if shard != 1:
             for word, known in of_parts.items():
                 yield parts(
-                    problem, found, batch, levels=recomputed, known=known,
+                    problem, layer_list, batch, levels=recomputed, known=known,
                     replicate=replicate, shard=shard, word=word,
                 )  # fmt: skip
 
 
 def _levels(
-    problem: Problem, found: LayerList, recompute: bool | str | None
+    problem: Problem, layer_list: LayerList, recompute: bool | str | None
 ) -> list[tuple[str, ...]]:
     """Levels of recomputation, the least first, by lines of a recipe."""
     if not isinstance(recompute, bool | None):
         checks.one_of("recompute", recompute, (SELECTIVE,))
-    line = selected(problem.model, found) if recompute in (None, SELECTIVE) else None
+    line = selected(problem.model, layer_list) if recompute in (None, SELECTIVE) else None
     if recompute == SELECTIVE and line is None:
         raise refused(NAME, "ops of its layers are not PyTorch's, or layers differ in them")
     levels: list[tuple[str, ...]] = [()] if recompute in (None, False) else []
     levels += [(line,)] if line is not None else []
-    levels += [(whole_layers(found),)] if recompute in (None, True) else []
+    levels += [(whole_layers(layer_list),)] if recompute in (None, True) else []
     return levels
 
 
@@ -224,9 +225,9 @@ def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
     """Degrees by the words of torchtitan's meshes: dp_replicate, dp_shard, tp, pp; None: they do
     not say the recipe.
     """
-    found = {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "pp": 1}
+    sizes = {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "pp": 1}
     if recipe is None:
-        return found
+        return sizes
     inside = recipe.inside
     layout = None if inside is None else Layout.of(graph, inside)
     for axis in recipe.mesh.axes:
@@ -238,7 +239,7 @@ def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
             if word != PARTS and is_whole.any() and flat.any():
                 return None
             word = "dp_shard" if np.any(flat) else "dp_replicate"
-        if found.get(word) != 1 or axis.shares is not None:
+        if sizes.get(word) != 1 or axis.shares is not None:
             return None
-        found[word] = axis.size
-    return found
+        sizes[word] = axis.size
+    return sizes

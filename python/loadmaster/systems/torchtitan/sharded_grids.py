@@ -59,8 +59,8 @@ class ShardedGrids(Grids):
 
     def micro(self, grid: Grid, asked: Asked) -> list[int]:
         """As there are, but one without stages: torchtitan would scatter gradients of each."""
-        found = super().micro(grid, asked)
-        return [m for m in found if m == 1] if grid.pp == 1 else found
+        numbers = super().micro(grid, asked)
+        return [m for m in numbers if m == 1] if grid.pp == 1 else numbers
 
     def _labelled(self, tp: int, dp: int, ep: int) -> Ranked | None:
         assert ep == 1, "no experts are apart"
@@ -78,10 +78,10 @@ class ShardedGrids(Grids):
         ranked = self.labels(grid.tp, grid.dp)
         if ranked is None or self.space is None:
             return None
-        made = layout_of(self.space, ranked)
-        axis = made.mesh.names.index(PARTS)
-        made = made.with_sharded_state(["parameters"] * made.graph.n_ops, [axis])
-        return replace(made, units={whole_layers(self.found): self.word, ".": "kept"})
+        layout = layout_of(self.space, ranked)
+        axis = layout.mesh.names.index(PARTS)
+        layout = layout.with_sharded_state(["parameters"] * layout.graph.n_ops, [axis])
+        return replace(layout, units={whole_layers(self.found): self.word, ".": "kept"})
 
     def shards(self, parallelism: Parallelism, *, flat: bool) -> Parallelism:
         """The same with all state in parts."""

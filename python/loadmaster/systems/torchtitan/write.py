@@ -117,8 +117,10 @@ def torchtitan(
     if reasons := list(_in_the_way(plan, sizes, root, layers)):
         raise refusal(plan, NAME, reasons)
     assert sizes is not None, "it was refused"
-    found = LayerList.of(plan.graph, root, layers)
-    level = level_of(plan.graph, found, plan.recipe.recompute if plan.recipe is not None else ())
+    layer_list = LayerList.of(plan.graph, root, layers)
+    level = level_of(
+        plan.graph, layer_list, plan.recipe.recompute if plan.recipe is not None else ()
+    )
     if level is None:
         raise refusal(
             plan,
@@ -133,7 +135,7 @@ def torchtitan(
         imports=f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
         if checkpoint
         else "",
-        parallelism=_rows(_parallelism(plan, sizes, found)),
+        parallelism=_rows(_parallelism(plan, sizes, layer_list)),
         training=_rows(_training(plan, sizes)),
         checkpoint=f"{checkpoint}.Config()" if checkpoint else "None",
     )
@@ -162,7 +164,7 @@ def _in_the_way(
         yield f"torchtitan has no class for the schedule {recipe.micro.schedule!r}"
 
 
-def _parallelism(plan: Plan, sizes: dict[str, int], found: LayerList) -> dict[str, Any]:
+def _parallelism(plan: Plan, sizes: dict[str, int], layer_list: LayerList) -> dict[str, Any]:
     """Settings that differ from one device that does all, under the names of ParallelismConfig."""
     recipe, graph = plan.recipe, plan.graph
     said: dict[str, Any] = {
@@ -186,13 +188,13 @@ def _parallelism(plan: Plan, sizes: dict[str, int], found: LayerList) -> dict[st
         each = (batch_size(graph) or 1) // (sizes["dp_replicate"] * sizes["dp_shard"])
         said["pipeline_parallel_schedule"] = _SCHEDULES[recipe.micro.schedule]
         said["pipeline_parallel_microbatch_size"] = each // recipe.micro.n
-        said["module_fqns_per_model_part"] = _parts(recipe.stage_of(graph), found)
+        said["module_fqns_per_model_part"] = _parts(recipe.stage_of(graph), layer_list)
     return said
 
 
-def _parts(stage: np.ndarray, found: LayerList) -> list[list[str]]:
+def _parts(stage: np.ndarray, layer_list: LayerList) -> list[list[str]]:
     """The modules of each stage, by torchtitan's names for them."""
-    of_layer = stage[found.cuts.order[found.begins]].tolist()
+    of_layer = stage[layer_list.cuts.order[layer_list.begins]].tolist()
     parts: list[list[str]] = [[] for _ in range(max(of_layer) + 1)]
     for number, at in enumerate(of_layer):
         parts[at].append(f"layers.{number}")

@@ -78,8 +78,8 @@ def vllm(
     for name, value in (("tp", tp), ("pp", pp)):
         if value is not None:
             checks.integer(name, value, 1)
-    found = inference_layers(NAME, problem, root, layers)
-    if is_encoder(found):
+    layer_list = inference_layers(NAME, problem, root, layers)
+    if is_encoder(layer_list):
         if pp not in (None, 1):
             raise refused(NAME, f"pp is {pp}, and it has no stages of an encoder")
         pp = 1
@@ -87,13 +87,13 @@ def vllm(
         raise refused(NAME, "the model has no routed experts, and expert_parallel has them apart")
     family = [name for name, _ in families(problem.cluster)]
     gpus = [d for d, name in enumerate(family) if name != "cpu"] or list(range(len(family)))
-    layer = layer_of(problem, found)
+    layer = layer_of(problem, layer_list)
     experts: list[Experts] = ["cut"] * (expert_parallel is not True)
     experts += ["apart"] * (expert_parallel is not False)
-    best = _best(_Layers(problem, found, layer, tuple(gpus), tuple(experts)), tp, pp)
+    best = _best(_Layers(problem, layer_list, layer, tuple(gpus), tuple(experts)), tp, pp)
     if best is None:
         raise InfeasibleError(
-            f"{len(gpus)} devices do not hold the {len(found)} layers, in runs or in equal parts"
+            f"{len(gpus)} devices do not hold the {len(layer_list)} layers, in runs or in equal parts"
         )
     return accepted(best.problem, Outcome(best, 1.0))
 
