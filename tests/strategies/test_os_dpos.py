@@ -124,9 +124,9 @@ def scripted(estimates: list[float]):
     return schedule, left
 
 
-@pytest.mark.parametrize(("on", "calls"), [(False, 3), (True, 5)])
+@pytest.mark.parametrize(("on", "calls"), [(False, 4), (True, 7)])
 def test_the_search_stops_at_the_first_op_that_does_not_help_or_goes_on(on, calls):
-    """Two devices, two dimensions, so two trials per op: none of the first op's, then none."""
+    """Two devices, three dimensions, so three trials an op: none of the first op's, then none."""
     graph, seconds = two_convolutions()
     cluster = v100_mesh(2)
     problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
@@ -140,12 +140,12 @@ def test_going_on_may_find_a_later_op():
     graph, seconds = two_convolutions()
     cluster = v100_mesh(2)
     problem = problem_of(graph, cluster, lm.Costs.given(seconds, graph, cluster))
-    # The start; "first" by batch and channel; "second" by batch, and channel a little better;
-    # then "first" is known to be hopeless and nothing is left.
-    schedule, left = scripted([1.0, 1.0, 1.0, 0.9, 0.8, np.nan])
+    # The start; "first" in its three ways; "second" by batch, by output channel a little better, by
+    # input channel no better; then "first" is known to be hopeless and nothing is left.
+    schedule, left = scripted([1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, np.nan])
     found = split_search(problem, schedule, start="model", continue_search=True)
     assert np.isnan(next(left))
-    assert splits(found) in ((), (Split("second", "channel", 2),))
+    assert splits(found) in ((), (Split("second", "output_channel", 2),))
 
 
 def test_the_plan_is_the_fastest_by_the_simulator_of_all_that_was_kept():

@@ -36,7 +36,7 @@ KNOWN = {
         "small buckets, 2": "0621b0864919",
         "small buckets, 4": "bb2a02347b97",
         "split, batch": "b73dd292e35f",
-        "split, channel": "31e69c65735d",
+        "split, output_channel": "31e69c65735d",
     },
     "alexnet": {
         "all-reduce, 2": "d0e305a9c13f",
@@ -52,7 +52,7 @@ KNOWN = {
         "small buckets, 2": "72f1497ae564",
         "small buckets, 4": "08cd7585c70e",
         "split, batch": "7f2201abc903",
-        "split, channel": "1cf915662801",
+        "split, output_channel": "1cf915662801",
     },
 }
 
@@ -73,7 +73,7 @@ def programs(graph: lm.OpGraph) -> dict[str, Program]:
     """Every program of a model that is digested."""
     made = {f"{way}, {k}": replicate(graph, k, **WAYS[way]) for way in WAYS for k in (2, 4)}
     convolution = next(i for i, kind in enumerate(graph.kinds) if ".convolution." in kind)
-    for dimension in ("batch", "channel"):
+    for dimension in ("batch", "output_channel"):
         made[f"split, {dimension}"] = split_op(graph, convolution, dimension, 2)
     return made
 

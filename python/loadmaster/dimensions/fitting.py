@@ -249,6 +249,59 @@ def _without(sizes: Sizes, *axes: int) -> Sizes:
     return tuple(size for i, size in enumerate(sizes) if i not in axes)
 
 
+# -- calls of which sizes do not tell all ----------------------------------------------------------
+
+
+def likely(
+    kind: str, rule: CallRule, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> Iterator[Call]:
+    """Calls of ops with arguments that no sizes tell, as they are most often.
+
+    Windows have some stride: what is then said of batch and channels holds for any, what is said of
+    spatial axes does not. A convolution that can be either is not transposed. What is not of ATen
+    has no arguments but its tensors, and matrices may be transposed.
+
+    >>> from loadmaster.dimensions.rules import rule_of
+    >>> kind = "aten.convolution"
+    >>> shapes = [("f32", (8, 4, 9, 9)), ("f32", (6, 2, 3, 3))], [("f32", (8, 6, 4, 4))]
+    >>> next(likely(kind, rule_of(kind), *shapes))[1]["groups"]
+    2
+    """
+    every = [sizes or () for _, sizes in (*inputs, *outputs)]
+    n = len(inputs)
+    names = rule.arguments or ("",)
+    if rule.family in ("convolution", "convolution-backward"):
+        yield from _convolution(rule, n, every)
+    elif rule.family in ("pool", "resize") and n:
+        tensors = [name for name in names if name in ("grad_output", "self", "indices", "")]
+        window = {"kernel_size": [1] * rule.options.get("spatial", len(every[0]) - 2)}
+        yield _named(rule, {**_tensors(tensors, n), **(window if rule.family == "pool" else {})})
+    elif rule.family == "batch-norm" and "training" in rule.options:
+        yield _named(rule, _tensors(names, n))
+    elif "swapped" in rule.options:
+        for swapped in itertools.product((0, 1), repeat=2):
+            yield [*_all(n), dict(zip(rule.options["swapped"], swapped, strict=True))]
+    elif not kind.startswith("aten."):
+        yield _all(n)
+
+
+def _convolution(rule: CallRule, n: int, every: Sequence[Sizes]) -> Iterator[Call]:
+    """``every``: sizes of the tensors that it reads, then of those that it makes."""
+    is_backward = rule.family == "convolution-backward"
+    names = ("grad_output", "input", "weight") if is_backward else ("input", "weight", "bias")
+    if n < len(names) - (not is_backward):
+        return
+    x, weight, made = (every[1], every[2], every[0]) if is_backward else (*every[:2], every[n])
+    if not len(x) == len(weight) == len(made) > 2 or not weight[1]:
+        return
+    transposed = bool(rule.options.get("transposed", x[1] % weight[1] > 0))
+    source, target = (made[1], x[1]) if transposed else (x[1], made[1])
+    groups = source // weight[1]
+    if source == groups * weight[1] and target == weight[0]:
+        how = {"transposed": transposed, "groups": groups}
+        yield _named(rule, {**_tensors(names, n), **how})
+
+
 # -- over which axes, in how many groups ----------------------------------------------------------
 
 

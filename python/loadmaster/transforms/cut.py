@@ -1,6 +1,6 @@
-"""A split rule fitted to an op: the axes along which the op's inputs and outputs are cut.
+"""The dimensions of an op along which it can be split: the axes of its inputs and outputs.
 
-Shapes come from the ``output`` column. Where a rule does not fit an op, the reason is a text.
+Shapes come from the ``output`` column. Where an op has no dimensions, the reason is a text.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import counted
+from loadmaster.dimensions.calls import TENSORFLOW
+from loadmaster.dimensions.whole_axes import NOTHING, axis_cuts
+from loadmaster.model.arguments import Call, renumbered, tensors
 from loadmaster.model.graph import OpGraph
-from loadmaster.model.shapes import Shape, format_output, parse_output
-from loadmaster.transforms import rules
-from loadmaster.transforms.rules import Rule
+from loadmaster.model.shapes import Shape, parse_output
 
 
 @dataclass(frozen=True)
-class Output:
+class OpOutput:
     """An output of an op: its ``tensor`` id (-1: nothing reads it), ``bytes`` and ``shape``."""
 
     tensor: int
@@ -27,7 +28,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Tensors:
+class OpTensors:
     """The edges of an op, the tensors that it reads and those that it makes.
 
     Attributes
@@ -40,7 +41,7 @@ class Tensors:
         Edges that carry data to the op, in the order of its arguments.
     shapes : list of Shape
         Of the tensors that these edges carry.
-    makes : tuple of Output, or str
+    makes : tuple of OpOutput, or str
         The op's outputs, or the reason why they are unknown.
     """
 
@@ -49,10 +50,10 @@ class Tensors:
     leaving: NDArray[np.intp]
     reads: list[int]
     shapes: list[Shape]
-    makes: tuple[Output, ...] | str
+    makes: tuple[OpOutput, ...] | str
 
     @classmethod
-    def of(cls, graph: OpGraph, at: int) -> Tensors:
+    def of(cls, graph: OpGraph, at: int) -> OpTensors:
         ids = graph.src if graph.tensor is None else graph.tensor
         entering = np.flatnonzero(graph.dst == at)
         leaving = np.flatnonzero(graph.src == at)
@@ -76,30 +77,30 @@ def _shape_on(graph: OpGraph, ids: NDArray[np.int64], edge: int) -> Shape:
 
 def _outputs(
     graph: OpGraph, ids: NDArray[np.int64], at: int, leaving: NDArray[np.intp]
-) -> tuple[Output, ...] | str:
+) -> tuple[OpOutput, ...] | str:
     """An op's outputs: shapes from its ``output`` column, paired with the tensors it sends."""
     shapes = parse_output(graph.outputs[at])
     data = leaving[ids[leaving] >= 0]
     tensors, first = np.unique(ids[data], return_index=True)
     sizes = graph.bytes[data[first]].tolist()
     if not len(tensors) and len(shapes) == 1:
-        return (Output(-1, int(graph.output_bytes[at]), shapes[0]),)
+        return (OpOutput(-1, int(graph.output_bytes[at]), shapes[0]),)
     if len(tensors) != len(shapes):
         has = counted(len(shapes), "output")
         return f"it has {has} in {graph.outputs[at]!r} and sends {len(tensors)}"
     return tuple(
-        Output(int(t), size, shape) for t, size, shape in zip(tensors, sizes, shapes, strict=True)
+        OpOutput(int(t), size, shape) for t, size, shape in zip(tensors, sizes, shapes, strict=True)
     )
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A rule that fits an op.
+class OpCut:
+    """A dimension of an op, along which it can be split.
 
     Attributes
     ----------
-    op : Tensors
-    makes : tuple of Output
+    op : OpTensors
+    makes : tuple of OpOutput
     size : int
         Length of the dimension.
     inputs : list of int or None
@@ -108,8 +109,8 @@ class Cut:
         The axis along which the parts of each output are concatenated; None: they are summed.
     """
 
-    op: Tensors
-    makes: tuple[Output, ...]
+    op: OpTensors
+    makes: tuple[OpOutput, ...]
     size: int
     inputs: list[int | None]
     outputs: list[int | None]
@@ -120,75 +121,63 @@ class Cut:
         some = any(output.bytes for output in self.makes)
         return [j for j, output in enumerate(self.makes) if output.bytes or not some]
 
+    @property
+    def sort(self) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """The inputs that are sliced and the outputs that are concatenated: splits of one sort into
+        as many parts move the same bytes.
+        """
+        return (
+            tuple(axis is not None for axis in self.inputs),
+            tuple(axis is not None for axis in self.outputs),
+        )
 
-def bind(op: Tensors, rule: Rule) -> Cut | str:
-    """Axes and size of a rule's dimension for an op, or why it does not fit."""
+
+def cuts(graph: OpGraph, at: int) -> dict[str, OpCut] | str:
+    """The dimensions along which an op can be split, by name, or the reason why there are none.
+
+    They are those of :mod:`loadmaster.dimensions`, of this op alone. O(E).
+    """
+    op = OpTensors.of(graph, at)
     if isinstance(op.makes, str):
         return op.makes
-    if len(op.makes) > len(rule.outputs):
-        return f"it has {counted(len(op.makes), 'output')}, the rule knows {len(rule.outputs)}"
-    first = op.makes[0].shape[1]
-    if rule.min_rank and (first is None or len(first) < rule.min_rank):
-        return f"its output is {format_output([op.makes[0].shape]) or 'of unknown shape'}"
-    for (a, i), (b, j) in rule.equal:
-        if max(a, b) < len(op.shapes) and _size(op.shapes[a], i) != _size(op.shapes[b], j):
-            return "its inputs do not agree in size, so it is grouped or of another kind"
-    some = any(output.bytes for output in op.makes)
-    outputs = [
-        None if how == rules.SUM or (some and not output.bytes) else int(how)
-        for how, output in zip(rule.outputs, op.makes, strict=False)
-    ]
-    size = _first_size(op, rule, outputs)
-    if size is None:
-        return "the shape of its output is unknown"
-    for axis, output in zip(outputs, op.makes, strict=True):
-        if axis is not None and _size(output.shape, axis) != size:
-            return f"its output {format_output([output.shape])!r} is not {size} long on axis {axis}"
-    inputs: list[int | None] = []
     for position, shape in enumerate(op.shapes):
-        how = rule.input(position)
-        found = _axis(how, shape, size, outputs[0], first)
-        if isinstance(found, str):
-            return f"input {position} is {format_output([shape]) or 'of unknown shape'}, {found}"
-        inputs.append(found)
-    if all(axis is None for axis in inputs):
-        return "none of its inputs has that dimension"
-    return Cut(op, op.makes, size, inputs, outputs)
+        if shape[1] is None:
+            return f"input {position} is of unknown shape"
+    made = [output.shape for output in op.makes]
+    if any(sizes is None and dtype != NOTHING for dtype, sizes in made):
+        return "the shape of its output is unknown"
+    before = TENSORFLOW if str(graph.meta.get("framework")).startswith("tensorflow") else ""
+    found = axis_cuts(before + graph.kinds[at], _call(graph, at, op), op.shapes, made)
+    some = any(output.bytes for output in op.makes)
+    return {
+        cut.name: OpCut(
+            op,
+            op.makes,
+            cut.size,
+            list(cut.inputs),
+            [
+                None if some and not output.bytes else axis
+                for output, axis in zip(op.makes, cut.outputs, strict=True)
+            ],
+        )
+        for cut in found
+    }
 
 
-def _first_size(op: Tensors, rule: Rule, outputs: list[int | None]) -> int | None:
-    assert not isinstance(op.makes, str)
-    for axis, output in zip(outputs, op.makes, strict=True):
-        if axis is not None:
-            return _size(output.shape, axis)
-    for how, shape in zip(rule.inputs, op.shapes, strict=False):
-        if isinstance(how, int):
-            return _size(shape, how)
-    return None
-
-
-def _size(shape: Shape, axis: int) -> int | None:
-    sizes = shape[1]
-    return None if sizes is None or not -len(sizes) <= axis < len(sizes) else sizes[axis]
-
-
-def _axis(
-    how: rules.How, shape: Shape, size: int, output_axis: int | None, output: tuple[int, ...] | None
-) -> int | str | None:
-    """The axis an input is sliced along, None if whole, or what is wrong with it."""
-    if how == rules.WHOLE:
+def _call(graph: OpGraph, at: int, op: OpTensors) -> Call | None:
+    """What an op was called with, its tensors numbered as it reads them; None: nobody says."""
+    said = None if graph.args is None else graph.args[at]
+    if said is None:
         return None
-    sizes = shape[1]
-    if sizes is None:
-        return "which does not say how to slice it"
-    if how == rules.MATCH:
-        return sizes.index(size) if size in sizes else f"with no axis {size} long"
-    if how == rules.ALIGNED:
-        assert output_axis is not None
-        assert output is not None
-        from_back = output_axis - len(output) if output_axis >= 0 else output_axis
-        if -from_back > len(sizes) or sizes[from_back] == 1:
-            return None
-        how = from_back
-    axis = int(how)
-    return axis if _size(shape, axis) == size else f"not {size} long on axis {axis}"
+    places: dict[int, list[int]] = {}
+    for i, e in enumerate(op.reads):
+        places.setdefault(int(graph.src[e]), []).append(i)
+    if not places.keys() >= set(tensors(said)):
+        return None
+
+    def number(source: int) -> int:
+        """Tensors of one op, in the order of its edges; the last one may be taken again."""
+        some = places[source]
+        return some.pop(0) if len(some) > 1 else some[0]
+
+    return renumbered(said, number)

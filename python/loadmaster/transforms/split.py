@@ -1,7 +1,8 @@
 """Splitting one op into sub-ops: FastT's SplitOperation (Yi et al., Middleware 2020, Algorithm 2).
 
-For each input that the rule slices, a split op reads the whole input and hands out the slices. For
-each output, another op joins the parts. These ops read and write real bytes, so no split is free.
+An op is cut along one of its named dimensions (:mod:`loadmaster.dimensions`). For each input that
+is sliced along it, a split op reads the whole input and hands out the slices. For each output,
+another op joins the parts. These ops read and write real bytes, so no split is free.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from loadmaster.model.graph import TEXTS, OpGraph, Texts
 from loadmaster.model.program import JOIN, SLICE, Program, Split, user_roles
 from loadmaster.model.shapes import Shape, format_output
 from loadmaster.transforms.base import CONCAT, SPLIT, SUM, build, elements, shares
-from loadmaster.transforms.cut import Cut, Tensors, bind
-from loadmaster.transforms.rules import rules_for
+from loadmaster.transforms.cut import OpCut, cuts
 
 
 def dimensions(graph: OpGraph, op: str | int) -> dict[str, int]:
     """Dimensions along which an op can be split, with their sizes; empty: none.
+
+    They are those of the named dimensions whose parts need nothing of each other: no sums, no
+    halos.
 
     Raises
     ------
@@ -40,18 +43,13 @@ def dimensions(graph: OpGraph, op: str | int) -> dict[str, int]:
     --------
     >>> import loadmaster as lm
     >>> lm.transforms.dimensions(lm.read("example:lenet"), "convolution_1")
-    {'batch': 256, 'channel': 50}
+    {'batch': 256, 'output_channel': 50}
     """
     at = graph.index(op)
     if _unsplittable(graph, at):
         return {}
-    op_tensors = Tensors.of(graph, at)
-    found = {}
-    for rule in rules_for(graph.kinds[at]):
-        cut = bind(op_tensors, rule)
-        if isinstance(cut, Cut):
-            found[rule.dimension] = cut.size
-    return found
+    found = cuts(graph, at)
+    return {} if isinstance(found, str) else {name: cut.size for name, cut in found.items()}
 
 
 def split_op(
@@ -123,16 +121,16 @@ def planned_split(
     reason = _unsplittable(graph, at)
     if reason:
         raise InputError(f"op {name!r} cannot be split: {reason}")
-    known = {rule.dimension: rule for rule in rules_for(graph.kinds[at])}
+    known = cuts(graph, at)
+    if isinstance(known, str):
+        raise InputError(f"op {name!r} cannot be split along {dimension!r}: {known}")
     if dimension not in known:
         allowed = ", ".join(known) or "none"
         raise InputError(
             f"op {name!r} ({graph.kinds[at]}) cannot be split along {dimension!r}: "
-            f"the rules for its kind allow {allowed}"
+            f"its dimensions are {allowed}"
         )
-    cut = bind(Tensors.of(graph, at), known[dimension])
-    if isinstance(cut, str):
-        raise InputError(f"op {name!r} cannot be split along {dimension!r}: {cut}")
+    cut = known[dimension]
     if n > cut.size or (cut.size % n and not best_effort):
         way_out = "" if n > cut.size else "; best_effort=True cuts unevenly"
         raise InputError(
@@ -159,8 +157,6 @@ def _unsplittable(graph: OpGraph, at: int) -> str:
         return f"it must stay with the ops of colocation set {graph.colocation[at]!r}"
     if graph.collectives[at]:
         return f"it is a member of collective {graph.collectives[at]!r}"
-    if not rules_for(graph.kinds[at]):
-        return f"there are no split rules for its kind, {graph.kinds[at] or 'which is unknown'!r}"
     return ""
 
 
@@ -177,7 +173,7 @@ class Splitting:
         self,
         graph: OpGraph,
         at: int,
-        cut: Cut,
+        cut: OpCut,
         chunks: list[int],
         split: Split,
         notes: tuple[str, ...],
