@@ -25,7 +25,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError, LoadmasterError
 from loadmaster.cli import main
 from loadmaster.model import arguments
-from loadmaster.readers.onnx.costs import Op, Tensor
+from loadmaster.readers.shared.ops import Op, Tensor
 from loadmaster.readers.tensorflow import protos
 from loadmaster.readers.tensorflow.costs import FLOPS, cost, is_update
 from loadmaster.readers.tensorflow.graph_def import profile, read

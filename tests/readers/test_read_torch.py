@@ -23,6 +23,7 @@ from loadmaster.readers.pytorch import export as torch_export
 from loadmaster.readers.pytorch.aten_costs import Tensor, cost, is_known, is_view, written
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
 from loadmaster.readers.shared import symbolic
+from loadmaster.readers.shared.formulas import Cost
 
 ARTIFACTS = LARGE / "artifacts" / "torch"
 PROGRAMS = {"bertmini_d32": None, "resnet18_w8": None, "resnet18_w8_dynbatch": 2}
@@ -729,7 +730,8 @@ RNN = [f32(12, 3), f32(12, 3), f32(12), f32(12)]  # one layer of three hidden un
     ],
 )  # fmt: skip
 def test_flops(kind, inputs, outputs, flops):
-    assert cost(kind, inputs, outputs)[::2] == (flops, True)
+    found = cost(kind, inputs, outputs)
+    assert (found.flops, found.known) == (flops, True)
 
 
 @pytest.mark.parametrize(
@@ -756,7 +758,7 @@ def test_flops(kind, inputs, outputs, flops):
     ],
 )  # fmt: skip
 def test_bytes(kind, inputs, outputs, moved):
-    assert cost(kind, inputs, outputs) == (0, moved, True)
+    assert cost(kind, inputs, outputs) == Cost(0, moved, True)
 
 
 def test_an_argument_given_twice_is_read_once():
@@ -765,8 +767,8 @@ def test_an_argument_given_twice_is_read_once():
 
 
 def test_a_kind_with_arguments_it_cannot_have_costs_its_bytes_and_says_so():
-    assert cost("aten.convolution.default", [X], [X]) == (0, 2 * X.nbytes, False)
-    assert cost("aten.mm.default", [None, 3], [f32(2)]) == (0, 8, False)
+    assert cost("aten.convolution.default", [X], [X]) == Cost(0, 2 * X.nbytes, False)
+    assert cost("aten.mm.default", [None, 3], [f32(2)]) == Cost(0, 8, False)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.model.arguments import Call
-from loadmaster.readers.onnx.costs import Op, Tensor
 from loadmaster.readers.shared.arguments import told
+from loadmaster.readers.shared.ops import Op, Tensor
 
 
 class NodeCalls:

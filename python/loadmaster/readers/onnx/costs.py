@@ -15,107 +15,37 @@ The conventions, chosen so that ONNX graphs compare with the traced ones:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from loadmaster.readers.shared.einsum import einsum_flops
+from loadmaster.readers.shared import formulas
+from loadmaster.readers.shared.formulas import Cost, by_kind, multiply_adds
+from loadmaster.readers.shared.ops import (
+    Count,
+    Op,
+    Tensor,
+    dims,
+    einsum,
+    given,
+    none,
+    numel,
+    or_zero,
+    per_input,
+    per_output,
+    variadic,
+)
 
-# Spelling and bits per element, by the number ONNX gives the type in TensorProto.DataType. A
-# string has no fixed size, so its tensors count as of unknown size.
-ELEMENT_TYPES: dict[int, tuple[str, int]] = {
-    1: ("f32", 32), 2: ("u8", 8), 3: ("i8", 8), 4: ("u16", 16), 5: ("i16", 16), 6: ("i32", 32),
-    7: ("i64", 64), 8: ("str", 0), 9: ("b8", 8), 10: ("f16", 16), 11: ("f64", 64),
-    12: ("u32", 32), 13: ("u64", 64), 14: ("c64", 64), 15: ("c128", 128), 16: ("bf16", 16),
-    17: ("f8e4m3fn", 8), 18: ("f8e4m3fnuz", 8), 19: ("f8e5m2", 8), 20: ("f8e5m2fnuz", 8),
-    21: ("u4", 4), 22: ("i4", 4), 23: ("f4e2m1", 4), 24: ("f8e8m0", 8), 25: ("u2", 2),
-    26: ("i2", 2),
+#: Spelling of element types, by the number that ONNX gives them in TensorProto.DataType. A string
+#: has no fixed size, so its tensors count as of unknown size.
+ELEMENT_TYPES: dict[int, str] = {
+    1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 8: "str", 9: "b8",
+    10: "f16", 11: "f64", 12: "u32", 13: "u64", 14: "c64", 15: "c128", 16: "bf16", 17: "f8e4m3fn",
+    18: "f8e4m3fnuz", 19: "f8e5m2", 20: "f8e5m2fnuz", 21: "u4", 22: "i4", 23: "f4e2m1",
+    24: "f8e8m0", 25: "u2", 26: "i2",
 }  # fmt: skip
-BITS: dict[str, int] = dict(ELEMENT_TYPES.values())
 
 VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 # These read the shape of their input and never its content.
 METADATA = frozenset(("Shape", "Size"))
-
-
-class UnknownShapeError(Exception):
-    """A cost or shape rule needs a dimension that is known only at run time."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
-    """What is known of a value before it is computed.
-
-    ``dtype`` is spelled as in the graph files (``"f32"``; empty when unknown), ``shape`` has None
-    for an unknown dimension and is None when even the rank is unknown. ``data`` is the content of
-    a tiny constant, ``stored`` the bytes of a sparse one, ``other`` the ONNX type of a value that
-    is no tensor (a sequence, an optional).
-    """
-
-    dtype: str = ""
-    shape: tuple[int | None, ...] | None = None
-    data: Any = None
-    stored: int | None = None
-    other: Any = None
-
-    @property
-    def known(self) -> bool:
-        """Whether element type and every dimension are known."""
-        return bool(self.dtype) and self.shape is not None and None not in self.shape
-
-    @property
-    def nbytes(self) -> int | None:
-        """Size in bytes; None when unknown."""
-        if self.stored is not None:
-            return self.stored
-        bits = BITS.get(self.dtype, 0)
-        return -(-numel(self) * bits // 8) if self.known and bits else None
-
-    def __str__(self) -> str:
-        if self.other is not None:
-            return "none"
-        if self.shape is None:
-            return f"{self.dtype or '?'}[...]"
-        return f"{self.dtype or '?'}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One op as the cost functions see it; an omitted optional input or output is None."""
-
-    kind: str
-    ins: Sequence[Tensor | None]
-    outs: Sequence[Tensor | None]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Work of an op: FLOPs, bytes moved, and whether every size it needed was known."""
-
-    flops: int = 0
-    bytes: int = 0
-    complete: bool = True
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.flops + other.flops, self.bytes + other.bytes, self.complete and other.complete
-        )
-
-    def times(self, n: int) -> Cost:
-        return Cost(self.flops * n, self.bytes * n, self.complete)
-
-
-def dims(tensor: Tensor | None) -> tuple[int, ...]:
-    """The shape of a tensor, all dimensions known; `UnknownShapeError` otherwise."""
-    if tensor is None or tensor.shape is None:
-        raise UnknownShapeError
-    return tuple(_given(d) for d in tensor.shape)
-
-
-def numel(tensor: Tensor | None) -> int:
-    """Number of elements; `UnknownShapeError` when a dimension is unknown."""
-    return math.prod(dims(tensor))
 
 
 def is_known(kind: str) -> bool:
@@ -132,18 +62,18 @@ def is_view(op: Op) -> bool:
 
 
 def cost(op: Op) -> Cost:
-    """FLOPs and bytes of an op. What cannot be known counts as 0 and makes it incomplete.
+    """FLOPs and bytes of an op. What cannot be known counts as 0 and makes it not known.
 
     >>> x = Tensor("f32", (8, 16))
     >>> cost(Op("MatMul", [x, Tensor("f32", (16, 4))], [Tensor("f32", (8, 4))]))
-    Cost(flops=1024, bytes=896, complete=True)
+    Cost(flops=1024, bytes=896, known=True)
     """
     if is_view(op):
         return Cost()
     flops_of = FLOPS.get(op.kind) or FLOPS.get(_bare(op.kind), none)
     bytes_of = BYTES.get(op.kind) or BYTES.get(_bare(op.kind), _inputs_and_outputs)
-    flops, flops_known = _or_zero(flops_of, op)
-    moved, bytes_known = _or_zero(bytes_of, op)
+    flops, flops_known = or_zero(flops_of, op)
+    moved, bytes_known = or_zero(bytes_of, op)
     if not bytes_known:
         moved = sum(t.nbytes or 0 for t in _touched(op))
     return Cost(flops, moved, flops_known and bytes_known)
@@ -161,42 +91,11 @@ def _bare(kind: str) -> str:
     return kind
 
 
-def _or_zero(count: Callable[[Op], int], op: Op) -> tuple[int, bool]:
-    try:
-        return count(op), True
-    except (UnknownShapeError, LookupError, ValueError, ArithmeticError):
-        return 0, False  # but for the first: inputs, axes or attributes its kind cannot have
-
-
-def _given(dim: int | None) -> int:
-    if dim is None:
-        raise UnknownShapeError
-    return dim
-
-
 def _at(tensors: Sequence[Tensor | None], i: int) -> Tensor | None:
     return tensors[i] if i < len(tensors) else None
 
 
 # ---- FLOPs ------------------------------------------------------------------------------------
-
-Count = Callable[[Op], int]
-
-
-def none(op: Op) -> int:
-    return 0
-
-
-def per_output(flops: int) -> Count:
-    return lambda op: flops * numel(op.outs[0])
-
-
-def per_input(flops: int) -> Count:
-    return lambda op: flops * numel(op.ins[0])
-
-
-def variadic(op: Op) -> int:
-    return (len(op.ins) - 1) * numel(op.outs[0])
 
 
 def _matmul(a: int = 0) -> Count:
@@ -205,14 +104,14 @@ def _matmul(a: int = 0) -> Count:
     def count(op: Op) -> int:
         left = dims(op.ins[a])
         inner = left[-2] if op.attrs.get("transA", 0) and len(left) > 1 else left[-1]
-        return 2 * numel(op.outs[0]) * inner
+        return multiply_adds(numel(op.outs[0]), inner)
 
     return count
 
 
 def _conv(weight: int = 1) -> Count:
     """2 per output element and weight of one filter; grouping is in the weight's own shape."""
-    return lambda op: 2 * numel(op.outs[0]) * math.prod(dims(op.ins[weight])[1:])
+    return lambda op: multiply_adds(numel(op.outs[0]), math.prod(dims(op.ins[weight])[1:]))
 
 
 def _fused(product: Count, addend: int) -> Count:
@@ -226,17 +125,20 @@ def _fused(product: Count, addend: int) -> Count:
 
 
 def _conv_transpose(op: Op) -> int:
-    return 2 * numel(op.ins[0]) * math.prod(dims(op.ins[1])[1:])
+    return multiply_adds(numel(op.ins[0]), math.prod(dims(op.ins[1])[1:]))
 
 
 def _recurrent(op: Op) -> int:
     """Two products per step and sample; W and R hold all gates and directions."""
     steps, batch = dims(op.ins[0])[:2]  # or batch, steps: only their product counts
-    return 2 * steps * batch * (numel(op.ins[1]) + numel(op.ins[2]))
+    return formulas.recurrent(steps * batch, numel(op.ins[1]) + numel(op.ins[2]))
 
 
 def _pool(flops: int) -> Count:
-    return lambda op: flops * numel(op.outs[0]) * math.prod(op.attrs.get("kernel_shape", ()))
+    def count(op: Op) -> int:
+        return formulas.pool(numel(op.outs[0]), math.prod(op.attrs.get("kernel_shape", ())), flops)
+
+    return count
 
 
 def _resize(op: Op) -> int:
@@ -244,13 +146,13 @@ def _resize(op: Op) -> int:
     taps = {"linear": 2, "bilinear": 2, "cubic": 4}.get(op.attrs.get("mode", "nearest"), 0)
     pairs = zip(dims(op.ins[0]), dims(op.outs[0]), strict=False)
     axes = sum(a != b for a, b in pairs)
-    return 2 * numel(op.outs[0]) * taps**axes if taps and axes else 0
+    return multiply_adds(numel(op.outs[0]), taps**axes) if taps and axes else 0
 
 
 def _grid_sample(op: Op) -> int:
     taps = {"nearest": 0, "bicubic": 4, "cubic": 4}.get(op.attrs.get("mode", "linear"), 2)
     axes = len(dims(op.ins[0])) - 2
-    return 2 * numel(op.outs[0]) * taps**axes if taps else 0
+    return multiply_adds(numel(op.outs[0]), taps**axes) if taps else 0
 
 
 def _roi_align(op: Op) -> int:
@@ -263,9 +165,7 @@ def _lrn(op: Op) -> int:
 
 
 def _top_k(op: Op) -> int:
-    """Comparisons of a heap of k: log2 k per element."""
-    k = dims(op.outs[0])[int(op.attrs.get("axis", -1))]
-    return numel(op.ins[0]) * max(1, (max(k, 1) - 1).bit_length())
+    return formulas.top_k(numel(op.ins[0]), dims(op.outs[0])[int(op.attrs.get("axis", -1))])
 
 
 def _det(op: Op) -> int:
@@ -274,26 +174,19 @@ def _det(op: Op) -> int:
 
 
 def _fft(length_axis: int) -> Count:
-    """5 n log2 n per transform, the usual count for a complex FFT; the last axis is re, im."""
+    """The last axis has real and imaginary parts."""
 
     def count(op: Op) -> int:
         shape = dims(op.outs[0])
-        points = math.prod(shape[:-1])
-        return round(5 * points * math.log2(max(shape[length_axis], 2)))
+        return formulas.fft(math.prod(shape[:-1]), shape[length_axis])
 
     return count
-
-
-def einsum(op: Op) -> int:
-    """FLOPs by the attribute ``equation``."""
-    equation = str(op.attrs.get("equation", ""))
-    return einsum_flops(equation, [dims(tensor) for tensor in op.ins])
 
 
 def _attend(batch: int, heads: int, queries: int, keys: int, qk_width: int, v_width: int) -> int:
     """Scores, softmax (5 per score) and the weighted sum; widths are over all heads."""
     pairs = batch * queries * keys
-    return 2 * pairs * (qk_width + v_width) + 5 * pairs * heads
+    return formulas.attention(pairs, qk_width, v_width) + 5 * pairs * heads
 
 
 def _past_length(past: Tensor | None, axis: int = -2) -> int:
@@ -329,7 +222,7 @@ def _packed_attention(past: int) -> Count:
             (projected - v_width) // 2,
             v_width,
         )
-        return 2 * batch * length * width * projected + core
+        return multiply_adds(batch * length * projected, width) + core
 
     return count
 
@@ -393,8 +286,8 @@ _MOVES = (
 )
 
 FLOPS: dict[str, Count] = {
-    **{kind: per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
-    **{kind: per_input(n) for n, kinds in _PER_INPUT.items() for kind in kinds.split()},
+    **by_kind(per_output, _PER_OUTPUT),
+    **by_kind(per_input, _PER_INPUT),
     **dict.fromkeys(_MOVES.split(), none),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), variadic),
     **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm", "QLinearMatMul", "QGemm"), _matmul()),
@@ -438,7 +331,7 @@ def _sum_bytes(tensors: Sequence[Tensor | None]) -> int:
     total = 0
     for tensor in tensors:
         if tensor is not None:
-            total += _given(tensor.nbytes)
+            total += given(tensor.nbytes)
     return total
 
 
@@ -448,7 +341,7 @@ def _inputs_and_outputs(op: Op) -> int:
 
 def _gathered(op: Op) -> int:
     """As many bytes of the first input as are written, and the indices in full."""
-    return 2 * _sum_bytes(op.outs) + _sum_bytes(op.ins[1:])
+    return formulas.gathered(_sum_bytes(op.outs), _sum_bytes(op.ins[1:]))
 
 
 def _embedded(op: Op) -> int:

@@ -20,7 +20,7 @@ from loadmaster.base.warnings import warn
 from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.onnx.calls import NodeCalls
-from loadmaster.readers.onnx.costs import METADATA, Cost, Tensor, is_view
+from loadmaster.readers.onnx.costs import METADATA, is_view
 from loadmaster.readers.onnx.shapes import (
     ShapeWalker,
     bodies,
@@ -37,9 +37,11 @@ from loadmaster.readers.onnx.shapes import (
     values_read,
 )
 from loadmaster.readers.shared.columns import FLOAT_NAMES, OPS, GraphColumns
+from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.messages import check_messages
 from loadmaster.readers.shared.names import unique
 from loadmaster.readers.shared.open_dims import close
+from loadmaster.readers.shared.ops import Tensor
 
 
 def read(

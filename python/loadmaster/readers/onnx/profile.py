@@ -351,7 +351,7 @@ def _fits(declared: Any, dtype: str, shape: list[int]) -> bool:
     name = _SPELLED.get(dtype, dtype.replace("uint", "u").replace("int", "i"))
     dims = declared.shape.dim
     return (
-        ELEMENT_TYPES.get(declared.elem_type, ("", 0))[0] == name
+        ELEMENT_TYPES.get(declared.elem_type, "") == name
         and len(dims) == len(shape)
         and all(
             not d.HasField("dim_value") or d.dim_value == s

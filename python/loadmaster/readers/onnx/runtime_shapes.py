@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.readers.onnx.costs import Op, Tensor, UnknownShapeError, dims
+from loadmaster.readers.shared.ops import Op, Tensor, UnknownShapeError, dims
 
 # Kinds with the shapes of an ONNX op, and how many of their inputs that op takes.
 STAND_INS: dict[str, tuple[str, int]] = {

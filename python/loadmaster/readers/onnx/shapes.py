@@ -21,30 +21,27 @@ from loadmaster.base.errors import InputError, malformed
 from loadmaster.readers.onnx.costs import (
     ELEMENT_TYPES,
     METADATA,
-    Cost,
-    Op,
-    Tensor,
-    UnknownShapeError,
     cost,
-    dims,
     is_known,
 )
 from loadmaster.readers.onnx.runtime_shapes import RULES, STAND_INS
 from loadmaster.readers.shared.columns import counts, without_flops
+from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.open_dims import Dim, substituted
+from loadmaster.readers.shared.ops import Op, Tensor, UnknownShapeError, dims
 
 # Constants up to this many elements are looked at and computed with; beyond it they are weights.
 _TINY = 1024
 #: Elements that no tensor has: their bytes would not fit 64 bits.
 _MOST = 2**59
-_NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
+_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 # ---- values -----------------------------------------------------------------------------------
 
 
 def dtype_name(number: int) -> str:
     """The spelling of an element type by its ONNX number; empty for one not known here."""
-    return ELEMENT_TYPES.get(number, ("", 0))[0]
+    return ELEMENT_TYPES.get(number, "")
 
 
 def from_type(type_proto: Any, shape: Sequence[Dim] | None) -> Tensor:
@@ -300,7 +297,7 @@ class ShapeWalker:
     def _note(self, op: Op, work: Cost) -> None:
         if self._control_flow(op.kind) is None and not is_known(op.kind):
             self._unknown_kinds[op.kind] += 1
-        if not work.complete:
+        if not work.known:
             self._incomplete[op.kind] += 1
         for tensor in op.outs:
             if tensor is not None and tensor.nbytes is None:

@@ -17,16 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from loadmaster.readers.shared import formulas
 from loadmaster.readers.shared.einsum import einsum_flops
+from loadmaster.readers.shared.formulas import Cost, multiply_adds
 
-# Bytes per element of a dtype as graphs spell it. Types under a byte are stored packed in bytes.
-ITEM_BYTES: dict[str, int] = {
-    "b8": 1, "u8": 1, "i8": 1, "u16": 2, "i16": 2, "u32": 4, "i32": 4, "u64": 8, "i64": 8,
-    "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c32": 4, "c64": 8, "c128": 16,
-    "f8e4m3fn": 1, "f8e5m2": 1, "f8e4m3fnuz": 1, "f8e5m2fnuz": 1, "f8e8m0": 1, "f4e2m1": 1,
-}  # fmt: skip
+#: Bytes per element of a dtype as graphs spell it. Types under a byte are stored packed in bytes.
+ITEM_BYTES: dict[str, int] = {dtype: -(-bits // 8) for dtype, bits in formulas.BITS.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,14 +59,6 @@ class Tensor:
 
 # An argument: a tensor, a list of them, or a plain value, None where it is absent or not known.
 Arguments = Sequence[Any]
-
-
-class Cost(NamedTuple):
-    """Work of an op; ``known`` says whether the tables have its kind with such arguments."""
-
-    flops: int
-    bytes: int
-    known: bool
 
 
 def cost(kind: str, inputs: Arguments, outputs: Arguments) -> Cost:
@@ -262,35 +252,35 @@ _Count = Callable[[Arguments, Arguments], int]
 
 def _product(left: int) -> _Count:
     """2 per element of the result and of the inner dimension: the left factor's last one."""
-    return lambda inputs, outputs: 2 * outputs[0].numel * inputs[left].shape[-1]
+    return lambda inputs, outputs: multiply_adds(outputs[0].numel, inputs[left].shape[-1])
 
 
 def _sum_of_products(inputs: Arguments, outputs: Arguments) -> int:
     """``addbmm``: a batch of products added up."""
-    return 2 * int(inputs[1].numel) * int(inputs[2].shape[-1])
+    return multiply_adds(inputs[1].numel, inputs[2].shape[-1])
 
 
 def _linear_backward(inputs: Arguments, outputs: Arguments) -> int:
     """Gradients of input and weight, where asked for."""
-    each = 2 * inputs[1].numel * inputs[0].shape[-1]
+    each = multiply_adds(inputs[1].numel, inputs[0].shape[-1])
     return sum(each for gradient in outputs[:2] if gradient is not None)
 
 
 def _grouped_product(inputs: Arguments, outputs: Arguments) -> int:
     """Rows sorted by group, or groups of equal size: each row meets one matrix of its group."""
-    return 2 * int(inputs[0].numel) * int(inputs[1].shape[-1])
+    return multiply_adds(inputs[0].numel, inputs[1].shape[-1])
 
 
 def _tensordot(inputs: Arguments, outputs: Arguments) -> int:
     """2 per element of the result and of the inner size: dimensions that only the factors have."""
     a, b, out = inputs[0].numel, inputs[1].numel, outputs[0].numel
-    return 2 * int(out) * math.isqrt(a * b // max(out, 1))
+    return multiply_adds(out, math.isqrt(a * b // max(out, 1)))
 
 
 def _bilinear(inputs: Arguments, outputs: Arguments) -> int:
     """Every row of the result reads the whole weight."""
     rows = outputs[0].numel // max(outputs[0].shape[-1], 1)
-    return 2 * int(rows) * int(inputs[2].numel)
+    return multiply_adds(rows, inputs[2].numel)
 
 
 def _trilinear(inputs: Arguments, outputs: Arguments) -> int:
@@ -301,7 +291,7 @@ def _trilinear(inputs: Arguments, outputs: Arguments) -> int:
         for dim in sorted(expanded):
             shape.insert(dim, 1)
         spread.append(shape)
-    return int(2 * math.prod(max(sizes) for sizes in zip(*spread, strict=True)))
+    return multiply_adds(math.prod(max(sizes) for sizes in zip(*spread, strict=True)), 1)
 
 
 def _einsum(inputs: Arguments, outputs: Arguments) -> int:
@@ -310,7 +300,7 @@ def _einsum(inputs: Arguments, outputs: Arguments) -> int:
 
 def _filtered(places: int, weight: Tensor) -> int:
     """2 per place and weight of its filters; grouping is in the weight's own shape."""
-    return 2 * places * weight.numel // max(weight.shape[0], 1)
+    return multiply_adds(places, weight.numel) // max(weight.shape[0], 1)
 
 
 def _conv(inputs: Arguments, outputs: Arguments) -> int:
@@ -343,7 +333,8 @@ def _attention(per_query: int, per_value: int, first: int = 0) -> _Count:
     def count(inputs: Arguments, outputs: Arguments) -> int:
         query, key, value = inputs[first : first + 3]
         pairs = query.numel // max(query.shape[-1], 1) * key.shape[-2]
-        return int(2 * pairs * (per_query * query.shape[-1] + per_value * value.shape[-1]))
+        widths = per_query * query.shape[-1], per_value * value.shape[-1]
+        return formulas.attention(pairs, *widths)
 
     return count
 
@@ -359,7 +350,8 @@ def _long_attention(per_query: int, per_value: int, first: int, longest: int) ->
         told = inputs[longest] if len(inputs) > longest else None
         keys = told if isinstance(told, int) else key.shape[-3]
         pairs = query.numel // max(query.shape[-1], 1) * keys
-        return int(2 * pairs * (per_query * query.shape[-1] + per_value * value.shape[-1]))
+        widths = per_query * query.shape[-1], per_value * value.shape[-1]
+        return formulas.attention(pairs, *widths)
 
     return count
 
@@ -373,7 +365,7 @@ def _recurrent(times: int, weights: slice) -> _Count:
         matrices = [w for w in _tensors(inputs[weights]) if len(w.shape) == 2]
         if not matrices:
             raise ValueError
-        return 2 * times * int(rows) * sum(w.numel for w in matrices)
+        return times * formulas.recurrent(rows, sum(w.numel for w in matrices))
 
     return count
 
@@ -541,7 +533,7 @@ def _written(inputs: list[Tensor], outputs: list[Tensor]) -> int:
 
 def _gathered(inputs: list[Tensor], outputs: list[Tensor]) -> int:
     """As many bytes of the first input as are written, and the indices in full."""
-    return 2 * _size(outputs) + _size(inputs[1:])
+    return formulas.gathered(_size(outputs), _size(inputs[1:]))
 
 
 def _bagged(inputs: list[Tensor], outputs: list[Tensor]) -> int:

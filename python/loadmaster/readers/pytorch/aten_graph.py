@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.base.disjoint_sets import DisjointSets
-from loadmaster.readers.pytorch.aten_costs import ITEM_BYTES, Cost, Tensor, bare, cost
+from loadmaster.readers.pytorch.aten_costs import ITEM_BYTES, Tensor, bare, cost
 from loadmaster.readers.shared.arguments import told
 from loadmaster.readers.shared.columns import FLOAT_NAMES, OPS, GraphColumns, counts, without_flops
+from loadmaster.readers.shared.formulas import Cost
 
 #: Positional arguments and keywords of a call: values, lists of them, plain ones.
 Given = tuple[Sequence[Any], Mapping[str, Any]]

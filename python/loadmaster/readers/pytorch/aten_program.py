@@ -14,7 +14,6 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.pytorch.aten_costs import (
-    Cost,
     Tensor,
     is_in_place,
     is_known,
@@ -22,6 +21,7 @@ from loadmaster.readers.pytorch.aten_costs import (
     written,
 )
 from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, GraphValue
+from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.open_dims import Dim, close, size_of
 from loadmaster.readers.shared.symbolic import evaluate, symbols_of
 
@@ -487,7 +487,7 @@ class _Lowering:
         name = node.kind.rpartition(".")[2]
         if name in _BRANCHES:
             self._control[f"{name}, its larger branch"] += 1
-            return max(bodies)
+            return max(bodies, key=lambda body: (body.flops, body.bytes))
         total = Cost(sum(b.flops for b in bodies), sum(b.bytes for b in bodies), True)
         if name in _LOOPS:
             self._control[f"{name}, its body once"] += 1
@@ -497,7 +497,7 @@ class _Lowering:
             shapes = [v.tensor.shape for each in over for v in _all(each)]
             rows = next((shape[0] for shape in shapes if shape), 1)
             self._control[f"{name}, its body {rows} times"] += 1
-            return Cost(total.flops * rows, total.bytes * rows, total.known)
+            return total.times(rows)
         return total
 
     def _body(self, program: AtenProgram) -> Cost:

@@ -23,11 +23,12 @@ from loadmaster.base.warnings import warn
 from loadmaster.model.graph import TIME_SOURCES, OpGraph
 from loadmaster.model.profile import Profile
 from loadmaster.readers.pytorch import kineto_events
-from loadmaster.readers.pytorch.aten_costs import Cost, cost
+from loadmaster.readers.pytorch.aten_costs import cost
 from loadmaster.readers.pytorch.calls import chosen
 from loadmaster.readers.pytorch.execution_trace_nodes import RecordedTrace, load
 from loadmaster.readers.pytorch.execution_trace_rows import RowLabels, TraceOp, TraceRows, labels_of
 from loadmaster.readers.pytorch.kineto_events import KinetoTrace, launches
+from loadmaster.readers.shared.formulas import Cost
 
 _Steps = list[tuple[list[str], NDArray[np.int32]]]
 

@@ -10,10 +10,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_iter
 
-from loadmaster.readers.pytorch.aten_costs import Cost
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
 from loadmaster.readers.pytorch.recorder import Recorder
 from loadmaster.readers.pytorch.step import Step
+from loadmaster.readers.shared.formulas import Cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """FLOPs and bytes of one TensorFlow op by its kind, and what kinds of ops there are.
 
-The conventions are those of :mod:`loadmaster.readers.onnx.costs`: a multiply-add is 2 FLOPs, other
-ops count the arithmetic of their formula, bytes are distinct inputs read once and outputs written
-once. Filters are spatial, in, out (``HWIO``), as TensorFlow has them whatever ``data_format`` says.
+The conventions are those of :mod:`loadmaster.readers.shared.formulas` and of the table for ONNX:
+other ops count the arithmetic of their formula, bytes are distinct inputs read once and outputs
+written once. Filters are spatial, in, out (``HWIO``), as TensorFlow has them whatever
+``data_format`` says.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 import math
 import re
 
-from loadmaster.readers.onnx.costs import (
-    Cost,
+from loadmaster.readers.shared import formulas
+from loadmaster.readers.shared.formulas import Cost, by_kind, multiply_adds
+from loadmaster.readers.shared.ops import (
     Count,
     Op,
     Tensor,
-    UnknownShapeError,
     dims,
     einsum,
     none,
     numel,
+    or_zero,
     per_input,
     per_output,
     variadic,
@@ -101,19 +103,15 @@ def is_known(kind: str) -> bool:
 
 
 def cost(op: Op) -> Cost:
-    """FLOPs and bytes of an op. What cannot be known counts as 0, and the cost is incomplete.
+    """FLOPs and bytes of an op. What cannot be known counts as 0, and the cost is not known.
 
     >>> x = Tensor("f32", (8, 16))
     >>> cost(Op("MatMul", [x, Tensor("f32", (16, 4))], [Tensor("f32", (8, 4))]))
-    Cost(flops=1024, bytes=896, complete=True)
+    Cost(flops=1024, bytes=896, known=True)
     """
-    complete = True
-    try:
-        flops = FLOPS.get(op.kind, none)(op)
-    except (UnknownShapeError, LookupError, ValueError, ArithmeticError):
-        flops, complete = 0, False
-    moved, known = _bytes(op)
-    return Cost(flops, moved, complete and known)
+    flops, flops_known = or_zero(FLOPS.get(op.kind, none), op)
+    moved, bytes_known = _bytes(op)
+    return Cost(flops, moved, flops_known and bytes_known)
 
 
 def _bytes(op: Op) -> tuple[int, bool]:
@@ -127,7 +125,7 @@ def _bytes(op: Op) -> tuple[int, bool]:
     if op.kind in _PARTLY_READ:
         outs = sum(t.nbytes or 0 for t in op.outs if t is not None)
         rest = sum(t.nbytes or 0 for t in op.ins[1:] if t is not None)
-        return 2 * outs + rest, known
+        return formulas.gathered(outs, rest), known
     distinct = {id(t): t for t in given}.values()
     return sum(t.nbytes or 0 for t in distinct), known
 
@@ -139,7 +137,7 @@ def _matmul(op: Op) -> int:
         return 0
     left = numel(op.ins[0])
     rows = out[-2] * math.prod(dims(op.ins[0])[:-2]) if len(out) > 1 else 1
-    return 2 * math.prod(out) * (left // max(rows, 1))
+    return multiply_adds(math.prod(out), left // max(rows, 1))
 
 
 def _filter(op: Op, tensor: Tensor | None, at: int) -> int:
@@ -148,13 +146,13 @@ def _filter(op: Op, tensor: Tensor | None, at: int) -> int:
     ``at`` is the input that the convolution put out, or its gradient; -1: this op's output.
     """
     result = op.outs[0] if at < 0 else op.ins[at]
-    return 2 * numel(result) * math.prod(dims(tensor)[:-1])
+    return multiply_adds(numel(result), math.prod(dims(tensor)[:-1]))
 
 
 def _depthwise(op: Op, tensor: Tensor | None, at: int) -> int:
     """The same where each channel has filters of its own."""
     result = op.outs[0] if at < 0 else op.ins[at]
-    return 2 * numel(result) * math.prod(dims(tensor)[:-2])
+    return multiply_adds(numel(result), math.prod(dims(tensor)[:-2]))
 
 
 def _window(op: Op) -> int:
@@ -162,12 +160,12 @@ def _window(op: Op) -> int:
 
 
 def _pool(op: Op) -> int:
-    return numel(op.outs[0]) * _window(op)
+    return formulas.pool(numel(op.outs[0]), _window(op))
 
 
 def _pool_gradient(gradient: int) -> Count:
     """One per window element and gradient, which is the input given."""
-    return lambda op: numel(op.ins[gradient]) * _window(op)
+    return lambda op: formulas.pool(numel(op.ins[gradient]), _window(op))
 
 
 def _fused(product: Count) -> Count:
@@ -242,9 +240,9 @@ _MOVES = (
 _PARTLY_READ = frozenset(("Gather", "GatherNd", "GatherV2", "Slice", "StridedSlice"))
 
 FLOPS: dict[str, Count] = {
-    **{kind: per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
-    **{kind: per_input(n) for n, kinds in _PER_INPUT.items() for kind in kinds.split()},
-    **{kind: _all_inputs(n) for n, kinds in _PER_GRADIENT.items() for kind in kinds.split()},
+    **by_kind(per_output, _PER_OUTPUT),
+    **by_kind(per_input, _PER_INPUT),
+    **by_kind(_all_inputs, _PER_GRADIENT),
     **dict.fromkeys((*_MOVES.split(), *_MOVES_NOTHING, *VIEWS, *INPUTS, *VARIABLES), none),
     **dict.fromkeys(("AddN", "AccumulateNV2"), variadic),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),

@@ -23,9 +23,10 @@ from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.profile import Profile
-from loadmaster.readers.onnx.costs import Cost, Op, Tensor
 from loadmaster.readers.shared.columns import GraphColumns, without_flops
+from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.measured import add_times, only
+from loadmaster.readers.shared.ops import Op, Tensor
 from loadmaster.readers.tensorflow.calls import call_of
 from loadmaster.readers.tensorflow.costs import (
     HANDLES,
@@ -329,7 +330,7 @@ class _Reading:
         found = cost(Op(kind, ins, outs, _attributes(self._nodes[op])))
         if not is_known(kind):
             self._unknown_kinds[kind] += 1
-        elif not found.complete:
+        elif not found.known:
             self._unknown_sizes[kind] += 1
         return found.times(ran.runs if ran is not None else 1)
 

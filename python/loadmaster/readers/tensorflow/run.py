@@ -21,7 +21,7 @@ import numpy as np
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming
 from loadmaster.model.profile import Profile
-from loadmaster.readers.onnx.costs import Tensor
+from loadmaster.readers.shared.ops import Tensor
 from loadmaster.readers.tensorflow.costs import ELEMENT_TYPES, HANDLES, plain_kind
 from loadmaster.readers.tensorflow.protos import load_run
 

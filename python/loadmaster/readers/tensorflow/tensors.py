@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmaster.readers.onnx.costs import Tensor
+from loadmaster.readers.shared.ops import Tensor
 from loadmaster.readers.tensorflow.costs import ELEMENT_TYPES, INPUTS, VARIABLES, VIEWS
 from loadmaster.readers.tensorflow.nodes import GraphNode, Port
 from loadmaster.readers.tensorflow.run import Execution, tensor

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadmaster.readers.shared import formulas
+from loadmaster.readers.shared.formulas import Cost, by_kind, multiply_adds
 from loadmaster.readers.xla.program import Computation, Constant, Type
 
 
@@ -36,15 +38,6 @@ class Op:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     bodies: Sequence[Computation] = ()
     read: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Work of an op; ``known`` is False for a kind that no table has."""
-
-    flops: int = 0
-    bytes: int = 0
-    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +161,20 @@ def _power(op: Op) -> int:
 
 def _dot(op: Op) -> int:
     left = op.ins[0].shape
-    return 2 * op.outs[0].numel * math.prod(int(left[d]) for d in op.attributes["contracting"])
+    inner = math.prod(int(left[d]) for d in op.attributes["contracting"])
+    return multiply_adds(op.outs[0].numel, inner)
 
 
 def _ragged_dot(op: Op) -> int:
     """Every row meets the matrix of its own group only."""
-    return 2 * op.outs[0].numel * op.ins[0].shape[-1]
+    return multiply_adds(op.outs[0].numel, op.ins[0].shape[-1])
 
 
 def _convolution(op: Op) -> int:
     """``features`` are output batch and channels and the kernel's input channels, multiplied."""
     axes: Sequence[Axis] = op.attributes["axes"]
     taps = math.prod(axis.taps() for axis in axes)
-    return 2 * int(op.attributes["features"]) * taps
+    return multiply_adds(int(op.attributes["features"]), taps)
 
 
 def _steps(op: Op) -> int:
@@ -197,7 +191,7 @@ def _window(op: Op) -> int:
 
 
 def _reduce_window(op: Op) -> int:
-    return op.outs[0].numel * _window(op) * _steps(op)
+    return formulas.pool(op.outs[0].numel, _window(op), _steps(op))
 
 
 def _select_and_scatter(op: Op) -> int:
@@ -218,15 +212,12 @@ def _sort(op: Op) -> int:
 
 
 def _top_k(op: Op) -> int:
-    """Comparisons of a heap of k: log2 k per element."""
-    k = op.outs[0].shape[-1]
-    return op.ins[0].numel * max(1, (max(k, 1) - 1).bit_length())
+    return formulas.top_k(op.ins[0].numel, op.outs[0].shape[-1])
 
 
 def _fft(op: Op) -> int:
-    """5 n log2 n per transform, the usual count for a complex FFT."""
-    points = math.prod(int(n) for n in op.attributes["lengths"])
-    return round(5 * max(t.numel for t in (op.ins[0], op.outs[0])) * math.log2(max(points, 2)))
+    length = math.prod(int(n) for n in op.attributes["lengths"])
+    return formulas.fft(max(t.numel for t in (op.ins[0], op.outs[0])), length)
 
 
 def _matrix(share: float) -> _Count:
@@ -300,7 +291,7 @@ _CALLBACKS = (
 )
 
 _FLOPS: dict[str, _Count] = {
-    **{kind: _per_output(n) for n, kinds in _PER_OUTPUT.items() for kind in kinds.split()},
+    **by_kind(_per_output, _PER_OUTPUT),
     **dict.fromkeys(f"{_CHOOSE} {_MOVES} {_CALLBACKS}".split(), _none),
     **dict.fromkeys(COLLECTIVES, _none),
     **dict.fromkeys(_REDUCTIONS.split(), _per_input(1)),
@@ -354,7 +345,7 @@ def _touched(op: Op) -> int:
 
 def _part(op: Op) -> int:
     """Reads as many bytes of the first input as the op writes, and the indices."""
-    return 2 * _sum(op.outs) + _sum(op.ins[1:])
+    return formulas.gathered(_sum(op.outs), _sum(op.ins[1:]))
 
 
 def _update(op: Op) -> int:

@@ -12,18 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadmaster.base.errors import InputError
+from loadmaster.readers.shared.formulas import BITS
 
-#: Bits per element, by the spelling of the graph files.
+#: Bits per element. Keys of random numbers have as many words of 32 bits as their kind says. A
+#: tangent of an integer and a token are nothing in memory.
 _BITS: dict[str, int] = {
-    "b8": 8, "i2": 2, "i4": 4, "i8": 8, "i16": 16, "i32": 32, "i64": 64,
-    "u2": 2, "u4": 4, "u8": 8, "u16": 16, "u32": 32, "u64": 64,
-    "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
-    "f4e2m1fn": 4, "f6e2m3fn": 6, "f6e3m2fn": 6, "f8e3m4": 8, "f8e4m3": 8, "f8e4m3fn": 8,
-    "f8e4m3fnuz": 8, "f8e4m3b11fnuz": 8, "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0fnu": 8,
-    # Keys of random numbers: as many words of 32 bits as their kind has. A tangent of an integer
-    # and a token are nothing in memory.
-    "key<fry>": 64, "key<rbg>": 128, "key<urbg>": 128, "float0": 0, "token": 0,
-}  # fmt: skip
+    **{dtype: bits for dtype, bits in BITS.items() if bits},
+    **{"key<fry>": 64, "key<rbg>": 128, "key<urbg>": 128, "float0": 0, "token": 0},
+}
 
 #: Other spellings: StableHLO's, HLO's and NumPy's.
 _SPELLINGS: dict[str, str] = {

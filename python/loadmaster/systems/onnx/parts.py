@@ -28,7 +28,7 @@ from loadmaster.readers.onnx.shapes import (
 )
 from loadmaster.systems.shared.names import check_names
 
-_NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}
+_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
 @dataclass(frozen=True)
