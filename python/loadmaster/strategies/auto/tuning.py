@@ -70,9 +70,9 @@ class Tuning:
 
     # -- replicas ----------------------------------------------------------------------------------
 
-    #: Replicas with collectives are not judged where their estimated step is longer than that of the
-    #: best plan by more than this share of it. By hand: as far as shards are judged (``WITHIN`` in
-    #: :mod:`loadmaster.strategies.sharding.sharded`).
+    #: Replicas with collectives are not judged where their estimated step is longer than that of
+    #: the best plan by more than this share of it. By hand: as far as shards are judged (``WITHIN``
+    #: in :mod:`loadmaster.strategies.sharding.sharded`).
     replicas_near: float = 0.25
     #: Replicas whose step is longer than that of the best by no more than this share of it are
     #: tried in a better order, which gains 15 % at most on the training graphs of

@@ -93,7 +93,8 @@ def vllm(
     best = _best(_Layers(problem, layer_list, layer, tuple(gpus), tuple(experts)), tp, pp)
     if best is None:
         raise InfeasibleError(
-            f"{len(gpus)} devices do not hold the {len(layer_list)} layers, in runs or in equal parts"
+            f"{len(gpus)} devices do not hold the {len(layer_list)} layers, in runs or in equal "
+            "parts"
         )
     return accepted(best.problem, Outcome(best, 1.0))
 
