@@ -58,12 +58,13 @@ if TYPE_CHECKING:
     from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
     from loadmaster.tasks.check import Check, check
+    from loadmaster.tasks.compare import compare
     from loadmaster.tasks.detect import detect
     from loadmaster.tasks.fit import Fit, fit
     from loadmaster.tasks.leaderboard import Leaderboard, leaderboard
     from loadmaster.tasks.measuring_plan import measuring_plan
     from loadmaster.tasks.order import optimise_order
-    from loadmaster.tasks.place import compare, place
+    from loadmaster.tasks.place import place
     from loadmaster.tasks.sweep import Sweep, sweep
     from loadmaster.tasks.what_if import WhatIf, what_if
 
@@ -199,7 +200,8 @@ _HOMES = {
     "tasks.leaderboard": ("Leaderboard", "leaderboard"),
     "tasks.measuring_plan": ("measuring_plan",),
     "tasks.order": ("optimise_order",),
-    "tasks.place": ("compare", "place"),
+    "tasks.compare": ("compare",),
+    "tasks.place": ("place",),
     "tasks.sweep": ("Sweep", "sweep"),
     "tasks.what_if": ("WhatIf", "what_if"),
 }

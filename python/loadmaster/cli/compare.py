@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.plans.summary import document
     from loadmaster.strategies.user_method import method_of
-    from loadmaster.tasks.place import compare
+    from loadmaster.tasks.compare import compare
 
     methods = [method_of(text) for text in inputs.methods(arguments)]
     targets = inputs.targets(arguments)

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.base.progress import Incumbent
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.running.measured.measured import Measured
-    from loadmaster.tasks.place import compare
+    from loadmaster.tasks.compare import compare
     from loadmaster.writers.report import check_plotly
 
     check_plotly()

@@ -44,9 +44,12 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--seeds", default="0", help="comma-separated; default: 0")
     command.add_argument(
-        "-o", "--output", metavar="TABLE.csv", help="add rows to this table (or .parquet), and "
-        "do not run again what it has; several sweeps may share it"
-    )  # fmt: skip
+        "-o",
+        "--output",
+        metavar="TABLE.csv",
+        help="add rows to this table (or .parquet), and do not run again what it has; several "
+        "sweeps may share it",
+    )
     command.add_argument("--workers", type=int, help="cases at a time; default: one per CPU")
     command.add_argument(
         "--dask", metavar="ADDRESS", help="run on the workers of this dask.distributed scheduler"

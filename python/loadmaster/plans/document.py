@@ -9,7 +9,7 @@ columns, and the recipe if there is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -39,6 +39,18 @@ from loadmaster.strategies.kinds import Kind, Request
 
 FORMAT = "loadmaster-plan"
 VERSION = 3
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Whole numbers from ``least`` to ``most``, which may differ by row."""
+
+    least: int
+    most: int | NDArray[np.int64]
+
+    def has_all_of(self, column: NDArray[np.integer[Any]]) -> bool:
+        """True if every number of a column is within."""
+        return bool(((column >= self.least) & (column <= self.most)).all())
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -261,21 +273,18 @@ class _Reader:
         expect(set(costs["provenances"]) <= set(PROVENANCES), "an unknown word in provenances")
         words = np.array([PROVENANCES.index(word) for word in costs["provenances"]], dtype=np.uint8)
         sources = self._column(
-            "costs.provenance", costs["provenance"], graph.n_ops, (0, len(words) - 1)
+            "costs.provenance", costs["provenance"], graph.n_ops, _Range(0, len(words) - 1)
         )
         return Costs(given.time, given.types, words[sources])
 
-    def _column(
-        self, what: str, values: Any, n: int, between: tuple[int, int | NDArray[np.int64]]
-    ) -> NDArray[np.int64]:
-        """A column of whole numbers, each between two."""
+    def _column(self, what: str, values: Any, n: int, within: _Range) -> NDArray[np.int64]:
+        """A column of whole numbers within a range."""
         column = np.array(values)
         if not len(column):
             column = column.astype(np.int64)
         self.expect(column.shape == (n,), f"{what} has the wrong length")
         self.expect(column.dtype.kind in "iu", f"{what} is no list of integers")
-        least, most = between
-        self.expect(bool(((column >= least) & (column <= most)).all()), f"{what} is out of range")
+        self.expect(within.has_all_of(column), f"{what} is out of range")
         return column.astype(np.int64)
 
     def _program(self, source: OpGraph, described: Any, imbalance: float) -> Program:
@@ -291,21 +300,21 @@ class _Reader:
         # An expert may do more than its op says, by what others do less; in thousandths.
         is_share = (share >= 0) & (share <= imbalance + 0.001)
         self.expect(bool(is_share.all()), "share is out of range")
-        parts = self._column("parts", columns["parts"], n, (1, most))
-        ranges: dict[str, tuple[int, int | NDArray[np.int64]]] = {
-            "serves": (0, source.n_ops - 1),
-            "part": (0, parts - 1),
-            "parts": (1, most),
-            "replica": (-1, most),
-            "micro": (-1, most),
-            "role": (0, len(ROLES) - 1),
-            "rank": (-1, most),
+        parts = self._column("parts", columns["parts"], n, _Range(1, most))
+        ranges = {
+            "serves": _Range(0, source.n_ops - 1),
+            "part": _Range(0, parts - 1),
+            "parts": _Range(1, most),
+            "replica": _Range(-1, most),
+            "micro": _Range(-1, most),
+            "role": _Range(0, len(ROLES) - 1),
+            "rank": _Range(-1, most),
         }
         whole: dict[str, Any] = {
-            name: self._column(name, columns[name], n, between).astype(
+            name: self._column(name, columns[name], n, within).astype(
                 np.uint8 if name == "role" else np.int32
             )
-            for name, between in ranges.items()
+            for name, within in ranges.items()
         }
         program = Program(
             source,

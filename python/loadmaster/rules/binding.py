@@ -328,6 +328,40 @@ def _reserved(cluster: Cluster, constraints: Constraints) -> NDArray[np.uint64]:
     return reserved
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """A constraint on a colocated set: its text, an op that it names, and the devices it leaves."""
+
+    text: str
+    op: int
+    devices: NDArray[np.bool_]
+
+    def excludes(self, other: _Claim) -> bool:
+        """True if no device is left by both."""
+        return not (self.devices & other.devices).any()
+
+
+def _claims(binding: Binding, members: NDArray[np.intp]) -> list[_Claim]:
+    """The constraints on a colocated set, those by the types of its ops among them. None where the
+    graph itself leaves an op no device.
+    """
+    problem = binding.given
+    types = problem.cluster.types
+    own = problem.allowed_types[:, problem.cluster.device_types]
+    claims = []
+    for rule in binding.rules:
+        here = rule.ops[np.isin(rule.ops, members)]
+        claims += [_Claim(rule.text, int(here[0]), rule.devices)] if len(here) else []
+    if not claims and not own[members].any(axis=1).all():
+        return []
+    used = np.unique(problem.cluster.device_types)
+    for op in members[~own[members].all(axis=1)].tolist():
+        left = ",".join(types[k].name for k in used if problem.allowed_types[op, k])
+        name = problem.model.names[problem.reduced.op_of[op]]
+        claims.append(_Claim(f"device_types {left!r} of {name!r}", op, own[op]))
+    return claims
+
+
 def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
     """Raises for a set that constraints leave no device.
 
@@ -335,22 +369,12 @@ def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
     """
     problem = binding.given
     model, op_of = problem.model, problem.reduced.op_of
-    own = problem.allowed_types[:, problem.cluster.device_types]
-    claims: list[tuple[str, int, NDArray[np.bool_]]] = []
-    for rule in binding.rules:
-        here = rule.ops[np.isin(rule.ops, members)]
-        claims += [(rule.text, int(here[0]), rule.devices)] if len(here) else []
-    if not claims and not own[members].any(axis=1).all():
+    claims = _claims(binding, members)
+    pairs = ((b, a) for i, a in enumerate(claims) for b in claims[:i] if a.excludes(b))
+    named = next(pairs, claims)
+    if not named:
         return
-    types = problem.cluster.types
-    for op in members[~own[members].all(axis=1)].tolist():
-        left = ",".join(types[k].name for k in np.unique(problem.cluster.device_types)
-                        if problem.allowed_types[op, k])  # fmt: skip
-        text = f"device_types {left!r} of {model.names[op_of[op]]!r}"
-        claims.append((text, op, own[op]))
-    pairs = [(a, b) for i, a in enumerate(claims) for b in claims[:i] if not (a[2] & b[2]).any()]
-    named = [pairs[0][1], pairs[0][0]] if pairs else claims
-    ops = list(dict.fromkeys(op for _, op, _ in named))
+    ops = list(dict.fromkeys(claim.op for claim in named))
     names = " and ".join(repr(model.names[op_of[op]]) for op in ops)
     together = ""
     if len(ops) > 1:
@@ -358,7 +382,7 @@ def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
         reason = f"no_split of {', '.join(map(repr, whole))}" if whole else "the graph's colocation"
         together = f", which {reason} keeps on one device"
     raise InputError(
-        f"{' and '.join(text for text, _, _ in named)} contradict each other: "
+        f"{' and '.join(claim.text for claim in named)} contradict each other: "
         f"no device is left for {names}{together}"
     )
 

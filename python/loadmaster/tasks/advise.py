@@ -11,10 +11,11 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
+from loadmaster.plans.planner import Planner
 from loadmaster.strategies.registry import DEFAULT
 from loadmaster.systems.registry import is_planned_for, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
-from loadmaster.tasks.place import plan_for
+from loadmaster.tasks.planning import PlanRequest, plan_for
 
 #: Targets that are tried, by the framework that a graph is from: for training, and for inference.
 _TRIED = {
@@ -76,13 +77,14 @@ def advise(
     of = 1 + len(names)
     try:
         told = of_case(progress, f"{DEFAULT}, 1 of {of}")
-        choices.append(Choice(DEFAULT, "", plan_for(problem, DEFAULT, progress=told)))
+        choices.append(Choice(DEFAULT, "", plan_for(problem, PlanRequest(progress=told))))
     except InfeasibleError as error:
         failed, refused[DEFAULT] = error, str(error)
     for i, name in enumerate(names, start=2):
         try:
             told = of_case(progress, f"{name}, {i} of {of}")
-            found = plan_for(problem, DEFAULT, target=name, progress=told)
+            request = PlanRequest(Planner(name, is_target=True), progress=told)
+            found = plan_for(problem, request)
             choices.append(Choice(name, f" --target {name}", found))
         except (InputError, InfeasibleError) as error:
             refused[name] = str(error)

@@ -24,6 +24,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.footprint import USES, Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.planner import Planner
 from loadmaster.plans.streams import rate_in_words, stream_document
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
@@ -31,7 +32,8 @@ from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
 from loadmaster.strategies.registry import DEFAULT, Method
 from loadmaster.systems.registry import target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
-from loadmaster.tasks.place import place, plan_for
+from loadmaster.tasks.place import place
+from loadmaster.tasks.planning import PlanRequest, plan_for
 
 #: Methods to try, in this order, until one finds a placement that fits.
 METHODS: tuple[Method, ...] = ("order-place", "m-topo", "celeritas", "layers", "m-etf")
@@ -303,9 +305,9 @@ class _Trial:
         graph, cluster = graph or self.graph, cluster or self.cluster
         problem = Problem.make(graph, cluster, as_costs(self.costs, graph, cluster))
         rules = constraints or self.constraints
-        for method, asked in self.ways():
+        for request in self.requests():
             try:
-                return plan_for(problem, method, constraints=rules, **asked)
+                return plan_for(problem, replace(request, constraints=rules))
             except InfeasibleError:
                 continue
             except InputError:
@@ -315,17 +317,17 @@ class _Trial:
                 return None
         return None
 
-    def ways(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Methods, each with what else is said to it; of a target there is one way.
+    def requests(self) -> Iterator[PlanRequest]:
+        """Requests that are tried one after another: one a method, or that for the target.
 
         Greedy passes are fastest, so they come first. If none finds a plan, one search is enough.
         """
         if self.target is not None:
-            yield DEFAULT, {"target": self.target, **self.options}
+            yield PlanRequest(Planner(self.target, is_target=True), self.options)
             return
         for method in METHODS:
-            yield method, {"greedy": True}
-        yield METHODS[0], {"greedy": False}
+            yield PlanRequest(Planner(method), greedy=True)
+        yield PlanRequest(Planner(METHODS[0]))
 
     def least_over(self) -> Plan:
         """The placement whose largest excess on a device is smallest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.cluster import Cluster
@@ -16,6 +16,9 @@ GraphLike = OpGraph | str | os.PathLike[str]
 #: What a cluster may be given as: itself, a path of a TOML file, the name of a preset, or
 #: ``instance:NAME``.
 ClusterLike = Cluster | str | os.PathLike[str]
+
+#: Whether a graph that does not fit is an error, or is placed all the same.
+OnOom = Literal["error", "best_effort"]
 
 
 def as_graph(given: Any) -> OpGraph:

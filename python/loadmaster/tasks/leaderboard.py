@@ -25,12 +25,13 @@ from loadmaster.base.text import Printed, aligned, in_lines, shortened
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
 from loadmaster.judge.problem import Problem
+from loadmaster.plans.planner import Planner
 from loadmaster.readers import instances as known
 from loadmaster.readers.instances.instance import SAME, Instance
 from loadmaster.strategies.options import takes
 from loadmaster.strategies.registry import function_of
 from loadmaster.strategies.user_method import method_of
-from loadmaster.tasks.place import plan_for
+from loadmaster.tasks.planning import PlanRequest, plan_for
 
 #: A name, FILE.py:FUNCTION, or either with options.
 MethodLike: TypeAlias = str | tuple[str, Mapping[str, Any]]
@@ -468,10 +469,11 @@ def _row(
     best = one.best_known
     if space == SPLIT_OPS:
         best = min((b for b in (best, one.best_split) if b is not None), default=None)
+    request = PlanRequest(Planner(method), options, time_limit=limit, greedy=True)
     began = time.perf_counter()
     makespan, outcome, why = None, "done", ""
     try:
-        plan = plan_for(problem, method, time_limit=limit, greedy=True, **options)
+        plan = plan_for(problem, request)
         makespan = plan.makespan
         if space == WHOLE_OPS and not plan.program.is_plain:
             outcome, why = "splits ops", "only plans of whole ops are ranked here"

@@ -1,55 +1,27 @@
-"""The front door: place a graph on a cluster, compare methods, bound what is possible."""
+"""The front door: places a graph on a cluster by a method, or for a target."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from loadmaster.base import checks
-from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
-from loadmaster.base.progress import Incumbent, Progress, of_case
-from loadmaster.base.units import format_bytes, format_seconds
-from loadmaster.judge.allowed import check_allowed
-from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound, bound, split_bound
+from loadmaster.base.errors import InputError
+from loadmaster.base.progress import Progress
 from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
-from loadmaster.judge.streaming import streamed
 from loadmaster.model.recipe import Recipe, imbalance
-from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.planner import Planner
-from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import Constraints, as_constraints
-from loadmaster.rules.stages import Stages
-from loadmaster.strategies import least_overflow
-from loadmaster.strategies.auto.v_cycle import polished
-from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.contiguous import contiguous
-from loadmaster.strategies.options import takes
-from loadmaster.strategies.pipelines.throughput import balanced
-from loadmaster.strategies.refusal import proof
-from loadmaster.strategies.registry import (
-    DEFAULT,
-    FORMER_NAMES,
-    METHODS,
-    Method,
-    function_of,
-    is_final,
-    options_of,
-    rivals_in_stages,
-)
-from loadmaster.strategies.warm import as_candidates, carried_over
-from loadmaster.systems.registry import check_no_target, limits_of, target_of
-from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
-
-OnOom = Literal["error", "best_effort"]
+from loadmaster.strategies.registry import DEFAULT, Method
+from loadmaster.systems.registry import target_of
+from loadmaster.tasks.given import ClusterLike, GraphLike, OnOom, as_cluster, as_graph
+from loadmaster.tasks.planning import PlanRequest, check_planner, plan_for
 
 
 def place(
@@ -160,7 +132,6 @@ def place(
     if target is not None:
         others = _others(method, recipe, refine, warm_start, constraints)
         target_of(target).decides_alone(others)
-        target_of(target).checked(options)
     if expert_imbalance is not None:
         expert_imbalance = imbalance(expert_imbalance)
     if recipe is not None:
@@ -168,14 +139,13 @@ def place(
         expert_imbalance = recipe.expert_imbalance
         if method == DEFAULT:
             method = "sharded" if recipe.is_open else "recipe"
-    if target is None:
-        check_no_target(method)
-        function_of(method, options)  # Refuses the impossible before any work.
+    planner = Planner(method) if target is None else Planner(target, is_target=True)
+    check_planner(planner, options)  # Refuses the impossible before any work.
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     began = time.perf_counter()
     if progress is not None:
         progress("costs", None)
-    given = Problem.make(
+    problem = Problem.make(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
@@ -184,16 +154,17 @@ def place(
         expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
     )
     return plan_for(
-        replace(given, objective=OBJECTIVES[objective]),
-        method,
+        replace(problem, objective=OBJECTIVES[objective]),
+        PlanRequest(
+            planner=planner,
+            options=options,
+            time_limit=time_limit,
+            refine=refine,
+            warm_start=warm_start,
+            constraints=as_constraints(constraints),
+            progress=progress,
+        ),
         began=began,
-        time_limit=time_limit,
-        refine=refine,
-        warm_start=warm_start,
-        constraints=constraints,
-        target=target,
-        progress=progress,
-        **options,
     )
 
 
@@ -221,338 +192,3 @@ def _others(
         "warm_start": warm_start is not None,
         "contiguous": constraints is not None and constraints.contiguous,
     }
-
-
-def plan_for(
-    given: Problem,
-    method: Method | str,
-    *,
-    began: float | None = None,
-    time_limit: float | None = None,
-    refine: bool = False,
-    warm_start: Plan | None = None,
-    constraints: Constraints | None = None,
-    progress: Progress | None = None,
-    greedy: bool = False,
-    target: str | None = None,
-    **options: Any,
-) -> Plan:
-    """:func:`place` for a given problem, whose program may be a transformed one.
-
-    ``began`` is the time at which planning began (``time.perf_counter``), if that is not now. With
-    ``greedy``, a method that finds nothing that fits fails: nothing else is tried.
-    """
-    checks.flag("refine", refine)
-    method = FORMER_NAMES.get(method, method) if isinstance(method, str) else method
-    if time_limit is not None:
-        time_limit = checks.time_limit(time_limit)
-    function, given = _planner(given, method, target, options)
-    began = time.perf_counter() if began is None else began
-    told = progress or (lambda stage, best: None)
-    constraints = as_constraints(constraints)
-    binding = bind(given, constraints)
-    problem = binding.problem
-    if constraints.contiguous:
-        Stages.of(problem)  # Refuses the impossible before any work.
-        # A stage holds its ops whole.
-        options = {"split": "none", **options} if takes(function, "split") else options
-    begun, before = _started(problem, warm_start)
-    told(target or method, None)
-    tell = _beside_bound(problem, progress)
-    passed_on = {
-        "time_limit": time_limit,
-        "progress": tell,
-        # Methods search among placements of the problem's own ops.
-        "warm_start": before if begun is problem else None,
-        "start_search": _search_whole_ops,
-    }
-    asked = {name: value for name, value in passed_on.items() if takes(function, name)}
-    try:
-        check_allowed(problem)
-        made = _made(problem, function, method, options, asked, greedy=greedy or target is not None)
-        rivals = [made, *as_candidates(begun, before)]
-        if refine:
-            tell("refine", problem.objective.seconds(made.verdict), made.problem)
-            rivals = [_refined(one) for one in rivals]
-            options["refine"] = True
-        if constraints.contiguous:
-            tell("contiguous stages", problem.objective.seconds(made.verdict), made.problem)
-            rivals = _in_stages([*rivals, *_rivals_in_stages(problem, method)])
-    except InfeasibleError as error:
-        if constraints.is_empty:
-            raise
-        raise InfeasibleError(f"{error} Constraints: {constraints}.", error.shortfall) from error
-    candidate = _confirmed(problem.objective.best(rivals), tell)
-    if made.bound is not None and (made.space != WHOLE_OPS or made.problem is problem):
-        candidate = replace(candidate, bound=made.bound, space=made.space, offers=made.offers)
-    if warm_start is not None:
-        candidate = candidate.noted(_began_with(problem, warm_start))
-    plan = _plan(binding, candidate, method, options, time.perf_counter() - began)
-    left_out = made.left_out if target is None else limits_of(target)
-    plan = replace(plan, target=target, left_out=left_out)
-    told("bound", Incumbent(problem.objective.seconds(plan.verdict), plan.lower_bound))
-    return plan
-
-
-def _planner(
-    given: Problem, method: str, target: str | None, options: dict[str, Any]
-) -> tuple[Callable[..., Candidate], Problem]:
-    """What plans, and the problem at the prices that it plans by."""
-    if target is None:
-        check_no_target(method)
-        return function_of(method, options), given
-    system = target_of(target)
-    system.check_framework(given.model)
-    return system.plan, system.priced(given)
-
-
-def _began_with(problem: Problem, plan: Plan) -> str:
-    seconds = problem.objective.seconds(plan.verdict)
-    return f"warm start: a plan of {format_seconds(seconds)} by {plan.method}"
-
-
-def _refined(one: Candidate) -> Candidate:
-    """A candidate, refined as its objective asks."""
-    if one.problem.objective.goal == "step":
-        return polished(one.problem, one)
-    return balanced(one)
-
-
-def _confirmed(one: Candidate, tell: Callable[..., None]) -> Candidate:
-    """The candidate with the verdict on a stream of its steps, where the objective is throughput.
-
-    Raises
-    ------
-    InfeasibleError
-        A step fits, but no stream does.
-    """
-    if one.problem.objective.goal == "step" or one.verdict.steady is not None:
-        return one
-    verdict = streamed(
-        one.problem, one.assignment, progress=lambda stage: tell(stage, None, one.problem)
-    )
-    found = replace(one, verdict=verdict)
-    if one.fits and not found.fits and not one.problem.best_effort:
-        short = one.problem.cluster.shortfall(verdict.peak)
-        devices = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
-        raise InfeasibleError(
-            f"a step fits, but steps one after another do not: short on {devices}. Give more "
-            "memory, or place with objective='step'",
-            short,
-        )
-    return found
-
-
-def _search_whole_ops(problem: Problem, **options: Any) -> Candidate:
-    """What methods that start from a search are given: they place ops whole."""
-    return METHODS[DEFAULT][0](problem, split="none", **options)
-
-
-def _started(problem: Problem, plan: Plan | None) -> tuple[Problem, Assignment | None]:
-    """A plan's placement, and the problem that it is of: this one, or that of the plan's program.
-
-    Raises
-    ------
-    InputError
-        The plan is for other ops.
-    """
-    if plan is None or plan.program.is_plain:
-        return problem, None if plan is None else carried_over(plan, problem)
-    if not problem.program.is_plain or plan.graph.names != problem.model.names:
-        return problem, carried_over(plan, problem)
-    begun = problem.transformed(plan.program)
-    return begun, carried_over(plan, begun)
-
-
-def _made(
-    problem: Problem,
-    function: Callable[..., Candidate],
-    method: str,
-    options: dict[str, Any],
-    asked: dict[str, Any],
-    *,
-    greedy: bool,
-) -> Candidate:
-    """The placement that a method makes.
-
-    If the method finds nothing that fits: its placement with best effort, if that fits after all,
-    else the placement that the search for the least overflow finds.
-    """
-    try:
-        return function(problem, **options, **asked)
-    except InfeasibleError as error:
-        # The papers' own constraint is not the simulator's.
-        is_static = options.get("memory") == "static"
-        if greedy or problem.best_effort or is_static or is_final(method) or proof(problem):
-            raise
-        closest: Candidate | None = None
-        tried = [method]
-        if takes(function, "memory"):
-            tried.append("the same with best effort")
-            with suppress(InfeasibleError):
-                closest = function(replace(problem, best_effort=True), **options, **asked)
-                closest = replace(closest, problem=replace(closest.problem, best_effort=False))
-        if closest is not None and closest.fits:
-            return closest
-        if closest is not None and closest.problem.program is not problem.program:
-            closest = None
-        tried.append("a search for the least overflow")
-        try:
-            return least_overflow.place(problem, closest)
-        except InfeasibleError:
-            raise InfeasibleError(f"{error} Tried: {', '.join(tried)}.", error.shortfall) from error
-
-
-def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
-    """The candidates with contiguous stages. Candidates that cannot have them are left out."""
-    found: list[Candidate] = []
-    refused: InfeasibleError | None = None
-    for one in rivals:
-        try:
-            found.append(contiguous(one))
-        except InfeasibleError as error:
-            refused = refused or error
-    if not found:
-        assert refused is not None
-        raise refused
-    return found
-
-
-def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
-    """Placements by the methods that compete with ``method`` where stages must be contiguous."""
-    for rival in rivals_in_stages(method):
-        with suppress(InfeasibleError):
-            yield rival(problem)
-
-
-def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
-    """Tells step times as incumbents, if there is somebody to tell.
-
-    What a transform made of a problem stands beside the bound of plans that may split ops: that of
-    whole ops does not hold for it. An incumbent that has a bound keeps it.
-    """
-    least: dict[bool, float] = {}
-
-    def tell(stage: str, makespan: float | None, problem: Problem = given) -> None:
-        if told is None:
-            return
-        if makespan is None:
-            told(stage, None)
-            return
-        if isinstance(makespan, Incumbent) and makespan.lower_bound:
-            told(stage, makespan)
-            return
-        is_whole = problem.program is given.program
-        if is_whole not in least:
-            least[is_whole] = (bound if is_whole else split_bound)(given).seconds
-        told(stage, Incumbent(makespan, least[is_whole]))
-
-    return tell
-
-
-def _plan(
-    binding: Binding, candidate: Candidate, method: str, options: dict[str, Any], seconds: float
-) -> Plan:
-    """The plan on the user's cluster, not on the constrained one."""
-    placed = binding.released(candidate.problem)
-    bounds = _bounds(binding.problem, candidate)
-    searched = candidate.space if placed.program is binding.given.program else SPLIT_OPS
-    found = bounds[searched]
-    return Plan(
-        problem=placed,
-        assignment=candidate.assignment,
-        verdict=candidate.verdict.within(placed.cluster.memory),
-        method=method,
-        # A recipe is kept with the program that was made by it.
-        options={key: value for key, value in options.items() if key != "recipe"},
-        lower_bound=found.seconds,
-        bound_source=found.source,
-        space=searched,
-        bounds={space: one.seconds for space, one in bounds.items()},
-        offers=candidate.offers,
-        notes=candidate.notes,
-        planning_seconds=seconds,
-        constraints=binding.constraints,
-        parallelism=candidate.parallelism,
-    )
-
-
-def _bounds(problem: Problem, candidate: Candidate) -> dict[str, Bound]:
-    """The bound of each space of plans for a problem, that of the candidate's maker among them."""
-    bounds = {WHOLE_OPS: bound(problem), SPLIT_OPS: split_bound(problem)}
-    came = candidate.bound
-    if came is not None:
-        bounds[came.space] = max(bounds[came.space], came, key=lambda one: one.seconds)
-    return bounds
-
-
-def compare(
-    graph: GraphLike,
-    cluster: ClusterLike,
-    methods: Iterable[Method | str] = (),
-    costs: CostsLike | None = None,
-    seed: int = 0,
-    *,
-    targets: Iterable[str] = (),
-    time_limit: float | None = None,
-    on_oom: OnOom = "error",
-    constraints: Constraints | None = None,
-    objective: Goal = "step",
-    progress: Progress | None = None,
-    **options: Any,
-) -> Comparison:
-    """Places the same graph by several methods, and for several targets, under the same
-    constraints.
-
-    A method gets those of the ``options`` that it takes, and the ``time_limit`` if it takes one. A
-    target that is named ``ddp`` is called ``"target ddp"`` in what is returned, and has its default
-    options. A method or target that finds no placement that fits or is for other graphs, and a
-    method whose extra is not installed, are listed with their reason.
-
-    Raises
-    ------
-    InputError
-        Bad input, or an option that none of the methods takes.
-
-    Examples
-    --------
-    >>> import loadmaster as lm
-    >>> g, c = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
-    >>> sorted(lm.compare(g, c, ["celeritas", "single"], targets=["ddp"]).plans)
-    ['celeritas', 'single', 'target ddp']
-    """
-    graph, cluster = as_graph(graph), as_cluster(cluster)
-    plans: dict[str, Plan] = {}
-    failures: dict[str, str] = {}
-    wrong: list[InputError] = []
-    shared = as_costs(costs, graph, cluster)
-    methods = list(methods)
-    for method in methods:
-        check_no_target(method)
-    takes = {Planner(method): [option.name for option in options_of(method)] for method in methods}
-    for name in options:
-        if not any(name in known for known in takes.values()):
-            raise InputError(f"none of the methods {', '.join(methods)} has an option {name!r}")
-    takes |= {Planner(target_of(target).name, is_target=True): [] for target in targets}
-    for i, (planner, known) in enumerate(takes.items(), start=1):
-        name = str(planner)
-        try:
-            plans[name] = place(
-                graph,
-                cluster,
-                costs=shared,
-                seed=seed,
-                time_limit=time_limit,
-                on_oom=on_oom,
-                constraints=constraints,
-                objective=objective,
-                progress=of_case(progress, f"{name}, {i} of {len(takes)}"),
-                **planner.arguments,
-                **{option: value for option, value in options.items() if option in known},
-            )
-        except (InfeasibleError, MissingExtraError, InputError) as error:
-            failures[name] = str(error)
-            wrong += [error] if isinstance(error, InputError) else []
-    if len(wrong) == len(takes) > 0 and len(set(failures.values())) == 1:
-        raise wrong[0]  # It is no method's: the input itself is wrong.
-    return Comparison(plans, failures)

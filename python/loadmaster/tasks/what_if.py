@@ -30,13 +30,13 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.planner import Planner
 from loadmaster.plans.streams import busy_shares, rate_in_words
 from loadmaster.plans.summary import document
 from loadmaster.plans.words import title
 from loadmaster.rules.binding import bind
 from loadmaster.strategies.warm import NOWHERE, carried_over
-from loadmaster.systems.registry import target_of
-from loadmaster.tasks.place import plan_for
+from loadmaster.tasks.planning import PlanRequest, plan_for
 
 #: Name of the scenario that all others are compared with: today's cluster.
 TODAY = "today"
@@ -136,10 +136,8 @@ class WhatIf(Printed):
 
     def __str__(self) -> str:
         is_step = self.before.objective.goal == "step"
-        head = (
-            "scenario", *(("step time", "x as fast") if is_step else ("period", "x as often")),
-            "plan kept", "bound", "busy", "moved", "peaks",
-        )  # fmt: skip
+        figures = ("step time", "x as fast") if is_step else ("period", "x as often")
+        head = ("scenario", *figures, "plan kept", "bound", "busy", "moved", "peaks")
         every = f"{format_seconds(_seconds(self.before))} per {'step' if is_step else 'batch'}"
         said = "" if is_step else f" ({rate_in_words(self.before)})"
         lines = [
@@ -245,44 +243,43 @@ def what_if(
         raise InputError(f"no scenario: give at least one of {', '.join(CHANGES)}")
     todo = [(TODAY, Hardware.of(plan, {}))]
     todo += [(_name(change), Hardware.of(plan, change)) for change in changes]
-    options = {} if effort is None else {"effort": effort}
+    search = PlanRequest(
+        options={} if effort is None else {"effort": effort}, time_limit=time_limit
+    )
 
     def prospect(name: str, hardware: Hardware) -> Prospect:
         told = of_case(progress, name)
-        return _prospect(plan, name, hardware, time_limit=time_limit, progress=told, **options)
+        return _prospect(plan, name, hardware, replace(search, progress=told))
 
     prospects = [prospect(*one) for one in todo]
     return WhatIf(plan, _shared(plan, prospects, [hardware for _, hardware in todo]))
 
 
-def _prospect(plan: Plan, name: str, hardware: Hardware, **asked: Any) -> Prospect:
+def _prospect(plan: Plan, name: str, hardware: Hardware, search: PlanRequest) -> Prospect:
     kept = _seen(plan, hardware.problem(plan))
     step = None if kept is None or not kept[1].fits else plan.objective.seconds(kept[1])
     try:
-        found = plan_for(
-            hardware.whole_problem(plan), constraints=plan.constraints, **_asked(plan, asked)
-        )
+        found = plan_for(hardware.whole_problem(plan), _request(plan, search))
     except InfeasibleError as error:
         return Prospect(name, hardware.cluster, None, step, str(error))
     return Prospect(name, hardware.cluster, found, step)
 
 
-def _asked(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """How a plan is made again: for its target, with the target's options, or else by auto.
+def _request(plan: Plan, search: PlanRequest) -> PlanRequest:
+    """The request that makes a plan again: for its target, with the target's options, or else by
+    auto. A search has the effort, the limit and the progress.
 
     Raises
     ------
     InputError
         An effort, where planning for the target counts none.
     """
+    search = replace(search, constraints=plan.constraints)
     if plan.target is None:
         # Only a plan of whole ops places the ops that are to be placed anew.
-        start = plan if plan.program.is_plain else None
-        return {**asked, "method": "auto", "warm_start": start}
-    options = {**plan.options, **asked}
-    passed_on = {name: options.pop(name, None) for name in ("time_limit", "progress")}
-    target_of(plan.target).checked(options)
-    return {**options, **passed_on, "method": plan.method, "target": plan.target}
+        return replace(search, warm_start=plan if plan.program.is_plain else None)
+    options = {**plan.options, **search.options}
+    return replace(search, planner=Planner(plan.target, is_target=True), options=options)
 
 
 def _shared(
