@@ -285,8 +285,10 @@ def _telling_of_better(objective: Objective, known: Verdict, tell: Progress) -> 
 
 
 def _of_whole_ops(run: Run, warm_start: Assignment | None, to_beat: float = math.inf) -> Candidate:
-    """The best placement of whole ops that the effort buys; notes in the run how it ended. Where
-    seeds all take much longer than the seconds to beat, there are fewer, and no search from them.
+    """The best placement of whole ops within the effort; the run notes how the search ended.
+
+    Seeds that all take much longer than ``to_beat`` seconds end early: fewer are tried, and no
+    search starts from them.
     """
     problem = run.problem
     is_searchable = problem.cluster.n_devices <= MOST_DEVICES

@@ -1,11 +1,13 @@
-"""Loose replicas: ops of replicas that are placed one by one, as whole ops are.
+"""Loose replicas: the ops of replicas, placed one by one instead of one replica per device.
 
-Where links are slow, replicas wait for their gradients, and whole ops for each other. Between the
-two lie plans in which layers with many weights stand on one device, or a few, and work on one part
-of the batch after another (as in pipelines), while others are on every device. All of them are
-placements of the graph of replicas with parameter servers
-(:func:`loadmaster.transforms.replicate`), whose ops are bound to no device. So that graph gets what
-the user's own gets: seeds, refinement, search.
+Slow links hold back both plain replicas, which wait for their gradients, and whole ops, which wait
+for one another. Some plans lie between the two. Layers with many weights stand on one device, or
+on a few, and take one part of the batch after another, as the stages of a pipeline do. All other
+layers have a replica on every device.
+
+Each such plan is a placement of the graph of replicas with parameter servers
+(:func:`loadmaster.transforms.replicate`), in which no op is bound to a device. That graph is placed
+as a user's graph is: by seeds, refinement and search.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _SEEDS = ["layers", "partition"]
 
 
 def loose_replicas(run: Run, best: Candidate, budget: Budget) -> tuple[Candidate, Best] | None:
-    """The best loose replicas that a budget buys, with what they offer. None: replicas are near
-    their bound as they are, or none were found.
+    """The best loose replicas that a budget buys, as an offer. None: plain replicas are near their
+    bound already, or none were better.
 
     Seeds say how many replicas are searched.
 
