@@ -214,8 +214,8 @@ def _entering(members: Members) -> Iterator[tuple[NDArray[Any], ...]]:
     whole, read = copies.bytes_of(tensor), members.read[:, first]
     is_part = (read < whole).any(axis=0)
     ids, size = np.where(is_part, fresh, ids), np.where(is_part, read, whole)
-    maker = copies.copy(layout.maker[tensor])
-    yield links(has[:, first], place, maker, into[:, first], ids, size)
+    source = np.where(is_known, copies.graph.src[np.maximum(edge, 0)], layout.maker[tensor])
+    yield links(has[:, first], place, copies.copy(source), into[:, first], ids, size)
     # The step before is the last of the conversion's that came earlier.
     order = np.lexsort((np.arange(len(steps)), steps.conversion))
     before = np.empty(len(order), dtype=np.int64)

@@ -27,7 +27,7 @@ from loadmaster.transforms.conversions import (
     WEIGHT,
     Conversions,
 )
-from loadmaster.transforms.gradients import filled, turns
+from loadmaster.transforms.gradients import Reducer, filled, turns
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ Ints = NDArray[np.int64]
 class CollectiveBuckets:
     """The collectives of conversions that run on each group of devices, a row each.
 
-    Rows are in the order of their first steps.
+    Rows are in the order of their first steps; those of a reducer are in the order of its buckets.
 
     Attributes
     ----------
@@ -70,14 +70,19 @@ class CollectiveBuckets:
         """The buckets of conversions. O(steps), and sorting."""
         c, steps = conversions, conversions.steps
         _, first, of_step = np.unique(_filled(c), return_index=True, return_inverse=True)
+        traffic, order = c.traffic[steps.conversion], np.argsort(first, kind="stable")
+        if c.layout.reducer is not None:
+            numbers = _of_reducer(c, c.layout.reducer)[steps.conversion[first]]
+            order = np.lexsort((first, numbers, traffic[first]))
         number = np.empty(len(first), dtype=np.int64)
-        number[np.argsort(first, kind="stable")] = np.arange(len(first))
-        of_step, lead = number[of_step], np.sort(first)
-        traffic = c.traffic[steps.conversion]
+        number[order] = np.arange(len(first))
+        of_step, lead = number[of_step], first[order]
         made_by = c.layout.maker[c.tensor[steps.conversion]]
         earliest = np.full(len(lead), c.layout.graph.n_ops)
         latest = np.zeros(len(lead), dtype=np.int64)
         reads = c.first[steps.conversion]
+        if c.layout.reducer is not None:
+            made_by = np.maximum(made_by, _handed_on(c, c.layout.reducer)[steps.conversion])
         np.minimum.at(earliest, of_step, reads)
         np.maximum.at(latest, of_step, np.where(traffic == UPDATED, reads, made_by))
         traffic = traffic[lead]
@@ -111,6 +116,7 @@ def _filled(c: Conversions) -> Ints:
     # Tensors that share a bucket in one step share it in the next: otherwise two buckets could each
     # wait for the other.
     before = np.full(len(c), -1, dtype=np.int64)
+    numbers = None if layout.reducer is None else _of_reducer(c, layout.reducer)
     begins = np.unique(group, return_index=True)[1]
     for one in group[np.sort(begins)].tolist():
         if one < 0:
@@ -122,6 +128,9 @@ def _filled(c: Conversions) -> Ints:
         batch = np.unique(np.stack([turn[of], came]), axis=1, return_inverse=True)[1]
         if one // 64 % (EXPERT + 1) == EXPERT:
             number = np.unique(np.stack([expert_op[of], came]), axis=1, return_inverse=True)[1]
+        elif numbers is not None and one // 64 % (EXPERT + 1) in (GRADIENT, UPDATED):
+            together = np.vstack([numbers[steps.conversion[of]], batch])
+            number = np.unique(together, axis=1, return_inverse=True)[1]
         elif layout.units:
             together = np.vstack([_unit(c, steps.conversion[of]), batch])
             number = np.unique(together, axis=1, return_inverse=True)[1]
@@ -131,6 +140,38 @@ def _filled(c: Conversions) -> Ints:
         before[steps.conversion[of]] = bucket[of]
         count += int(number.max()) + 1
     return bucket
+
+
+def _of_reducer(c: Conversions, reducer: Reducer) -> Ints:
+    """The bucket of each conversion that is a gradient, and of each updated parameter the first
+    bucket that has a gradient which its update reads: parameters are gathered as their gradients
+    were summed.
+    """
+    layout, d = c.layout, c.layout.dimensions
+    at, row = _gradients(c, reducer)
+    bucket, reader = reducer.bucket[row], layout.set_of[d.reader[at]]
+    number = np.full(len(c), len(reducer.is_whole))
+    np.minimum.at(number, c.of_argument[at], bucket)
+    of_set = np.full(layout.updates.n + 1, len(reducer.is_whole))
+    np.minimum.at(of_set, reader, bucket)
+    updated = np.flatnonzero(c.traffic == UPDATED)
+    number[updated] = of_set[layout.set_of[layout.maker[c.tensor[updated]]]]
+    return number
+
+
+def _handed_on(c: Conversions, reducer: Reducer) -> Ints:
+    """The op after which the bucket of each conversion that is a gradient is complete; -1: none."""
+    at, row = _gradients(c, reducer)
+    last = np.full(len(c), -1)
+    np.maximum.at(last, c.of_argument[at], reducer.last[row])
+    return last
+
+
+def _gradients(c: Conversions, reducer: Reducer) -> tuple[Ints, Ints]:
+    """Arguments that read sums of gradients, and the row in the reducer of each."""
+    row = np.where(c.of_argument >= 0, reducer.of_edge(c.layout.dimensions.edge), -1)
+    at = np.flatnonzero(row >= 0)
+    return at, row[at]
 
 
 def _turns(c: Conversions, traffic: Ints, maker: Ints) -> Ints:

@@ -1,7 +1,7 @@
 """Data parallelism: a replica of the model on every device, each on its share of the batch.
 
 How the replicas' gradients are added up is the ``aggregation``. What runs today is "all-reduce" and
-"reduce-scatter" (:mod:`loadmaster.transforms.replicas`). The papers of 2018 to 2020 mean
+"reduce-scatter" (:mod:`loadmaster.transforms.batch_labels`). The papers of 2018 to 2020 mean
 "parameter-server" (:mod:`loadmaster.transforms.parameter_server`).
 """
 
@@ -20,8 +20,8 @@ from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import BUCKET_BYTES
+from loadmaster.transforms.batch_labels import Replication, replicated
 from loadmaster.transforms.parameter_server import with_parameter_server
-from loadmaster.transforms.replicas import Replication, replicated
 from loadmaster.transforms.shares import batch_size
 
 #: How gradients are added up.
@@ -131,8 +131,8 @@ def replicate(
             raise InputError("batch_norm='synchronised' needs collectives, not parameter servers")
         program = with_parameter_server(graph, int(k), samples)
     else:
-        is_sharded = aggregation == "reduce-scatter"
-        how = Replication(samples, is_sharded, shards, int(bucket_bytes), is_synchronised)
+        optimizer = shards if aggregation == "reduce-scatter" else "whole"
+        how = Replication(samples, optimizer, int(bucket_bytes), is_synchronised)
         program = replicated(graph, how)
     return replace(program, notes=(*_weighting(graph, samples), *program.notes))
 

@@ -119,6 +119,38 @@ def of_experts(experts: Experts, updates: Updates) -> tuple[NDArray[np.int64], N
     return number, count
 
 
+@dataclass(frozen=True, eq=False)
+class Reducer:
+    """The buckets in which replicas sum gradients, where these are known before the layout is.
+
+    Attributes
+    ----------
+    edges : int64 [n]
+        The edges that carry gradients to the optimizer.
+    bucket, last : int64 [n]
+        The bucket of the gradient that each of them carries, and the op after which the bucket is
+        complete.
+    is_whole : bool [n_buckets]
+        Whether all of a bucket is summed on every device, whatever part of it that needs.
+    """
+
+    edges: NDArray[np.int64]
+    bucket: NDArray[np.int64]
+    last: NDArray[np.int64]
+    is_whole: NDArray[np.bool_]
+
+    def is_summed_whole(self, edge: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """True for edges that carry a gradient which every device sums as a whole."""
+        return np.append(self.is_whole[self.bucket], False)[self.of_edge(edge)]
+
+    def of_edge(self, edge: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each of some edges; -1: it carries no gradient to the optimizer."""
+        if not len(self.edges):
+            return np.full(len(edge), -1)
+        at = np.minimum(np.searchsorted(self.edges, edge), len(self.edges) - 1)
+        return np.where(self.edges[at] == edge, at, -1)
+
+
 @dataclass(frozen=True)
 class Buckets:
     """Gradients by bucket.

@@ -58,7 +58,8 @@ class LabelTables:
         sizes = {size for factors in outputs for _, size in factors}
         sizes |= {cut.size for form in all_of_them for cut in form.cuts if cut.size}
         number = {size: FIRST_SIZE + i for i, size in enumerate(sorted(sizes))}
-        needed = np.zeros((sum(n_inputs), width), dtype=np.int32)
+        # One row at least: that of arguments of ops whose form has none.
+        needed = np.zeros((max(sum(n_inputs), 1), width), dtype=np.int32)
         made = np.zeros((sum(n_outputs), width), dtype=np.int32)
         work = np.full((len(all_of_them), width), ALL, dtype=np.int64)
         exchanged = np.zeros((len(all_of_them), width), dtype=np.int64)

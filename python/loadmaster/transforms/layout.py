@@ -23,7 +23,7 @@ from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
 from loadmaster.transforms.batch_norm import sums_gradients
-from loadmaster.transforms.gradients import Updates
+from loadmaster.transforms.gradients import Reducer, Updates
 from loadmaster.transforms.label_tables import LabelTables
 from loadmaster.transforms.mesh_ways import ALL, EVEN, Load, MeshWays
 from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, part_weights
@@ -67,6 +67,9 @@ class Layout:
     stage : int32 [n_ops], optional
         The stage of a pipeline that each op is in: no bucket has tensors of several. The mesh is
         that inside of a stage. Absent: there are no stages.
+    reducer : Reducer, optional
+        The buckets in which gradients are summed. Absent: collectives take ``bucket_bytes``, or
+        what ``units`` say.
 
     Raises
     ------
@@ -92,6 +95,7 @@ class Layout:
     expert_imbalance: float = 1.0
     stage: NDArray[np.int32] | None = None
     units: Mapping[str, str] = field(default_factory=dict)
+    reducer: Reducer | None = None
 
     def __post_init__(self) -> None:
         wanted = (len(self.mesh.axes), self.graph.n_ops)
@@ -364,7 +368,11 @@ class Layout:
         d = self.dimensions
         which = np.arange(len(d.reader)) - d.first[d.reader]
         spec = self.tables.needed(self.form_of[d.reader], which, self.labels[:, d.reader])
-        return np.where(spec < 0, spec, self.columns.backs[d.back, np.maximum(spec, 0)])
+        wanted = np.where(spec < 0, spec, self.columns.backs[d.back, np.maximum(spec, 0)])
+        if self.reducer is not None:
+            whole = self.reducer.is_summed_whole(d.edge) & np.isin(wanted, (FLAT, OWNER))
+            wanted = np.where(whole, np.int32(REPLICATE), wanted)
+        return wanted
 
     @cached_property
     def conversion(self) -> NDArray[np.int8]:

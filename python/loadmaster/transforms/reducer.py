@@ -20,7 +20,7 @@ from loadmaster.transforms.control_edges import with_control
 _SUMS = ("all_reduce/gradients", "reduce_scatter/gradients")
 
 #: How the names of collectives that gather what was updated begin.
-_UPDATED = ("all_gather/parameters", "all_gather/updated")
+_UPDATED = ("all_gather/updated",)
 
 
 def updated_last(

@@ -11,7 +11,7 @@ import loadmaster.fast as fast
 from loadmaster.dimensions.form import ANY, OWNER
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lowering import Lowering
-from loadmaster.transforms.shares import own_weights
+from loadmaster.transforms.shares import Amounts, own_weights
 from loadmaster.transforms.ways import WHOLE
 
 Ints = NDArray[np.int64]
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 _Terms: TypeAlias = tuple[Ints, Ints, NDArray[np.uint64]]
 
 
-def amounts_of_copies(lowering: Lowering) -> fast._Copies:
+def amounts_of_copies(lowering: Lowering, amounts: Amounts) -> fast._Copies:
     """The columns of :func:`loadmaster.fast.expand` per op and edge."""
     layout = lowering.layout
     graph, d = layout.graph, layout.dimensions
@@ -37,25 +37,32 @@ def amounts_of_copies(lowering: Lowering) -> fast._Copies:
     converted = (lowering.conversions.of_argument >= 0) | unread
     reads = np.bincount(d.edge[d.edge >= 0], minlength=graph.n_edges)
     gone = np.bincount(d.edge[converted], minlength=graph.n_edges)
-    placeholder = np.where(np.diff(layout.first_output) > 0, layout.first_output[:-1], -1)
-    has_way = graph.placeholder & (placeholder >= 0)
-    resident = np.where(has_way, layout.made_way[placeholder], WHOLE)
-    accessed, output = _accessed(layout), _outputs(layout)
     return {
         **layout.ways.ways.columns(),
         "homes": homes.ravel(),
         "home": home,
         "together": np.full(graph.n_ops, -1),
+        **amounts,
+        "stays": (gone == 0) | (gone < reads),
+        "edge": edge_way,
+    }
+
+
+def amounts_by_arguments(layout: Layout) -> Amounts:
+    """Work and bytes of copies, told by the specs of the arguments and outputs of their ops."""
+    graph = layout.graph
+    placeholder = np.where(np.diff(layout.first_output) > 0, layout.first_output[:-1], -1)
+    has_way = graph.placeholder & (placeholder >= 0)
+    accessed, output = _accessed(layout), _outputs(layout)
+    return {
         "work": layout.work_way,
-        "resident": resident,
+        "resident": np.where(has_way, layout.made_way[placeholder], WHOLE),
         "accessed_first": accessed[0],
         "accessed_way": accessed[1],
         "accessed_bytes": accessed[2],
         "output_first": output[0],
         "output_way": output[1],
         "output_bytes": output[2],
-        "stays": (gone == 0) | (gone < reads),
-        "edge": edge_way,
     }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import COLLECTIVE, SLICE, Program, user_roles
 from loadmaster.model.recipe import Recipe
@@ -24,7 +25,8 @@ from loadmaster.transforms.copied_graph import CopiedGraph
 from loadmaster.transforms.copy_texts import CopyTexts
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lowering import Lowering
-from loadmaster.transforms.shard_amounts import amounts_of_copies
+from loadmaster.transforms.shard_amounts import amounts_by_arguments, amounts_of_copies
+from loadmaster.transforms.shares import Amounts
 from loadmaster.transforms.ways import Links
 
 Ints = NDArray[np.int64]
@@ -72,6 +74,25 @@ def shard(graph: OpGraph, how: Recipe | Layout, modules: Sequence[str] = ()) -> 
 
 
 @dataclass(frozen=True, eq=False)
+class CopyColumns:
+    """Columns of the copies of ops.
+
+    Attributes
+    ----------
+    mark : str
+        The name of a copy ends in ``@``, this and the number of its device.
+    amounts : Amounts
+        The work and the bytes that copies have.
+    share : float64 [n_ops, k]
+        Part of each op that each device does.
+    """
+
+    mark: str
+    amounts: Amounts
+    share: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class Expansion:
     """The program of a lowering, and where the ops of the lowering are in it.
 
@@ -98,9 +119,14 @@ class Expansion:
     slices: Ints
 
     @classmethod
-    def of(cls, lowering: Lowering) -> Expansion:
-        """The program of a lowering. O(k (V + E)), and sorting."""
+    def of(cls, lowering: Lowering, copied: CopyColumns | None = None) -> Expansion:
+        """The program of a lowering. O(k (V + E)), and sorting.
+
+        Without columns of copies, these follow from the arguments of ops.
+        """
         layout = lowering.layout
+        if copied is None:
+            copied = CopyColumns("d", amounts_by_arguments(layout), layout.share)
         graph, k = layout.graph, layout.mesh.size
         members = Members(lowering, CopiedGraph(layout))
         collectives = converting(members)
@@ -109,13 +135,18 @@ class Expansion:
         links = Links()
         for row in added.links:
             links.add(*row)
-        texts = CopyTexts(graph, added.stems, "d")
+        if not (taken := set(added.stems)).isdisjoint(graph.names):
+            name = min(taken.intersection(graph.names))
+            raise InputError(
+                f"op {name!r}: a collective, or a slice, of the program needs this name"
+            )
+        texts = CopyTexts(graph, added.stems, copied.mark)
         columns = texts.columns()
         core, serves, device, which = fast.expand(
             graph._core,
             columns["name"],
             k,
-            amounts_of_copies(lowering),
+            amounts_of_copies(lowering, copied.amounts),
             _columns_of(added.ops),
             links.columns(),
         )
@@ -130,7 +161,7 @@ class Expansion:
             core,
             columns,
             serves=serves,
-            share=np.where(is_copy, layout.share[serves, device], 1.0),
+            share=np.where(is_copy, copied.share[serves, device], 1.0),
             replica=replica,
             part=part,
             parts=parts,

@@ -93,26 +93,33 @@ class TensorColumns:
 
     @cached_property
     def tensor_bytes(self) -> NDArray[np.uint64]:
-        """Bytes of each output: as the edges say that carry it, else by its dtype and shape."""
-        texts = self.graph.outputs
+        """Bytes of each output: as the edges say that carry it, else by its dtype and shape, else
+        those of the state that it is written into.
+        """
+        graph, texts = self.graph, self.graph.outputs
         known = {text: [_bytes(*one) for one in parse_output(text)] for text in set(texts)}
-        size = np.zeros(len(self.maker), dtype=np.uint64)
         counts = np.diff(self.first_output).tolist()
-        flat = [one for text, n in zip(texts, counts, strict=True) if n for one in known[text][:n]]
-        size[: len(flat)] = flat
+        sizes = [(known[text] + [0] * n)[:n] for text, n in zip(texts, counts, strict=True) if n]
+        size = np.array([one for of_op in sizes for one in of_op], dtype=np.uint64)
         at, edge = self.carrying
-        size[at] = self.graph.bytes[edge]
+        size[at] = graph.bytes[edge]
+        state = graph.alias_of[self.maker]
+        is_written = (size == 0) & (state >= 0)
+        size[is_written] = graph.param_bytes[state[is_written]]
         return size
 
     @cached_property
     def carrying(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Outputs that some edge carries from the op that makes them, and such an edge of each."""
+        """Outputs that some edge carries, and such an edge of each: from the op that makes it, if
+        there is one, else from a view of it.
+        """
         d = self.dimensions
-        known = (d.root >= 0) & (d.edge >= 0)
-        direct = np.flatnonzero(known & (self.graph.src[np.where(known, d.edge, 0)] == d.root))
-        direct = direct[d.form_of[d.root[direct]] >= 0]
-        tensor, first = np.unique(self.tensor[direct], return_index=True)
-        return tensor, d.edge[direct[first]]
+        known = np.flatnonzero((d.root >= 0) & (d.edge >= 0))
+        known = known[d.form_of[d.root[known]] >= 0]
+        is_shown = self.graph.src[d.edge[known]] != d.root[known]
+        known = known[np.argsort(is_shown, kind="stable")]
+        tensor, first = np.unique(self.tensor[known], return_index=True)
+        return tensor, d.edge[known[first]]
 
     @cached_property
     def backs(self) -> NDArray[np.int32]:

@@ -1,7 +1,7 @@
 """Data parallelism: a replica of the model on every device, each on its share of the batch.
 
 FastT (Yi et al., Middleware 2020, section 6) has it as its baseline, with parameter servers. What
-is run today sums gradients by collectives (:mod:`loadmaster.transforms.replicas`).
+is run today sums gradients by collectives (:mod:`loadmaster.transforms.batch_labels`).
 
 Devices of unequal speed get unequal shares. A replica's time is taken to be a line in its samples:
 what it takes for none, and what each sample adds. Shares are such that all replicas would end

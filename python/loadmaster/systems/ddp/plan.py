@@ -30,10 +30,10 @@ from loadmaster.systems.shared.replicas import (
     is_hopeless,
     numbers_of_devices,
 )
+from loadmaster.transforms.batch_labels import Replication, replicated
 from loadmaster.transforms.data_parallel import BatchNorm
 from loadmaster.transforms.gradients import reached
 from loadmaster.transforms.reducer import updated_last, with_standing_buckets
-from loadmaster.transforms.replicas import Replication, replicated
 from loadmaster.transforms.shares import batch_size
 
 #: Whether every process updates all parameters, or each some of them.
@@ -119,11 +119,9 @@ def on_replicas(
     placed = problem
     replica = np.zeros(problem.graph.n_ops, dtype=np.int32)
     if k > 1:
-        is_sharded = optimizer == "sharded"
         how = Replication(
             rows=(batch // k,) * k,
-            is_sharded=is_sharded,
-            shards="parameters",
+            optimizer="parameters" if optimizer == "sharded" else "whole",
             bucket_bytes=megabytes * MEGABYTE,
             is_synchronised=norm == "synchronised",
             is_summed_whole=True,
