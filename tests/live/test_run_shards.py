@@ -29,6 +29,7 @@ from loadmaster.running.parallel.sharded import sharded  # noqa: E402
 from loadmaster.running.parallel.transformed import transformed  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
 from loadmaster.transforms.layout import Layout  # noqa: E402
+from loadmaster.transforms.lowering import Lowering  # noqa: E402
 from loadmaster.transforms.shards import shard  # noqa: E402
 
 pytestmark = [
@@ -79,7 +80,7 @@ def test_a_step_of_drawn_labels_has_the_numbers_of_the_whole_model(name, mesh):
     dimensions, on = Dimensions.of(tape.graph), MESHES[mesh]
     labels = drawn(dimensions, on, seed=len(name))
     layout = Layout(dimensions, on, labels, "synchronised")
-    found = sharded(shard(tape.graph, layout), tape, layout).replay(2)
+    found = sharded(shard(tape.graph, layout), tape, Lowering(layout)).replay(2)
     assert found.keys() == expected.keys()
     assert wrong(found, expected) == set()
 
@@ -164,7 +165,7 @@ def test_batch_norms_of_parts_of_the_batch_train_their_weights_alike():
         cuts = dimensions.forms[dimensions.form_of[op]].cuts
         labels[0, op] = next((i + 1 for i, cut in enumerate(cuts) if cut.role == "batch"), 0)
     layout = Layout(dimensions, MESHES["2"], labels, "local")
-    found = sharded(shard(tape.graph, layout), tape, layout).replay(2)
+    found = sharded(shard(tape.graph, layout), tape, Lowering(layout)).replay(2)
     parameters = [name for name in replicas if name.startswith("parameter")]
     assert max(off(found[name], replicas[name]) for name in parameters) < 1e-4
 
@@ -177,7 +178,7 @@ def test_what_does_not_run_is_refused():
     uneven, dimensions, labels = windowed(18)
     layout = Layout(dimensions, MESHES["2"], labels)
     with pytest.raises(InputError, match=r"convolution_1.*'spatial0'.*no neighbour sends"):
-        sharded(shard(uneven.graph, layout), uneven, layout)
+        sharded(shard(uneven.graph, layout), uneven, Lowering(layout))
 
 
 class Windows(nn.Module):
@@ -217,13 +218,13 @@ def test_parts_get_the_rows_that_their_windows_reach(mesh):
     program = shard(tape.graph, layout)
     cut_out = [name for name in program.graph.names if name.startswith("slice/")]
     assert len(cut_out) == 13 * (layout.mesh.size - 1)
-    assert wrong(sharded(program, tape, layout).replay(2), expected) == set()
+    assert wrong(sharded(program, tape, Lowering(layout)).replay(2), expected) == set()
     # Without the rows of neighbours the numbers are others: what a device lacks is zeros there.
     kept = Halo.wider
     try:
         Halo.wider = lambda self, i, piece: piece
         assert "gradient.a.weight" in wrong(
-            sharded(program, tape, layout).replay(1), tape.replay(1)
+            sharded(program, tape, Lowering(layout)).replay(1), tape.replay(1)
         )
     finally:
         Halo.wider = kept

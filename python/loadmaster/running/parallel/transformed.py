@@ -15,15 +15,14 @@ from loadmaster.running.parallel.recomputed import recomputed
 from loadmaster.running.parallel.replicas import replicated
 from loadmaster.running.parallel.sharded import sharded
 from loadmaster.running.tape.tape import Tape
-from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.recomputation import recompute
+from loadmaster.transforms.lowering import Lowering
 
 if TYPE_CHECKING:
     import torch
 
 
 def transformed(
-    program: Program, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+    program: Program, tape: Tape, inputs: Mapping[int, torch.Tensor] | None = None
 ) -> Tape:
     """The tape of a program's graph.
 
@@ -32,7 +31,7 @@ def transformed(
     program
         Of the tape's graph.
     tape
-    given
+    inputs
         Inputs and targets that are not those of the recording, by slot.
 
     Raises
@@ -42,15 +41,13 @@ def transformed(
         :func:`.sharded`.
     """
     if (program.micro >= 0).any():
-        return micro_batched(program, tape, given, transformed)
+        return micro_batched(program, tape, inputs, transformed)
     recipe = program.recipe
     if recipe is not None and (program.rank >= 0).any():
-        layout = Layout.of(tape.graph, recipe)
-        if recipe.recompute:
-            again = recompute(tape.graph, recipe.recompute)
-            layout = layout.of_graph(again.graph, again.serves.tolist())
-            tape = recomputed(again, tape)
-        return sharded(program, tape, layout, given)
+        lowering = Lowering.of_recipe(tape.graph, recipe)
+        if lowering.recomputation is not None:
+            tape = recomputed(lowering.recomputation, tape)
+        return sharded(program, tape, lowering, inputs)
     parts = np.flatnonzero(program.parts > 1)
     if len(parts):
         raise InputError(
@@ -58,6 +55,6 @@ def transformed(
             'mesh do (method "sharded")'
         )
     if (program.replica >= 0).any():
-        return replicated(program, tape, given)
-    held = [replace(p, tensor=(given or {}).get(p.slot, p.tensor)) for p in tape.placeholders]
+        return replicated(program, tape, inputs)
+    held = [replace(p, tensor=(inputs or {}).get(p.slot, p.tensor)) for p in tape.placeholders]
     return recomputed(program, replace(tape, placeholders=tuple(held)))
