@@ -95,6 +95,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         **({} if program.is_plain else {"program": _program_document(problem)}),
         **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
         **({} if plan.parallelism is None else {"parallelism": plan.parallelism.to_document()}),
+        **({"for_writer": dict(plan.for_writer)} if plan.for_writer else {}),
     }
 
 
@@ -208,6 +209,7 @@ class _Reader:
             constraints=self._constraints(),
             target=target,
             parallelism=self._parallelism(),
+            for_writer=self._for_writer(),
         )
 
     def _check_same(
@@ -396,6 +398,11 @@ class _Reader:
 
     def _constraints(self) -> Constraints:
         return Constraints.from_document(self.document.get("constraints", {}), self.source)
+
+    def _for_writer(self) -> Mapping[str, Any]:
+        facts = self.document.get("for_writer", {})
+        self.expect(isinstance(facts, Mapping), "for_writer is no table")
+        return dict(facts)
 
     def _parallelism(self) -> Parallelism | None:
         if "parallelism" not in self.document:

@@ -104,6 +104,8 @@ class Plan(Printed):
     parallelism : Parallelism or None
         How many devices share what of a step. None: no degrees say that, as where whole ops are
         placed freely.
+    for_writer : mapping of str to value
+        Facts that the planner of the target leaves to its writer, as values of JSON.
     observed : Simulation or None
         What was measured of it; None: it was simulated.
     """
@@ -124,6 +126,7 @@ class Plan(Printed):
     constraints: Constraints = field(default_factory=Constraints)
     target: str | None = None
     parallelism: Parallelism | None = None
+    for_writer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     observed: Simulation | None = field(default=None, repr=False)
 
     def __str__(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import loadmaster.fast as fast
 from loadmaster.judge.assignment import Assignment
@@ -87,6 +88,8 @@ class Candidate:
         Kinds of plans of which none is among the offers, each with why.
     parallelism : Parallelism or None
         How many devices share what of a step; None: no degrees say that.
+    for_writer : mapping of str to value
+        Facts that the planner of a system leaves to its writer, as values of JSON.
     is_interrupted : bool
         True if Ctrl-C ended the search for it.
     """
@@ -100,6 +103,7 @@ class Candidate:
     offers: tuple[Best, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     parallelism: Parallelism | None = None
+    for_writer: Mapping[str, Any] = field(default_factory=dict)
     is_interrupted: bool = False
 
     @property

@@ -335,6 +335,7 @@ def _plan(
         planning_seconds=seconds,
         constraints=binding.constraints,
         parallelism=candidate.parallelism,
+        for_writer=candidate.for_writer,
     )
 
 

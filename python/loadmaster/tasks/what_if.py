@@ -318,6 +318,7 @@ def _best(own: Plan, whole: Problem, plans: Sequence[tuple[str, Plan]]) -> Plan:
             verdict=verdict,
             notes=(note,),
             parallelism=plan.parallelism,
+            for_writer=plan.for_writer,
         )
         best = problem.objective.better(best, rival)
     return best

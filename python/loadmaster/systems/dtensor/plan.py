@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.structure import GRADIENT
+from loadmaster.strategies.sharding.structure import GRADIENT, Structure
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, roles_only
+from loadmaster.systems.dtensor.chosen_styles import to_document
 from loadmaster.systems.dtensor.module_styles import SEQUENCE, Forward, Styled
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
@@ -98,7 +99,10 @@ def place(
     ranked = best_of(_styled(space, shapes, asked, budget, tries), len(shapes))
     if not ranked:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
-    return best_judged(space, ranked, "styles of modules", budget, progress)
+    candidate, labels = best_judged(space, ranked, "styles of modules", budget, progress)
+    assert isinstance(labels, RankedStyles)
+    styled = labels.way.styled(space.structure, labels.mesh)
+    return replace(candidate, for_writer=to_document(styled))
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,19 @@ class Way:
     sequence: bool = False
     inner: Mask | None = None
 
+    def styled(self, structure: Structure, mesh: Mesh) -> Styled:
+        """The styles of modules on a mesh, as they were found in planning."""
+        if self.inner is None:
+            return Styled({}, {}, {})
+        return Forward.of(structure, tensor_parts(mesh)).styled(self.specs, sequence=self.sequence)
+
+
+@dataclass(frozen=True)
+class RankedStyles(Ranked):
+    """Labels that styles of modules say, and the choices that they follow from."""
+
+    way: Way
+
 
 def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
     return one[0].key
@@ -234,7 +251,7 @@ def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
     nodes = Forward.of(structure, 1).nodes
     if not (labels.columns[:, nodes] > 0).any(axis=1).all():
         return None
-    return Ranked(mesh, labels, solver, labels.fits(space.memory(mesh)))
+    return RankedStyles(mesh, labels, solver, labels.fits(space.memory(mesh)), way)
 
 
 def _fewer(space: Space, ranked: Ranked, way: Way) -> Iterator[Ranked]:

@@ -22,6 +22,7 @@ from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.systems.dtensor.chosen_styles import from_document
 from loadmaster.systems.dtensor.module_styles import (
     COLUMNS,
     OUTPUT,
@@ -195,12 +196,17 @@ class _Said:
         return label - 1 if label > 0 else FLAT if label == FLAT else REPLICATE
 
     def _read(self) -> tuple[dict[int, int], Styled]:
+        """Specs of parameters that are cut, and styles of modules: those that the planner left, or,
+        of a plan that was made otherwise, those that make its labels.
+        """
         if MODEL not in self.mesh.names:
             return {}, Styled({}, {}, {})
         axis = self.mesh.names.index(MODEL)
+        parameters = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
+        specs = {n: spec for n in parameters if (spec := self._spec(axis, n)) >= 0}
+        if (chosen := from_document(self.plan.for_writer)) is not None:
+            return specs, chosen
         forward = Forward(self.structure, self.mesh.shape[axis])
-        specs = {n: self._spec(axis, n) for n in forward.parameters}
-        specs = {n: spec for n, spec in specs.items() if spec >= 0}
         ways = [forward.styled(specs, sequence=sequence) for sequence in (False, True)]
         return specs, min(ways, key=lambda styled: len(self._others(styled)))
 

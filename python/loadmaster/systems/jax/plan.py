@@ -78,7 +78,8 @@ def place(
         raise refused(
             NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
         )
-    return best_judged(space, ranked, "specs", budget, progress)
+    candidate, _ = best_judged(space, ranked, "specs", budget, progress)
+    return candidate
 
 
 def _check_rules(graph: OpGraph) -> None:

@@ -21,8 +21,9 @@ _JUDGED = 3
 
 def best_judged(
     space: Space, rows: Sequence[Ranked], what: str, budget: Budget, progress: Progress | None
-) -> Candidate:
-    """The best of ranked labels by the judge, with its recipe, and noted what others would gain.
+) -> tuple[Candidate, Ranked]:
+    """The best of ranked labels by the judge, with its recipe, and noted what others would gain;
+    and these labels.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def best_judged(
     assert best is not None, "there is one"
     best = with_recipe(space, labels, best).noted(*notes(labels, best))
     best = best.noted(*_beside(space, best, what, budget))
-    return accepted(best.problem, Outcome(best, 1.0))
+    return accepted(best.problem, Outcome(best, 1.0)), labels
 
 
 def _beside(space: Space, best: Candidate, labels: str, budget: Budget) -> tuple[str, ...]:
