@@ -57,7 +57,7 @@ def test_words_of_a_plan_say_replicas_and_devices():
     assert words == {
         "single": "one device",
         "round-robin": "whole ops on 2 devices",
-        "data-parallel": "2 replicas, gradients all-reduced",
+        "data-parallel": "DDP over 2",
     }
 
 

@@ -13,7 +13,7 @@ from loadmaster.plans.comparison import one_device
 from loadmaster.plans.considered import considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document, estimated
-from loadmaster.plans.words import no_placement, title
+from loadmaster.plans.words import no_placement, parallelism_in_words, title
 from loadmaster.transforms.shares import batch_size
 
 _SPLITTING = "replicas, split ops, pipelines"
@@ -42,7 +42,8 @@ class Choice:
     @property
     def words(self) -> str:
         """The plan in a few words."""
-        return next(row for row in considered(self.plan) if row.is_plan).in_words
+        named = parallelism_in_words(self.plan)
+        return named or next(row for row in considered(self.plan) if row.is_plan).in_words
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.loads import Loads
 from loadmaster.plans.considered import head
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.words import title
+from loadmaster.plans.words import parallelism_in_words, title
 from loadmaster.transforms.shares import batch_size
 
 #: Devices that have a line of their own, at most.
@@ -61,6 +61,7 @@ def stream_lines(plan: Plan) -> list[str]:
         f"{title(plan)} by {plan.made_by}: {period}, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         *head(plan),
+        *([f"parallelism  {words}"] if (words := parallelism_in_words(plan)) else []),
         f"in flight    {counted(plan.in_flight, 'batch', 'batches')}, each "
         f"{format_seconds(plan.latency)} from its first op to its last; limited by {limit}",
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): {shortest(plan)}",

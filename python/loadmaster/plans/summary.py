@@ -16,7 +16,7 @@ from loadmaster.plans.considered import considered, head, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import stream_document, stream_lines
-from loadmaster.plans.words import no_placement, title
+from loadmaster.plans.words import no_placement, parallelism_in_words, title
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -58,6 +58,7 @@ def summary(plan: Plan) -> str:
         f"{title(plan)} by {plan.made_by}: {format_seconds(plan.makespan)} per step, planned in "
         f"{format_seconds(plan.planning_seconds)}",
         *head(plan),
+        *([f"parallelism  {words}"] if (words := parallelism_in_words(plan)) else []),
         *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),
         f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
@@ -247,6 +248,7 @@ def document(plan: Plan) -> dict[str, Any]:
         **simulation_document(plan.schedule, plan.cluster),
         **({"fits": plan.fits} if plan.verdict.steady is not None else {}),
         "constraints": plan.constraints.to_document(),
+        **({} if plan.parallelism is None else {"degrees": plan.parallelism.to_document()}),
         **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
         "notes": list(plan.notes),
         "verdict": verdict(plan),

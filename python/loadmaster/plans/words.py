@@ -11,6 +11,19 @@ def title(plan: Plan) -> str:
     return f"{plan.graph.name or 'graph'} on {plan.cluster.name or 'cluster'}"
 
 
+def parallelism_in_words(plan: Plan) -> str:
+    """The line that names a plan's parallelism; empty where it has none, or one device.
+
+    >>> import loadmaster as lm
+    >>> plan = lm.place("example:lenet", "2xV100-NVLink", "data-parallel")
+    >>> parallelism_in_words(plan)
+    'DDP over 2'
+    """
+    if plan.parallelism is None or plan.parallelism.devices == 1:
+        return ""
+    return str(plan.parallelism)
+
+
 def no_placement(plan: Plan) -> str:
     """What the plan's bound speaks of, in the words "no placement of whole ops" or "no plan"."""
     if plan.space == WHOLE_OPS:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.words import no_placement, title
+from loadmaster.plans.words import no_placement, parallelism_in_words, title
 
 #: Characters of a line.
 _WIDTH = 100
@@ -51,8 +51,10 @@ def sentences(plan: Plan, more: Iterable[str] = ()) -> list[str]:
     ]
     some = of_devices[:4] + [f"and {len(of_devices) - 4} more peaks"] * (len(of_devices) > 4)
     sources = sorted(plan.provenance.items(), key=lambda row: -row[1])
+    named = parallelism_in_words(plan)
     return [
         f"{title(plan)}, by {plan.made_by} of Loadmaster.",
+        *([f"Parallelism: {named}."] if named else []),
         f"Step: {format_seconds(plan.makespan)} as simulated, {gain} one device.",
         f"Peak memory: {', '.join(some)}.",
         f"Lower bound: {format_seconds(plan.lower_bound)} ({plan.bound_source}); "

@@ -8,7 +8,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
 from loadmaster.plans.summary import is_estimated, moved, shares_of_time, shortage, verdict
-from loadmaster.plans.words import no_placement
+from loadmaster.plans.words import no_placement, parallelism_in_words
 from loadmaster.strategies.kinds import Kind
 from loadmaster.writers.report.markup import definitions, text
 
@@ -60,6 +60,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         *([] if plan.verdict.steady is None else stream_facts(plan)),
         ("step time, measured" if plan.observed else "step time", format_seconds(plan.makespan)),
         ("one device", _one_device(plan)),
+        ("parallelism", parallelism_in_words(plan)),
         ("recipe", "" if plan.recipe is None else recipe_in_words(plan)),
         *_others(plan),
         ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
