@@ -88,15 +88,6 @@ class Updates:
         work = graph.bytes_accessed[runs].astype(np.float64) + LAUNCH_BYTES
         return np.bincount(self.of_op[runs], work, self.n).astype(np.float64)
 
-    def owners(self, graph: OpGraph, k: int) -> NDArray[np.int64]:
-        """A replica per set, with the least to do so far; the set with most to do first."""
-        size = self.work(graph)
-        owner, load = np.zeros(self.n, dtype=np.int64), np.zeros(k)
-        for unit in np.argsort(-size, kind="stable").tolist():
-            owner[unit] = load.argmin()
-            load[owner[unit]] += size[unit]
-        return owner
-
 
 def of_experts(experts: Experts, updates: Updates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which expert each op is of, and among how many, int64 [n_ops]; -1 and 0: of none.

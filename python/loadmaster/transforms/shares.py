@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -30,22 +29,6 @@ def batch_size(graph: OpGraph) -> int | None:
         if sizes:
             firsts[sizes[0]] += 1
     return firsts.most_common(1)[0][0] if firsts else None
-
-
-def proportional(total: NDArray[np.uint64], rows: Sequence[int]) -> NDArray[np.uint64]:
-    """Shares of every value in proportion to ``rows``, whole numbers that add up to the value.
-
-    uint64 [len(rows), len(total)].
-
-    >>> proportional(np.array([10, 8], dtype=np.uint64), [3, 1]).tolist()
-    [[8, 6], [2, 2]]
-    """
-    size = np.uint64(sum(rows))
-    whole, rest = np.divmod(total, size)
-    ends = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)[:, None]
-    # In two steps, so that no product exceeds 64 bits.
-    up_to = whole * ends + (rest * ends + size - np.uint64(1)) // size
-    return np.diff(up_to, axis=0)
 
 
 def own_weights(graph: OpGraph) -> NDArray[np.uint64]:
