@@ -22,10 +22,11 @@ import pytest
 from folders import ROOT
 
 import loadmaster
-from loadmaster import fast
+from loadmaster import fast, systems
 from loadmaster.base.effort import EFFORTS
 from loadmaster.cli import main
 from loadmaster.strategies import METHODS
+from loadmaster.systems.registry import SYSTEMS
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MODULES = sorted(
@@ -120,6 +121,9 @@ def test_blocks_of_pages_run(page, tmp_path, monkeypatch):
     if "import torch" in page.read_text():
         pytest.importorskip("torch", reason=f"{page.name} needs PyTorch 2.5 or later")
     monkeypatch.chdir(tmp_path)
+    # A system that a page adds is there for that page.
+    monkeypatch.setattr(SYSTEMS, "declared", dict(SYSTEMS.declared))
+    monkeypatch.setattr(systems, "__path__", list(systems.__path__))
     onnx_models.saved("branchy", tmp_path).rename("model.onnx")
     names: dict = {"__name__": "__main__"}
     for language, block in blocks(page):

@@ -54,7 +54,7 @@ def megatron(
     layers : str, optional
         The module list that holds the layers; the longest in the model if absent.
     tp, pp, dp : int, optional
-        Sizes. Absent: all that divide the number of devices, or a half of it, and so on.
+        Sizes. Absent: all that divide a number of devices: that of all, or of fewer.
     micro_batches : int, optional
         That a replica does one after another. Absent: several numbers are tried.
     virtual : int, optional
