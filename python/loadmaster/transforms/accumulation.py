@@ -1,4 +1,4 @@
-"""What micro-batches hand on: gradients that are accumulated, and ops that wait for them.
+"""Gradients that micro-batches accumulate, and the ops that wait for them.
 
 What depends on the batch is done per micro-batch, all else once. Where one meets the other, what
 the micro-batches made is added up. So a weight gradient is accumulated where it is made. What only
@@ -27,7 +27,7 @@ from loadmaster.transforms.shares import only_gradients
 
 @dataclass(frozen=True)
 class Accumulation:
-    """Which ops there are per micro-batch, and what is added up.
+    """The ops that there are per micro-batch, and the gradients that are added up.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Accumulation:
 
 
 def _gathers(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
-    """Which ops gather parameters that micro-batches read in one pass alone."""
+    """True for ops that gather parameters that micro-batches read in one pass alone."""
     found = graph.is_member & ~roles.many
     if not found.any():
         return found
@@ -122,7 +122,7 @@ def _gathers(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
 
 
 def _waits(graph: OpGraph, roles: Roles, modules: Sequence[str]) -> NDArray[np.bool_]:
-    """Which of the ops that depend on the batch are done once, after the accumulation."""
+    """True for the ops that depend on the batch and run once, after the accumulation."""
     waits = only_gradients(graph, roles)
     # One of several results is taken where they are made.
     waits[graph.dst[_passes(graph, roles.tensor) & ~waits[graph.src]]] = False
@@ -146,8 +146,8 @@ def _waits(graph: OpGraph, roles: Roles, modules: Sequence[str]) -> NDArray[np.b
 
 
 def _passes(graph: OpGraph, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which edges lead to a view that gives the tensor that it reads on, such as one of several
-    results of a call.
+    """True for edges that lead to a view that gives the tensor that it reads on, such as one of
+    several results of a call.
     """
     stride = np.int64(int(tensor.max(initial=-1)) + 1)
     out = np.flatnonzero(graph.view[graph.src] & (tensor >= 0))

@@ -94,7 +94,7 @@ class Addition:
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What the members of collectives of conversions read and make, step by step.
+    """Tensors that members of the collectives of conversions read and make, step by step.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Members:
         return c.layout.ways.ways.amounts(way, c.bytes[c.steps.conversion])
 
     def source(self, at: Ints) -> tuple[Ints, Ints, Sizes]:
-        """Where each device finds arguments: ends, tensors and bytes, [k, n]."""
+        """The sources of arguments on each device: ends, tensors and bytes, [k, n]."""
         copies, c = self.copies, self.lowering.conversions
         tensor, of = c.layout.tensor[at], c.of_argument[at]
         ids, ends = copies.tensor_of(tensor), copies.copy(c.layout.maker[tensor])

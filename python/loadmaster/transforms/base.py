@@ -1,4 +1,4 @@
-"""What transforms share: a program from its columns, shares of sizes, shapes of outputs.
+"""Parts of several transforms: a program from its columns, shares of sizes, shapes of outputs.
 
 Shares are whole numbers that add up exactly: nothing is lost or invented by cutting.
 """

@@ -39,12 +39,12 @@ _BYTES = 8
 
 
 def is_batch_norm(graph: OpGraph) -> NDArray[np.bool_]:
-    """Which ops are batch norms in training, or their gradients: bool [n_ops]."""
+    """True for batch norms in training, and for their gradients: bool [n_ops]."""
     return _are(graph, filter(_is_known, set(graph.kinds)))
 
 
 def sums_gradients(graph: OpGraph) -> NDArray[np.bool_]:
-    """Which ops are gradients of batch norms: bool [n_ops].
+    """True for gradients of batch norms: bool [n_ops].
 
     With statistics of a part of the batch, the gradients of weights that they make, all outputs but
     the first, are of that part, and others are to be added.
@@ -58,7 +58,7 @@ def _is_known(kind: str) -> bool:
 
 
 def _are(graph: OpGraph, kinds: Iterable[str]) -> NDArray[np.bool_]:
-    """Which ops are of some kinds."""
+    """True for ops of some kinds."""
     wanted = set(kinds)
     if not wanted:
         return np.zeros(graph.n_ops, dtype=bool)

@@ -73,7 +73,7 @@ class CopiedGraph:
         return self.graph.n_ops * self.k + number
 
     def is_on(self, ops: Ints) -> NDArray[np.bool_]:
-        """Whether each device has a copy of ops: [k, n]."""
+        """True where a device has a copy of an op: [k, n]."""
         homes, home = self.layout.homes
         on: NDArray[np.bool_] = np.equal(homes[home[ops]].T, self.devices[:, None])
         return on

@@ -48,7 +48,7 @@ class WholeCopies:
 
     @cached_property
     def at(self) -> NDArray[np.int64]:
-        """Where the op that each copy has of each op is: int64 [n, n_ops]."""
+        """The place of the op that each copy has of each op: int64 [n, n_ops]."""
         made = ~self.common[None, :] | (self.first == np.arange(self.n))[:, None]
         numbers = np.cumsum(made.ravel()).reshape(made.shape) - 1
         numbers[~made] = numbers[self.first[np.nonzero(~made)[0]], np.nonzero(~made)[1]]

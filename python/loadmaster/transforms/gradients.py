@@ -81,7 +81,7 @@ class Updates:
         return int(self.of_parameter.max(initial=-1)) + 1
 
     def work(self, graph: OpGraph) -> NDArray[np.float64]:
-        """What each set has to do, float64 [n]: an op does what it accesses, in bytes, and is
+        """The work of each set, float64 [n]: an op does what it accesses, in bytes, and is
         launched.
         """
         runs = (self.of_op >= 0) & ~graph.view & ~graph.placeholder
@@ -90,7 +90,7 @@ class Updates:
 
 
 def of_experts(experts: Experts, updates: Updates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which expert each op is of, and among how many, int64 [n_ops]; -1 and 0: of none.
+    """The expert that each op is of, and among how many, int64 [n_ops]; -1 and 0: of none.
 
     Updates are of the expert of their parameters. Those that several experts share are of none, and
     neither are these parameters.
@@ -206,7 +206,8 @@ class Buckets:
 
 
 def turns(graph: OpGraph, edges: NDArray[Any]) -> NDArray[np.float64]:
-    """How many updates, one after another, come before each op; ``edges`` carry gradients to them.
+    """The number of updates, one after another, that come before each op; ``edges`` carry gradients
+    to them.
 
     O(V + E).
     """

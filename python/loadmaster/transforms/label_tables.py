@@ -1,4 +1,4 @@
-"""What labels of forms mean, looked up for many ops at once."""
+"""The meaning of labels of forms, looked up for many ops at once."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class LabelTables:
         return found
 
     def work_class(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.int64]:
-        """How an op under a label is shared: a class of :class:`.mesh_ways.MeshWays`."""
+        """The way in which an op under a label is shared: a class of
+        :class:`.mesh_ways.MeshWays`.
+        """
         found: NDArray[np.int64] = self._work[form, _column(label)]
         return found
 
@@ -125,19 +127,21 @@ class LabelTables:
         return found
 
     def is_batch(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether an op under a label is cut by the batch."""
+        """True for an op that a label cuts by the batch."""
         found: NDArray[np.bool_] = self._is_batch[form, _column(label)]
         return found
 
     def experts(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.int64]:
-        """How many experts an op under a label shares out; 0: it is not cut by experts."""
+        """The number of experts that an op under a label shares out; 0: it is not cut
+        by experts.
+        """
         found: NDArray[np.int64] = self._experts[form, _column(label)]
         return found
 
     def size_class(
         self, form: NDArray[Any], which: NDArray[Any], factor: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """How an output is shared if a factor of it is cut."""
+        """The way in which an output is shared if a factor of it is cut."""
         width = self._size_class.shape[1]
         found: NDArray[np.int64] = self._size_class[
             self._first_output[form] + which, np.minimum(factor, width - 1)

@@ -262,7 +262,7 @@ class Layout:
 
     @cached_property
     def is_kept(self) -> NDArray[np.bool_]:
-        """Whether each parameter stays gathered between the passes, bool [n_ops]."""
+        """True for parameters that stay gathered between the passes, bool [n_ops]."""
         return self._units[1]
 
     @cached_property
@@ -310,7 +310,8 @@ class Layout:
 
     @cached_property
     def experts_cut(self) -> NDArray[np.int64]:
-        """How many experts each op shares out on each axis: int64 [n_axes, n_ops]; 0: none.
+        """The number of experts that each op shares out on each axis: int64 [n_axes, n_ops]; 0:
+        none.
 
         Of an op that one expert has whole, it is those of its layer.
         """
@@ -339,7 +340,7 @@ class Layout:
         return np.array(found, dtype=np.int64)[which.ravel()]
 
     def _first(self, axis: int, n: int, is_whole: bool) -> int:
-        """How many of so many experts are at the first place of an axis."""
+        """The number of experts, of so many, at the first place of an axis."""
         size = self.mesh.shape[axis]
         if is_whole:
             place = np.arange(n) // self.expert_stride[axis] % size
@@ -401,7 +402,7 @@ class Layout:
 
     @cached_property
     def ways(self) -> MeshWays:
-        """How things are shared on the mesh."""
+        """The ways in which things are shared on the mesh."""
         return MeshWays(self.mesh, self.tables.sizes)
 
     @cached_property

@@ -111,7 +111,7 @@ class Halos:
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """What a layout makes each device of its mesh do.
+    """The work that a layout gives each device of its mesh, beside its parts of the ops.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ ALL, EVEN, FIRST_SIZE = range(3)
 
 
 class Load(NamedTuple):
-    """How experts are loaded: ``thousandths`` of its fair share that the first place of an axis
+    """The load of experts: ``thousandths`` of its fair share that the first place of an axis
     gets, which has ``first`` of ``all`` experts. The others get as much less.
     """
 
@@ -29,7 +29,7 @@ class Load(NamedTuple):
 
     @property
     def parts(self) -> tuple[tuple[int, int], int]:
-        """What the first place does of its share, and every other one, in parts of a number.
+        """The part of its share that the first place does, and that every other one does.
 
         >>> Load(1250, 2, 8).parts, Load(9000, 1, 4).parts
         (((7500, 5500), 6000), ((12000, 0), 3000))
@@ -102,7 +102,7 @@ class MeshWays:
         return self.ways.of_bounds(size, start.tolist(), (start + length).tolist())
 
     def _bounds(self, axis: int, of_axis: int) -> tuple[NDArray[Any], NDArray[Any], int] | None:
-        """Where the part of each place of an axis begins and ends, and the size of all."""
+        """The begin and end of the part of each place of an axis, and the size of all."""
         k = self.mesh.shape[axis]
         if of_axis == ALL:
             return None
@@ -120,5 +120,5 @@ class MeshWays:
 
     @property
     def fractions(self) -> NDArray[np.float64]:
-        """What each device has in each way, float64 [n_ways, k]."""
+        """The part that each device has in each way, float64 [n_ways, k]."""
         return self.ways.fractions

@@ -128,7 +128,7 @@ def _check(rows: Sequence[int], m: int, batch: int) -> None:
 
 
 def samples_of_replicas(before: Program, batch: int) -> list[int]:
-    """What each replica does of the batch; all of it, where that is not known to be whole."""
+    """The part of the batch of each replica; all of it, where that is not known to be whole."""
     source = before.source
     of_batch = (source.roles.many | (source.stands_for == INPUT))[before.serves] & ~before.own
     at = np.flatnonzero(of_batch & (before.replica >= 0) & (before.parts == 1) & (before.share > 0))
@@ -140,14 +140,14 @@ def samples_of_replicas(before: Program, batch: int) -> list[int]:
 
 
 def _shape(graph: OpGraph) -> str:
-    """Which input says so, if one does."""
+    """The input that says so, if one does."""
     inputs = np.flatnonzero(graph.stands_for == INPUT).tolist()
     named = (f" (input {graph.names[op]!r}, {graph.outputs[op]})" for op in inputs)
     return next(named, "")
 
 
 class _MicroBatches:
-    """What is copied, added and linked.
+    """The ops and edges that are copied and added.
 
     Additions are numbered by sum, then by micro-batch, from the second on.
     """
@@ -297,7 +297,7 @@ class _MicroBatches:
         return found.columns()
 
     def _is_read(self, edges: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether edges lead to ops that micro-batches read, or what is made of them once."""
+        """True for edges to ops that micro-batches read, or that are made of them once."""
         graph, tensor = self.graph, self.sums.roles.tensor
         once = np.flatnonzero((tensor >= 0) & ~self.many[graph.src])
         src, dst = graph.src[once], graph.dst[once]

@@ -1,11 +1,11 @@
 """Recomputation: activations that are not kept for the backward pass but recomputed in it.
 
-Chen et al. 2016, as frameworks do it by modules (PyTorch's activation checkpointing). What a module
-reads from others is kept, and so is what others read of it in the forward pass. Of the rest, what
-the backward pass reads is made a second time, from what is kept, when the backward pass reaches the
-module. What is random is kept: drawn again it would be another number.
+Chen et al. 2016, as frameworks do it by modules (PyTorch's activation checkpointing). The
+inputs of a module are kept, and so is what others read of it in the forward pass. The rest is
+freed. When the backward pass reaches the module, it computes what it needs of that a second time,
+from what was kept. Random numbers are kept: a second draw would give others.
 
-Of a module some ops alone may be done again, as Megatron-LM's selective recomputation has it
+Some ops of a module alone may be recomputed, as Megatron-LM's selective recomputation has it
 (Korthikanti et al. 2022) and PyTorch's selective activation checkpointing. Then what the others in
 the module read of them is not kept for that.
 """
@@ -30,7 +30,7 @@ from loadmaster.transforms.base import ranks
 #: Parts of the names of kinds that draw random numbers.
 _RANDOM = ("bernoulli", "dropout", "multinomial", "normal_", "rand", "uniform")
 
-#: What the name of an op that is done again ends in.
+#: The end of the name of an op that is recomputed.
 _AGAIN = "@again"
 
 
@@ -42,15 +42,15 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
     graph : OpGraph
         Of a training step: its phases say what is forward and what is backward.
     modules : iterable of str
-        Patterns of module paths. Each module that fits one is done again by itself: ``"h.*"`` are
+        Patterns of module paths. Each module that fits one is recomputed by itself: ``"h.*"`` are
         the modules ``h.0``, ``h.1`` and so on, with all that is in them. Behind bars are selectors
-        of the ops of these modules that alone are done again, with what shares their storage:
+        of the ops of these modules that alone are recomputed, with what shares their storage:
         ``"h.* | h.* aten._softmax.default"``.
 
     Returns
     -------
     Program
-        Its graph has the ops of the given one, and for each that is done again another one, named
+        Its graph has the ops of the given one, and for each that is recomputed another one, named
         ``name@again``, right before the first op of the backward pass that reads what these make.
         Calls keep their arguments.
 
@@ -77,24 +77,24 @@ def recompute(graph: OpGraph, modules: Iterable[str]) -> Program:
     return _recomputed(graph, tuple(modules))
 
 
-def done_again(graph: OpGraph, modules: Iterable[str]) -> NDArray[np.bool_]:
-    """Which ops :func:`recompute` would do a second time, bool [n_ops].
+def is_recomputed(graph: OpGraph, modules: Iterable[str]) -> NDArray[np.bool_]:
+    """True for the ops that :func:`recompute` would run a second time, bool [n_ops].
 
     >>> import loadmaster as lm
     >>> graph = lm.read("example:gpt3-330m")
-    >>> bool(done_again(graph, ["h.*"])[graph.index("gelu")])
+    >>> bool(is_recomputed(graph, ["h.*"])[graph.index("gelu")])
     True
     """
-    return _again(graph, modules).copied
+    return _recomputation(graph, modules).copied
 
 
 @lru_cache(maxsize=4)
 def _recomputed(graph: OpGraph, modules: tuple[str, ...]) -> Program:
     """The program, made once: several layouts are tried on the same one."""
-    return _again(graph, modules).program()
+    return _recomputation(graph, modules).program()
 
 
-def _again(graph: OpGraph, modules: Iterable[str]) -> _Again:
+def _recomputation(graph: OpGraph, modules: Iterable[str]) -> _Recomputation:
     segments = RecomputedSegments.of_lines(graph, modules)
     if graph.is_member.any():
         op = graph.names[int(graph.is_member.argmax())]
@@ -102,11 +102,11 @@ def _again(graph: OpGraph, modules: Iterable[str]) -> _Again:
     phase = np.array(graph.phases, dtype=object)
     if not (phase == "b").any():
         raise InputError("nothing is recomputed: no op of the graph is of a backward pass")
-    return _Again(graph, segments, phase == "f", phase == "b")
+    return _Recomputation(graph, segments, phase == "f", phase == "b")
 
 
-class _Again:
-    """Which ops are done again, and where."""
+class _Recomputation:
+    """The ops that are recomputed, and where."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Again:
         self.before = self._first(np.where(self.copied, self.segment, -1))
 
     def _copied(self) -> NDArray[np.bool_]:
-        """Whether each op is done again."""
+        """True for ops that are recomputed."""
         graph, src, dst = self.graph, self.src, self.dst
         can = (self.segment >= 0) & ~graph.placeholder
         kinds = graph.kinds
@@ -188,7 +188,7 @@ class _Again:
         return Program.made(graph, made, serves, notes=(self._note(again),))
 
     def _note(self, again: NDArray[np.int64]) -> str:
-        """What it costs."""
+        """The cost, in words."""
         flops = self.graph.flops.astype(np.float64)
         share = flops[again].sum() / max(flops.sum(), 1.0)
         ops = counted(len(again), "op")
@@ -304,7 +304,7 @@ class _Again:
         return original[np.array(from_, dtype=np.int64)], copy[np.array(to, dtype=np.int64)]
 
     def _shown(self) -> NDArray[np.int64]:
-        """The segment of each op that is done again, and of each view of one in the backward pass;
+        """The segment of each op that is recomputed, and of each view of one in the backward pass;
         -1: of none.
         """
         found = np.where(self.copied, self.segment, -1)

@@ -1,4 +1,4 @@
-"""What one replica of an op works on: its share of the batch, and what it has whole."""
+"""Shares of replicas: the part of the batch that one works on, and what it has whole."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def whole_bytes(
 
 
 class Amounts(TypedDict):
-    """What ops do, keep, access and output, as :func:`loadmaster.fast.expand` takes it."""
+    """The amounts that ops do, keep, access and output, as
+    :func:`loadmaster.fast.expand` takes it.
+    """
 
     work: NDArray[np.int64]
     resident: NDArray[np.int64]
@@ -77,7 +79,7 @@ class Amounts(TypedDict):
 
 
 def amounts(graph: OpGraph, roles: Roles, way: NDArray[np.int64]) -> Amounts:
-    """What copies of ops do and have, if each op is shared in some way.
+    """The amounts that copies of ops do and have, if each op is shared in some way.
 
     What is replicated is shared but for what each replica has whole.
     """

@@ -1,11 +1,13 @@
-"""Specs: what turns one into another, and what a part of an op does. One axis of a mesh at a time.
+"""Specs of tensors and labels of ops on one axis of a mesh, and the collectives between specs.
 
-A spec says how a tensor lies on an axis (:mod:`loadmaster.dimensions.form`). The axes of a mesh are
-independent of each other: what is cut on several has parts of parts, and where two axes cut one
-factor, the inner one takes a part of each part that the outer one has.
+A spec says how a tensor lies on an axis, as a DTensor placement does: whole on every device, in
+shards, in parts of a sum, or as :mod:`loadmaster.dimensions.form` says else. The axes of a mesh are
+independent: a tensor that is sharded on two axes has shards of shards. If both axes shard the same
+dimension, the inner axis cuts each shard of the outer one.
 
-A *label* says what the devices of an axis do of an op: 0, each does all of it; i > 0, cut i - 1 of
-its form; FLAT or OWNER, what :mod:`loadmaster.dimensions.form` says of parameters and their state.
+A *label* says how the devices of an axis share an op. 0: each device runs all of it. i > 0: they
+cut it as cut i - 1 of its form says. FLAT: each device updates an equal part of the storage of a
+parameter. OWNER: one device runs all of it.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def conversion(have: ArrayLike, want: ArrayLike) -> NDArray[np.int8]:
 
 
 def part_weights(size: int, shares: Sequence[float]) -> NDArray[np.int64]:
-    """How much of a factor each device has: whole numbers that add up to its size.
+    """The part of a factor that each device has: whole numbers that add up to its size.
 
     Proportional to ``shares``. What is left goes one by one to those that miss most of their share,
     the first of equal ones: equal shares give
@@ -160,7 +162,7 @@ def _state_spec(label: int, factors: Sequence[Factor]) -> int:
 
 
 def may_be_flat(form: Form) -> bool:
-    """Whether an op can work on equal parts of storage.
+    """True for an op that can work on equal parts of storage.
 
     Its tensors have one number of elements, or a single element, and nothing is summed: not by the
     devices, and not by parts that exchange something, as those of a norm do.
@@ -204,7 +206,7 @@ def halo(cut: Cut, argument: int, factors: Sequence[Factor]) -> tuple[float, flo
 
 @dataclass(frozen=True)
 class Amount:
-    """What an op is and does on one axis, all other axes of the mesh taken into account.
+    """The amounts of an op on one axis, all other axes of the mesh taken into account.
 
     Attributes
     ----------
@@ -226,7 +228,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Work:
-    """What each of the ``k`` devices of an axis does of an op, float64 columns.
+    """The part of an op that each of the ``k`` devices of an axis does, float64 columns.
 
     Attributes
     ----------
@@ -246,7 +248,7 @@ class Work:
 
 
 def work(form: Form, label: int, shares: Sequence[float], amount: Amount) -> Work:
-    """What the devices of an axis do of an op of some form under a label.
+    """The parts of an op of some form that the devices of an axis do under a label.
 
     Parameters
     ----------

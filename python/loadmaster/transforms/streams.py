@@ -82,7 +82,7 @@ def stream(graph: OpGraph, steps: int, window: int, last: int) -> StepStream:
 
 
 def waits_for_updates(graph: OpGraph) -> bool:
-    """Whether a step changes what the next one reads, as in training."""
+    """True where a step changes what the next one reads, as in training."""
     return bool(len(_writers(graph)[0]))
 
 

@@ -1,4 +1,4 @@
-"""What expansions are told: ways to share amounts, where ops are, edges that are no copies."""
+"""Columns that an expansion takes: ways to share amounts, places of ops, added edges."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Ways:
         return np.array(rows, dtype=np.float64)
 
     def amounts(self, way: NDArray[np.int64], total: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """What each device has of amounts, as an expansion shares them: uint64 [k, n]."""
+        """The part that each device has of amounts, as an expansion shares them: uint64 [k, n]."""
         columns = self.columns()
         size = columns["way_size"][way]
         start, end = (
@@ -76,7 +76,7 @@ class Ways:
 
 
 class HomeColumns(TypedDict):
-    """Where ops are, as :func:`loadmaster.fast.expand` takes it."""
+    """Places of ops, as :func:`loadmaster.fast.expand` takes it."""
 
     homes: NDArray[np.int64]
     home: NDArray[np.int64]
@@ -84,7 +84,7 @@ class HomeColumns(TypedDict):
 
 
 def homes_of_copies(only: NDArray[np.int64], k: int) -> HomeColumns:
-    """Where ops are that one device has, or each: -1; or that are on no device: -2. Colocation sets
+    """Places of ops that one device has, or each: -1; or that are on no device: -2. Colocation sets
     are of each device.
     """
     device = np.arange(k)

@@ -77,7 +77,7 @@ def stream_weights(graph: OpGraph, parameters: Iterable[int]) -> Program:
 
 
 def streamed(program: Program) -> NDArray[np.bool_]:
-    """Which of the user's ops are parameters that the program loads, bool [source.n_ops]."""
+    """True for the user's ops that are parameters which the program loads, bool [source.n_ops]."""
     source = program.source
     found = np.zeros(source.n_ops, dtype=bool)
     if program.is_plain or LOAD not in program.graph.kinds:
@@ -125,7 +125,7 @@ def _with_edges(
 
 
 class _Edges:
-    """What a load waits for, and what keeps its copy."""
+    """Edges from what a load waits for, and to what keeps its copy."""
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph

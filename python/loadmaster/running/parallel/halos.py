@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Halo:
-    """What a part of an op needs along one dimension that is cut so that windows reach over parts.
+    """Needs of a part of an op along one dimension that is cut so that windows reach over parts.
 
     ``places`` are those of the dimension that the part works on, ``n`` is how many there are.
     """

@@ -1,4 +1,4 @@
-"""What the members of collectives do: what each brings, and what each makes of what all brought."""
+"""Members of collectives: the tensors that each brings, and those it makes of all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def least_pieces(
     groups: Sequence[Sequence[Sequence[int]]],
     joins: Sequence[bool],
 ) -> list[list[Piece]]:
-    """What each device has before the first of several collectives, and after each: the least.
+    """The least pieces of devices before the first of several collectives, and after each.
 
     ``groups`` has, of each collective and device, the devices that share it.
     """
@@ -44,14 +44,14 @@ def least_pieces(
 
 
 def brings(whats: Sequence[Any], pieces: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """What a member brings, of what its device has."""
+    """The tensors that a member brings, of what its device has."""
     return [what(piece) for what, piece in zip(whats, pieces, strict=True)]
 
 
 def gives(
     whats: Sequence[Any], brought: Sequence[Sequence[torch.Tensor]], own: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """What a member makes of what all have brought."""
+    """The tensors that a member makes of those that all have brought."""
     return [what(each, own) for what, each in zip(whats, brought, strict=True)]
 
 

@@ -174,7 +174,7 @@ class _Joined:
         return maker
 
     def _results(self, maker: int, chains: Sequence[Sequence[int]]) -> list[int]:
-        """Which result of an op of the tapes each of its sums adds up: the one that the same ops
+        """The result of an op of the tapes that each of its sums adds up: the one that the same ops
         read.
 
         Raises
@@ -210,7 +210,7 @@ class _Joined:
         return found
 
     def _summed(self, slot: int) -> int:
-        """What an op that there is once reads in the place of what the first micro-batch made."""
+        """The slot that an op which runs once reads in the place of the first micro-batch's."""
         one = self._slots.get(slot)
         if one is None or self._is_once[one.op]:
             return slot
@@ -340,7 +340,7 @@ def _only(values: Sequence[torch.Tensor]) -> torch.Tensor:
 def _added(
     weights: tuple[float, float], in_place: bool, so_far: torch.Tensor, more: torch.Tensor
 ) -> torch.Tensor:
-    """What there is so far and a micro-batch's part, each by its weight."""
+    """The sum so far and a micro-batch's part, each by its weight."""
     total = so_far if in_place else so_far.clone()
     if weights[0] != 1.0:
         total.mul_(weights[0])

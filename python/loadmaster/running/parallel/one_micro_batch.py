@@ -77,7 +77,7 @@ class MicroBatches:
 
     @property
     def m(self) -> int:
-        """How many there are."""
+        """The number of them."""
         return len(self.at)
 
     def samples(self, j: int) -> Ints:
@@ -95,7 +95,7 @@ class MicroBatches:
         return replace(self.program, share=self.program.share * part)
 
     def weight(self, op: int, j: int) -> float:
-        """What a gradient that an op makes of a micro-batch counts by."""
+        """The weight of a gradient that an op makes of a micro-batch."""
         is_shard = self.program.rank[op] >= 0
         row = -1 if is_shard else int(self._row(self.program.replica[op]))
         return float(self.part[row, j])
@@ -106,7 +106,7 @@ class MicroBatches:
 
 
 def _sums(program: Program, adds: NDArray[np.bool_]) -> list[tuple[int, list[int]]]:
-    """What the first micro-batch makes of each sum, and the ops that add the others' to it."""
+    """The first micro-batch's part of each sum, and the ops that add the others' to it."""
     graph, micro = program.graph, program.micro
     into = np.flatnonzero(adds[graph.dst] & (graph.roles.tensor >= 0))
     into = into[micro[graph.src[into]] < micro[graph.dst[into]]]

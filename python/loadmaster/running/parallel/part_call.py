@@ -1,4 +1,4 @@
-"""How a device calls its part of an op, as that is found: arguments, results, what is written."""
+"""Call of a part: arguments, results and writes of one device, as they are collected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class PartCall:
-    """How a device calls its part of an op, as it is found."""
+    """The call of a device's part of an op, as it is collected."""
 
     call: Call
     slices: bool

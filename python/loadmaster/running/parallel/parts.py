@@ -148,7 +148,7 @@ class Part:
 
 
 def works_on_slices(call: Call, kind: str, words: Sequence[str], made: Sequence[Piece]) -> bool:
-    """Whether slices are all that a part needs, which is cut along dimensions of these ``words``.
+    """True for a part that needs slices alone, which is cut along dimensions of these ``words``.
 
     ``made`` are the pieces that it makes.
     """

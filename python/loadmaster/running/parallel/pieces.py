@@ -22,7 +22,7 @@ Selection: TypeAlias = slice | torch.Tensor
 
 
 class ElsewhereError(Exception):
-    """What is to be taken from a piece is not all in it."""
+    """A piece lacks some of what is to be taken from it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Piece:
 
 
 def _found(places: Ints, wanted: Ints) -> Ints:
-    """Where each of some places is among ascending ones."""
+    """The index of each of some places among ascending ones."""
     found = np.searchsorted(places, wanted)
     if wanted.size and not (
         len(places) and (places[np.minimum(found, len(places) - 1)] == wanted).all()
@@ -96,7 +96,7 @@ def _found(places: Ints, wanted: Ints) -> Ints:
 
 
 def union(pieces: Sequence[Piece]) -> Piece:
-    """What some piece has."""
+    """The elements that some piece has."""
     some = list({piece.key: piece for piece in pieces if piece.numel}.values()) or list(pieces[:1])
     if len(some) == 1:
         return some[0]
@@ -117,7 +117,7 @@ def union(pieces: Sequence[Piece]) -> Piece:
 
 
 def common(one: Piece, other: Piece) -> Piece:
-    """What both pieces have."""
+    """The elements that both pieces have."""
     if one.key == other.key:
         return one
     if one.flat is None and other.flat is None:
@@ -154,7 +154,9 @@ def _selections(places: Sequence[Ints]) -> tuple[Selection, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What two pieces have in common: where it is in each. In ``one_row``: of the rows of all."""
+    """The elements that two pieces share, and where they are in each. In ``one_row``:
+    of all rows.
+    """
 
     source: tuple[Selection, ...]
     target: tuple[Selection, ...]
@@ -174,7 +176,7 @@ class Move:
         return cls(_selections([at]), _selections([to]), True)
 
     def taken(self, source: torch.Tensor) -> torch.Tensor:
-        """What is moved of a piece: a view of it where that can be."""
+        """The elements of a piece that are moved: a view of it where that can be."""
         return (source.reshape(-1) if self.in_one_row else source)[self.source]
 
     def put(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -191,7 +193,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a view shows a tensor: its sizes, and strides and offset among the tensor's elements."""
+    """A view of a tensor: its sizes, and strides and offset among the tensor's elements."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -204,7 +206,7 @@ class Shown:
         return cls(tuple(sizes), tuple(strides), 0)
 
     def index(self, box: Sequence[Ints]) -> Ints:
-        """Which elements of the tensor a box of the view shows, in the shape of the box."""
+        """The elements of the tensor that a box of the view shows, in the shape of the box."""
         found = np.full((1,) * len(box), self.offset, dtype=np.int64)
         for axis, (places, stride) in enumerate(zip(box, self.strides, strict=True)):
             shape = [-1 if i == axis else 1 for i in range(len(box))]
@@ -214,7 +216,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """How an argument is taken from a piece that a device has.
+    """The way to take an argument from a piece that a device has.
 
     ``strides`` are those of a view of the piece's elements, from ``offset`` on; None: the elements
     ``at`` are copied, or all of it is taken as it is.
@@ -227,7 +229,7 @@ class Taking:
 
     @property
     def is_view(self) -> bool:
-        """Whether what is written into it is written into the piece."""
+        """True where a write into it is a write into the piece."""
         return self.at is None
 
     @classmethod

@@ -84,7 +84,7 @@ class _Again:
         return found
 
     def _read(self, slot: int) -> int:
-        """What stands for a slot where ops are done again, and in the backward pass."""
+        """The slot that stands for another in recomputed ops and in the backward pass."""
         if slot in self._copy:
             return self._copy[slot]
         one = self._tape.slots.get(slot)

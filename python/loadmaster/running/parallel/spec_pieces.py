@@ -1,4 +1,4 @@
-"""Which piece of a tensor each device of a mesh has, by how the tensor lies."""
+"""Pieces of tensors that devices of a mesh have, by the specs of the tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Specs:
         owner: Sequence[int],
         device: int,
     ) -> Piece:
-        """What a device has of a tensor that lies so; ``owner``: the places of what is OWNER."""
+        """The piece of a tensor that a device has under specs; ``owner``: the places of what is
+        OWNER.
+        """
         key = sizes, factors, *specs, *owner, device
         if key not in self._known:
             self._known[key] = self._made(sizes, factors, specs, owner, device)
@@ -72,7 +74,7 @@ class Specs:
         return Piece(sizes, tuple(box), flat)
 
     def _flat(self, piece: Piece, axis: int, place: int) -> Ints:
-        """Which of the elements of a piece's box are in a shard of the piece."""
+        """The elements of a piece's box that are in a shard of the piece."""
         of_box = np.arange(prod(map(len, piece.box)))
         rows = of_box if piece.flat is None else piece.flat
         if self._of_parts:
@@ -82,7 +84,9 @@ class Specs:
         return rows[np.isin(index, self._part(prod(piece.sizes), axis, place))]
 
     def _part(self, size: int, axis: int, place: int) -> Ints:
-        """Which of so many indices a place on an axis has: a part of each part of outer axes."""
+        """The indices, of so many, that a place on an axis has: a part of each part of
+        outer axes.
+        """
         blocks = [np.arange(size)]
         for of in range(axis + 1):
             mesh = self._mesh.axes[of]

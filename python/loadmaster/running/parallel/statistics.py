@@ -22,7 +22,7 @@ from loadmaster.running.tape.calls import Call, Ref
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of the whole one of several is.
+    """One of several parts of a whole.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the parts of a call do. Each brings ``n`` tensors, and ``n`` are known then.
+    """The exchange of the parts of a call. Each brings ``n`` tensors, and ``n`` are known then.
 
     Attributes
     ----------

@@ -88,7 +88,7 @@ def degrees(layout: Layout, lines: Iterable[str] = ()) -> Parallelism | None:
 
 
 def _axis(layout: Layout, axis: int) -> _Axis | None:
-    """What is done along an axis; None: several things, or nothing."""
+    """The kind of parallelism on an axis; None: several kinds, or none."""
     graph, labels, role = layout.graph, layout.labels[axis], _roles(layout, axis)
     runs = ~(graph.view | graph.placeholder | graph.updates)
     runs &= ~only_gradients(graph, graph.roles)
@@ -207,7 +207,7 @@ def recomputing(
 
 
 def _numbers(of: NDArray[np.int64], stage: NDArray[np.integer]) -> Iterator[int]:
-    """How many modules of each stage are recomputed."""
+    """The number of modules of each stage that are recomputed."""
     for at in range(int(stage.max()) + 1):
         here = of[stage == at]
         yield len(np.unique(here[here >= 0]))

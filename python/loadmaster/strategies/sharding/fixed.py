@@ -16,7 +16,7 @@ from loadmaster.strategies.sharding.structure import Structure
 def fixed(
     source: Dimensions, structure: Structure, recipe: Recipe, again: Program | None
 ) -> NDArray[np.int64]:
-    """Which of its labels each node must have on each axis, int64 [n_axes, n_nodes]; -1: any.
+    """The label that each node must have on each axis, int64 [n_axes, n_nodes]; -1: any.
 
     Parameters
     ----------

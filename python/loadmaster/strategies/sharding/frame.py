@@ -1,4 +1,4 @@
-"""What a labelling joins, whatever the axis and the mesh: its nodes, hubs among them, and edges.
+"""Frame of labellings: the nodes, hubs among them, and the edges, on any axis of any mesh.
 
 Nodes stand in the order of the program. An edge has the specs that one end may have and those that
 the other may want, as indices into lists of specs: tables of pairs are made once for edges alike.
@@ -303,7 +303,7 @@ class Hubs:
 
 
 def role_of(role: Any, traffic: Any, apart: Any) -> Any:
-    """What :func:`kinds` is told of edges: numbers, or columns of them."""
+    """The role that :func:`kinds` takes, of edges: numbers, or columns of them."""
     return role + len(ROLES) * ((np.asarray(traffic) > 0) + 2 * np.asarray(apart))
 
 

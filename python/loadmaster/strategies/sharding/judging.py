@@ -87,7 +87,7 @@ def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
 
 
 def without_rule(problem: Problem) -> tuple[str, ...]:
-    """What the user should know of ops that are whole since nobody has said how they can be cut."""
+    """The ops that are whole because no rule says how they are cut, for the user to know."""
     graph, dimensions = problem.model, Dimensions.of(problem.model)
     if not dimensions.unknown:
         return ()
@@ -102,7 +102,7 @@ def without_rule(problem: Problem) -> tuple[str, ...]:
 
 
 def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
-    """What is said of labels that were judged."""
+    """Notes on labels that were judged."""
     labels = found.labels
     gap = (
         f"labelling gap {labels.gap:.2%}: with equal layers cut alike, other cuts along an axis "

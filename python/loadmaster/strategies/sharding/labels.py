@@ -13,7 +13,7 @@ import loadmaster.fast as fast
 
 @dataclass(frozen=True, eq=False)
 class LabelCosts:
-    """What each label of a node costs, and each pair of labels of an edge's ends.
+    """Costs of each label of a node, and of each pair of labels of an edge's ends.
 
     Nodes share tables, and so do edges. A cost has C components, such as seconds, seconds of
     gradient traffic, and bytes; weights, one per component, turn it into one number. A component of

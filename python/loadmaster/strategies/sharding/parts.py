@@ -1,4 +1,4 @@
-"""What a part of an op takes, and how large its tensors are, for labels on every axis of a mesh.
+"""Parts of ops: seconds and sizes of tensors, for labels on every axis of a mesh.
 
 A part does, axis by axis, its share of what the op does; shares multiply. Where two axes cut one
 dimension, the later one takes a part of each part. The time of a part is the cost model's
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """What nodes read and make, a row per argument or output: whose, which, and how many bytes."""
+    """Tensors that nodes read or make, a row per argument or output: whose, which, its bytes."""
 
     node: Ints
     position: Ints
@@ -73,7 +73,7 @@ class Tensors:
 
     @cached_property
     def first(self) -> Ints:
-        """Where the rows of each node start, and one past the last; nodes ascend."""
+        """The first row of each node, and one past the last of all; nodes ascend."""
         n = int(self.node.max(initial=-1)) + 1
         return np.searchsorted(self.node, np.arange(n + 1))
 
@@ -258,8 +258,9 @@ class Parts:
         return Part(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
 
     def _load(self, nodes: Ints, owners: Floats, sharers: Floats) -> Floats:
-        """How much longer than an even share the busiest device takes, where so many have whole
-        experts, and so many share experts: it may have more of them, and more tokens for each.
+        """The factor by which the busiest device takes longer than an even share, where so many
+        have whole experts, and so many share experts: it may have more of them, and more tokens for
+        each.
         """
         count = self.structure.expert[1][nodes]
         has_whole = (count > 0) & (owners > 1)

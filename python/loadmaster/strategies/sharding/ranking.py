@@ -56,12 +56,12 @@ class Ranked:
 
     @property
     def key(self) -> tuple[bool, float]:
-        """What ranks go by: what fits first; then by step, or by peak where nothing does."""
+        """The key of ranks: what fits first; then the step, or the peak where nothing fits."""
         estimate = self.labels.estimate
         return not self.fits, estimate.step_time if self.fits else estimate.peak
 
     def is_same(self, other: Ranked) -> bool:
-        """Whether meshes and labels are."""
+        """True for the same labels on the same mesh."""
         columns = self.labels.columns, other.labels.columns
         return self.mesh == other.mesh and bool(np.array_equal(*columns))
 
@@ -136,7 +136,7 @@ def _lighter(space: Space, mesh: Mesh, found: list[Ranked]) -> Mesh | None:
 
 
 def _evenness(mesh: Mesh) -> float:
-    """What the work over the number of devices is multiplied by: 1 where devices are alike, less
+    """The factor on the work over the number of devices: 1 where devices are alike, less
     where the fastest do more than their even share.
     """
     found = 1.0
@@ -147,8 +147,8 @@ def _evenness(mesh: Mesh) -> float:
 
 
 def _is_hopeless(best: Ranked, floor: float, mesh: Mesh) -> bool:
-    """Whether a mesh cannot gain enough, or has several axes of devices of which one axis was worse
-    than what there is on more devices.
+    """True for a mesh that cannot gain enough, or has several axes of devices of which one axis was
+    worse than what there is on more devices.
     """
     is_near = best.labels.estimate.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
     return is_near or (len(mesh.axes) > 1 and mesh.size < best.mesh.size)

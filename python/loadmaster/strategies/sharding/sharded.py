@@ -114,7 +114,7 @@ def place(
 
 
 def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None, Space]]:
-    """What :func:`sharded` finds, and where that is nothing that fits, what it finds with layers
+    """Candidates of :func:`sharded`, and where none of them fits, those with layers
     recomputed; each with the space that it is of.
     """
     fits = False

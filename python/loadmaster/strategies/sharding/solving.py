@@ -83,11 +83,13 @@ class Labels:
     is_tied: bool = True
 
     def key(self, memory: float) -> tuple[bool, float]:
-        """What labels of one price go by: whether they fit; seconds of the step and of its peak."""
+        """The key of labels of one price: those that fit first; seconds of the step and of its
+        peak.
+        """
         return not self.fits(memory), self.estimate.step_time + self.price * self.estimate.peak
 
     def fits(self, memory: float) -> bool:
-        """Whether the peak is no more than so many bytes."""
+        """True for a peak of no more than so many bytes."""
         return self.estimate.peak <= memory
 
 

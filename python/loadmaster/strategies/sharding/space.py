@@ -1,4 +1,4 @@
-"""What is known of sharding one problem, whatever the mesh."""
+"""Space of labellings of one problem: all that is the same on every mesh."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Space:
 
     @property
     def structure(self) -> Structure:
-        """What is labelled."""
+        """The nodes that are labelled."""
         return self.parts.structure
 
     @cached_property
@@ -166,7 +166,9 @@ class Space:
 
     @cached_property
     def has_uneven_experts(self) -> bool:
-        """Whether experts that are modules of their own have more to do than their fair share."""
+        """True where experts that are modules of their own have more to do than their
+        fair share.
+        """
         return self.problem.expert_imbalance > 1 and bool((self.structure.expert[1] > 1).any())
 
     def solver_of_cut_experts(self, mesh: Mesh) -> Solver:
@@ -188,7 +190,7 @@ class Space:
 
 
 def _unfixed(problem: Problem, batch_norm: str) -> tuple[Parts, Frame]:
-    """What a problem joins where nothing is recomputed and no label fixed; found once for each."""
+    """The parts and the frame of a problem with nothing recomputed or fixed, made once."""
     known: dict[str, tuple[Parts, Frame]] = vars(problem).setdefault(_KEPT, {})
     if batch_norm not in known:
         structure = Structure.of(Dimensions.of(problem.model), batch_norm)
@@ -198,20 +200,20 @@ def _unfixed(problem: Problem, batch_norm: str) -> tuple[Parts, Frame]:
 
 
 def can_be_sharded(problem: Problem) -> bool:
-    """Whether there are several devices, and it is known how ops can be cut."""
+    """True for a problem of several devices whose ops are known to be cut in some way."""
     several = problem.cluster.n_devices > 1 and problem.program.is_plain
     return several and has_shapes(problem.model)
 
 
 def has_shapes(graph: OpGraph) -> bool:
-    """Whether the graph has arguments of calls, or sizes that may tell them."""
+    """True for a graph with arguments of calls, or with sizes that may tell them."""
     return graph.args is not None or any(graph.outputs)
 
 
 def _as_their_origins(
     structure: Structure, again: Program, tied: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """What is tied, with every op that is done again tied to the one that it repeats."""
+    """The ties of nodes, with every op that is recomputed tied to the one that it repeats."""
     first = structure.node[again.first[again.serves[structure.op]]]
     is_alike = (first >= 0) & (structure.way[np.maximum(first, 0)] == structure.way)
     return np.where(is_alike, tied[np.maximum(first, 0)], tied)

@@ -32,7 +32,7 @@ _KEPT = "_structures"
 
 @dataclass(frozen=True)
 class Arguments:
-    """What labelled ops read of labelled ops, a row each. Ops are nodes, from 0.
+    """Tensors that labelled ops read of labelled ops, a row each. Ops are nodes, from 0.
 
     Attributes
     ----------
@@ -138,19 +138,19 @@ class Structure:
 
     @cached_property
     def stands_for(self) -> NDArray[np.int8]:
-        """What placeholder each node is; -1: it runs."""
+        """The kind of placeholder that each node is; -1: it runs."""
         return self.graph.stands_for[self.op]
 
     @cached_property
     def expert(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which expert of its layer each node is of, -1: none; and how many there are."""
+        """The expert of its layer that each node is of, -1: none; and how many there are."""
         number, count = of_experts(self.dimensions.experts, self.updates)
         return number[self.op], count[self.op]
 
     @cached_property
     def unit(self) -> NDArray[np.int64]:
-        """What is on one device, if that has it whole: a number per expert and per update that is
-        of none; -1: the node is of neither.
+        """The unit that one device has whole, if it does: a number per expert and per update that
+        is of none; -1: the node is of neither.
         """
         number, count = self.expert
         of_set = self.updates.of_op.copy()
@@ -243,7 +243,7 @@ class Structure:
 
     @cached_property
     def is_long(self) -> NDArray[np.bool_]:
-        """Whether what a node makes in the forward pass is read in the backward pass."""
+        """True for nodes of the forward pass that the backward pass reads."""
         a, found = self.arguments, np.zeros(self.n, dtype=bool)
         later = (self.phase[a.reader] == 1) & (self.phase[a.root] == 0)
         found[a.root[later & (self.stands_for[a.root] < 0)]] = True

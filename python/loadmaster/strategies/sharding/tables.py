@@ -92,7 +92,7 @@ class Setting:
 
     @property
     def structure(self) -> Structure:
-        """What is labelled."""
+        """The nodes that are labelled."""
         return self.parts.structure
 
     def lowering(self, columns: Ints) -> Lowering:

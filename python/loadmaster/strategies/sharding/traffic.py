@@ -1,4 +1,4 @@
-"""What collectives take on one axis of a mesh.
+"""Traffic: the seconds that collectives take on one axis of a mesh.
 
 A mesh has a group of devices on an axis for each place on its other axes. All groups do the same at
 the same time: the slowest counts, as often as groups share a channel, since a channel carries one

@@ -1,4 +1,4 @@
-"""Which ops play the same part in every layer: they get one label.
+"""Ties between ops that play the same part in every layer: they get one label.
 
 They are alike, they stand in modules whose paths differ by the numbers of layers alone, and each is
 the same of its kind there, in the order of the program: the second sum of each block. Where a

@@ -88,7 +88,9 @@ def by_turns(structure: Structure, product: NDArray[np.bool_]) -> Mask:
 
 
 def _follow(structure: Structure, product: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which ops of the forward pass read what a product or attention made, with no norm between."""
+    """True for ops of the forward pass that read what a product or attention made, with no norm
+    between.
+    """
     starts = product | _of_kind(structure, "attention")
     is_root = _of_kind(structure, "rsqrt")
     stops = is_root | _of_kind(structure, "norm")
@@ -107,13 +109,13 @@ def _follow(structure: Structure, product: NDArray[np.bool_]) -> NDArray[np.bool
 
 
 def _of_kind(structure: Structure, word: str) -> NDArray[np.bool_]:
-    """Which nodes have a word in their kind."""
+    """True for nodes with a word in their kind."""
     kinds = structure.graph.kinds
     return np.array([word in kinds[op] for op in structure.op.tolist()], dtype=bool)
 
 
 def matrices(structure: Structure) -> NDArray[np.bool_]:
-    """Which nodes are parameters of two dimensions or more: bool [n_nodes]."""
+    """True for nodes that are parameters of two dimensions or more: bool [n_nodes]."""
     texts, found = structure.graph.outputs, np.zeros(structure.n, dtype=bool)
     for node in np.flatnonzero(structure.stands_for == PARAMETER).tolist():
         sizes = parse_output(texts[int(structure.op[node])])[0][1]
@@ -122,7 +124,9 @@ def matrices(structure: Structure) -> NDArray[np.bool_]:
 
 
 def products(structure: Structure) -> NDArray[np.bool_]:
-    """Which nodes read a matrix of weights, or make its gradient; casts stand for either."""
+    """True for nodes that read a matrix of weights, or make its gradient; casts stand
+    for either.
+    """
     a, updates, weights = structure.arguments, structure.updates, matrices(structure)
     of_cast = np.flatnonzero(_is_cast(structure)[a.reader])
     root, reader = a.root[of_cast], a.reader[of_cast]
@@ -139,7 +143,7 @@ def products(structure: Structure) -> NDArray[np.bool_]:
 
 
 def _is_cast(structure: Structure) -> NDArray[np.bool_]:
-    """Which nodes have one argument, and make of it as many elements."""
+    """True for nodes with one argument that make as many elements of it."""
     forms, form_of = structure.dimensions.forms, structure.dimensions.form_of[structure.op]
     same = [len(form.inputs) == 1 and form.inputs == form.outputs for form in forms]
     return np.array([*same, False])[form_of]
@@ -148,7 +152,7 @@ def _is_cast(structure: Structure) -> NDArray[np.bool_]:
 def _spread(
     found: NDArray[np.bool_], source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """What is found, and what can be reached from there by links. O(links) a link of a chain."""
+    """Nodes, and those that can be reached from them by links. O(links) a link of a chain."""
     while True:
         more = found.copy()
         more[target[found[source]]] = True

@@ -131,7 +131,7 @@ class Ways:
         return made
 
     def with_role(self, wanted: Collection[str]) -> NDArray[np.bool_]:
-        """Which labels have one of some roles: bool [n, most]."""
+        """True for labels of one of some roles: bool [n, most]."""
         known, codes = self._roles
         found: NDArray[np.bool_] = np.isin(codes, [known[role] for role in wanted if role in known])
         return found
@@ -205,7 +205,7 @@ def _role(form: Form, label: int) -> str:
 
 
 def _may_be_flat(form: Form) -> bool:
-    """Whether tensors have one number of elements, or one element, and nothing is summed."""
+    """True where tensors have one number of elements, or one element, and nothing is summed."""
     large = {_numel(tensor) for tensor in (*form.inputs, *form.outputs)} - {0, 1}
     sums = (PARTIAL in cut.outputs and PARTIAL not in cut.inputs for cut in form.cuts)
     return len(large) == 1 and not any(sums)

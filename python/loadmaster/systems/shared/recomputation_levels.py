@@ -17,7 +17,7 @@ from loadmaster.model.parallelism import Recompute
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.recomputed import RecomputeLine
 from loadmaster.rules.layer_list import LayerList
-from loadmaster.transforms.recomputation import done_again, storage_of
+from loadmaster.transforms.recomputation import is_recomputed, storage_of
 
 
 def whole_layers(layer_list: LayerList) -> str:
@@ -57,7 +57,7 @@ class RecomputationLevel:
         """The level of lines, at the times of a type of device. O(V + E)."""
         is_full = not any(RecomputeLine.parse(line).only for line in lines)
         graph = problem.model
-        twice = done_again(graph, lines)
+        twice = is_recomputed(graph, lines)
         seconds = problem.time[twice[problem.reduced.op_of], kind].sum()
         storage, backward = storage_of(graph), np.array([p == "b" for p in graph.phases])
         tensor = graph.src if graph.tensor is None else graph.tensor
