@@ -28,6 +28,7 @@ from data import DATA, traced, traced_names
 from quality import CLUSTERS, pcie
 
 import loadmaster as lm
+from loadmaster.plans.rejudged import whole_problem
 
 #: Options of ``data-parallel`` by the head of their column.
 WAYS: dict[str, dict[str, Any]] = {
@@ -46,7 +47,7 @@ def fraction(
         plan = lm.place(graph, cluster, method, **options)
     except lm.InfeasibleError:
         return None
-    return plan.makespan / float(plan.whole_problem.time.sum(axis=0).min())
+    return plan.makespan / float(whole_problem(plan).time.sum(axis=0).min())
 
 
 def models(clusters: list[str], graphs: list[str]) -> None:

@@ -13,6 +13,7 @@ from loadmaster.cli import main
 from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import Mesh
 from loadmaster.plans.recipe_tables import module_rows
+from loadmaster.plans.rejudged import whole_problem
 from loadmaster.plans.relabel import relabelled
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.strategies.pipelines.piped import piped, with_recipe
@@ -167,7 +168,7 @@ def test_what_was_made_of_a_layout_has_its_recipe(graph, cluster, whole) -> None
     plan = lm.place(graph, cluster, recipe=recipe)
     layout = Layout.of(graph, recipe)
     made_of = recipe.stage_of(graph), np.array([[0, 1], [2, 3]]), recipe.micro, (), layout
-    found = with_recipe(piped(plan.whole_problem, *made_of), *made_of)
+    found = with_recipe(piped(whole_problem(plan), *made_of), *made_of)
     again = lm.place(graph, cluster, recipe=found.problem.program.recipe)
     assert found.verdict.step_time == again.makespan == plan.makespan
 

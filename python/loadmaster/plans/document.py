@@ -8,6 +8,7 @@ columns, and the recipe if there is one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError, malformed
-from loadmaster.base.files import check_format, naming
+from loadmaster.base.files import check_format, limited_input, naming, parse_json, read_bytes
 from loadmaster.costs import PROVENANCES, Costs
 from loadmaster.judge.bounds import SPACES
 from loadmaster.judge.objective import OBJECTIVES
@@ -39,6 +40,19 @@ from loadmaster.strategies.kinds import Kind, Request
 
 FORMAT = "loadmaster-plan"
 VERSION = 3
+
+
+def read_plan(
+    path: str | os.PathLike[str],
+    graph: OpGraph | None = None,
+    cluster: Cluster | None = None,
+    *,
+    max_input: int | str | None = None,
+) -> Plan:
+    """The plan of a file; see :meth:`Plan.load`."""
+    with limited_input(max_input):
+        document = parse_json(read_bytes(path), path)
+    return plan_of_document(document, os.fspath(path), graph, cluster)
 
 
 @dataclass(frozen=True)

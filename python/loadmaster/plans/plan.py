@@ -10,22 +10,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import InfeasibleError, InputError
-from loadmaster.base.files import limited_input, parse_json, read_bytes, write_json
+from loadmaster.base.files import write_json
 from loadmaster.base.text import Printed
-from loadmaster.base.units import counted, format_seconds
+from loadmaster.base.units import format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
-from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
+from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.objective import Objective
 from loadmaster.judge.policies import PlanPolicy
 from loadmaster.judge.problem import Problem
-from loadmaster.judge.simulation import Memory, Simulation, as_costs, run
+from loadmaster.judge.simulation import Memory, Simulation, run
 from loadmaster.judge.streaming import judge
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
@@ -44,26 +43,7 @@ if TYPE_CHECKING:
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.difference import Difference
     from loadmaster.plans.explain import Explanation
-
-
-class Part(NamedTuple):
-    """An op of the graph that runs which does the work of a user's op, or a share of it.
-
-    Attributes
-    ----------
-    name : str
-        Of the op that runs, as pictures show it.
-    device : str
-    share : float
-        Of the work.
-    replica : int
-        The data-parallel replica that it is in; -1: none.
-    """
-
-    name: str
-    device: str
-    share: float
-    replica: int
+    from loadmaster.plans.parts import OpPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +204,7 @@ class Plan(Printed):
         """Seconds per step that the strategy itself expected, where it does."""
         return self.assignment.estimate
 
-    def parts(self, op: str | int) -> tuple[Part, ...]:
+    def parts(self, op: str | int) -> tuple[OpPart, ...]:
         """What does the work of an op of the user's graph: the op itself, or its parts.
 
         Raises
@@ -241,16 +221,9 @@ class Plan(Printed):
         convolution@r0 gpu0 0.5 0
         convolution@r1 gpu1 0.5 1
         """
-        program, names = self.program, self.program.graph.names
-        return tuple(
-            Part(
-                names[i],
-                self.cluster.devices[int(self.running_devices[i])].name,
-                float(program.share[i]),
-                int(program.replica[i]),
-            )
-            for i in program.parts_of(self.graph.index(op)).tolist()
-        )
+        from loadmaster.plans.parts import parts
+
+        return parts(self, op)
 
     def device(self, op: str | int) -> str:
         """Name of the device an op is on.
@@ -260,13 +233,9 @@ class Plan(Printed):
         InputError
             No op has that name, or its parts are on several devices.
         """
-        on = list(dict.fromkeys(part.device for part in self.parts(op)))
-        if len(on) > 1:
-            name = self.graph.names[self.graph.index(op)]
-            raise InputError(
-                f"op {name!r} has parts on {', '.join(on)}: ask for plan.parts({name!r})"
-            )
-        return on[0]
+        from loadmaster.plans.parts import device
+
+        return device(self, op)
 
     @cached_property
     def binding(self) -> Binding:
@@ -354,29 +323,18 @@ class Plan(Printed):
         """Seconds per step of the user's graph on the fastest single device that holds it; None:
         none does.
         """
-        from loadmaster.strategies.simple import single
+        from loadmaster.plans.rejudged import single
 
-        try:
-            return single.place(self.whole_problem).verdict.step_time
-        except InfeasibleError:
-            return None
-
-    @cached_property
-    def whole_problem(self) -> Problem:
-        """The problem of placing the user's ops whole."""
-        if self.program.is_plain:
-            return replace(self.problem, seed=0, best_effort=False)
-        whole = Problem.make(self.graph, self.cluster, self.costs)
-        return replace(whole, objective=self.objective)
+        return single(self)
 
     def measured(self, seen: Simulation) -> Plan:
         """The same plan with what was measured of it, instead of what was simulated.
 
         Pictures and tables then show the measured step.
         """
-        memory = replace(self, observed=seen).memory
-        verdict = Verdict.measured(seen.makespan, memory.peak, memory.capacity.tolist())
-        return replace(self, verdict=verdict, observed=seen)
+        from loadmaster.plans.rejudged import measured
+
+        return measured(self, seen)
 
     @property
     def made_by(self) -> str:
@@ -449,38 +407,9 @@ class Plan(Printed):
         InputError
             The cluster has fewer devices than the plan uses.
         """
-        used = int(self.assignment.devices.max()) + 1
-        if used > cluster.n_devices:
-            raise InputError(
-                f"the plan uses {counted(used, 'device')}, but {cluster!r} has only "
-                f"{cluster.n_devices}"
-            )
-        given, program = self.problem, self.program
-        same = tuple(t.name for t in cluster.types) == given.costs.types
-        problem = Problem.make(
-            program,
-            cluster,
-            given.costs if same else as_costs(None, program.graph, cluster),
-            seed=self.seed,
-            source_costs=given.user_costs if same else as_costs(None, program.source, cluster),
-        )
-        problem = replace(problem, objective=self.objective)
-        whole = replace(self, problem=problem).whole_problem
-        found = {WHOLE_OPS: bound(whole), SPLIT_OPS: split_bound(whole)}
-        space = self.space if program.is_plain else SPLIT_OPS
-        return replace(
-            self,
-            problem=problem,
-            verdict=judge(problem, self.assignment),
-            lower_bound=found[space].seconds,
-            bound_source=found[space].source,
-            space=space,
-            bounds={name: one.seconds for name, one in found.items()},
-            offers=(),
-            left_out=(),
-            constraints=Constraints(),
-            observed=None,
-        )
+        from loadmaster.plans.rejudged import on
+
+        return on(self, cluster)
 
     # -- on disk -----------------------------------------------------------------------------
 
@@ -518,9 +447,9 @@ class Plan(Printed):
         InputError
             Not a plan, another version, damaged, or a plan for another graph or cluster.
         """
-        with limited_input(max_input):
-            document = parse_json(read_bytes(path), path)
-        return cls.from_document(document, os.fspath(path), graph, cluster)
+        from loadmaster.plans.document import read_plan
+
+        return read_plan(path, graph, cluster, max_input=max_input)
 
     @classmethod
     def from_document(

@@ -17,6 +17,7 @@ from loadmaster.judge.simulation import bytes_moved
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.patterns import Places, layerless
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.rejudged import whole_problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.piped import in_stages_of
 from loadmaster.strategies.simple.recipe import on_mesh
@@ -100,7 +101,7 @@ def relabelled(plan: Plan, op: int) -> tuple[Relabelled, ...]:
 
 
 def _judged(plan: Plan, layout: Layout) -> Candidate:
-    problem = replace(plan.whole_problem, best_effort=True)
+    problem = replace(whole_problem(plan), best_effort=True)
     recipe = plan.recipe
     if recipe is not None and recipe.micro is not None:
         return in_stages_of(problem, recipe, layout)
