@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import Mesh
-from loadmaster.systems.shared.grids import Asked, Grid, Grids
+from loadmaster.strategies.pipelines.stage_costs import StageCosts
+from loadmaster.systems.shared.grids import Asked, Grid, Grids, JudgedGrids, Known
 from loadmaster.systems.shared.layered import listed_layers
+from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
 
 CLUSTER = "8xV100-NVLink"
 
@@ -172,12 +175,37 @@ def test_grids_come_in_the_order_of_what_they_are_taken_to_take(graph):
     problem = lm.place(graph, large, "single").problem
     grids = Grids(problem, listed_layers("megatron", problem, "", None), 8)
     found = []
-    for cut in grids.best_first(Asked()):
+    for cut in grids.best_first(Asked(), JudgedGrids()):
         found.append(cut.seconds)
         if len(found) == 6:
             break
     assert found == sorted(found)
     assert grids.least(Grid(2, 2, 2, m=2)) > grids.least(Grid(2, 4))
+
+
+def test_what_grids_share_is_kept_by_all_that_it_depends_on(graph):
+    """Costs and labels are the same whichever other grids were asked before."""
+    problem = lm.place(graph, CLUSTER, "single", on_oom="best_effort").problem
+    listed, shared = listed_layers("megatron", problem, "", None), Known()
+
+    def sorts(known):
+        for sequence, flat in product((True, False), repeat=2):
+            yield Grids(problem, listed, 8, sequence=sequence, flat=flat, known=known)
+        for word in ("kept", "again"):
+            yield ShardedGrids(problem, listed, 8, word=word, known=known)
+
+    grid = Grid(2, 2, 2, m=2)
+    for grids in (*sorts(shared), *reversed([*sorts(shared)])):
+        alone = replace(grids, known=Known())
+        for one in fields(StageCosts):
+            now, own = (getattr(some.costs(grid), one.name) for some in (grids, alone))
+            assert np.array_equal(now, own), (one.name, grids.state, grids.sequence)
+        labels = (some.labels(2, 2).labels.columns for some in (grids, alone))
+        assert np.array_equal(*labels)
+    assert len(shared.costs) == 6
+    assert len(shared.labels) == 3
+    with pytest.raises(FrozenInstanceError):
+        alone.flat = False
 
 
 # ---- other plans ------------------------------------------------------------------------------

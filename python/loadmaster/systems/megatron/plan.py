@@ -5,6 +5,8 @@ their modules recomputed, and a distributed optimizer.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
@@ -16,7 +18,7 @@ from loadmaster.systems.megatron.modules import APART, lines_of_modules
 from loadmaster.systems.megatron.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.fastest_grids import fastest
-from loadmaster.systems.shared.grids import ANY, Asked, Grids
+from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids
 from loadmaster.systems.shared.layered import listed_layers
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 from loadmaster.transforms.shares import batch_size
@@ -84,8 +86,8 @@ def megatron(
     """
     asked = Asked(tp, pp, dp, micro_batches, virtual, expert_parallel)
     grids = grids_of(problem, NAME, root, layers, sequence=sequence)
-    grids.flat = distributed_optimizer is not False
-    grids.levels = _levels(grids, recompute)
+    levels = _levels(grids, recompute)
+    grids = replace(grids, flat=distributed_optimizer is not False, levels=levels)
     if expert_parallel is not None and expert_parallel > 1 and not grids.n_experts:
         raise refused(NAME, "the model has no routed experts, and expert_parallel shares them")
     try_whole = distributed_optimizer is None
@@ -148,9 +150,10 @@ def best_grid(
             f"{_of_experts(grids, asked)}"
         )
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
-    best = fastest(grids, asked, budget, progress)
+    seen = JudgedGrids()
+    best = fastest(grids, asked, seen, budget, progress)
     if best is None and problem.best_effort:
-        best = fastest(grids, asked, budget, progress, ANY)
+        best = fastest(grids, asked, seen, budget, progress, ANY)
     if best is None:
         raise InfeasibleError(
             f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "

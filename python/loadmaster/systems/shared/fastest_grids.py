@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.shared.grids import Asked, Cut, Grids
+from loadmaster.systems.shared.grids import Asked, Cut, Grids, JudgedGrids
 
 #: How many grids are judged that fit, at most, and how many at all; so many more where routed
 #: experts may be apart, on more or fewer replicas of grids that are else the same.
@@ -16,15 +16,22 @@ _ATTEMPTS, _SPARE = 4, 0.97
 
 
 def fastest(
-    grids: Grids, asked: Asked, budget: Budget, progress: Progress | None, share: float = 1.0
+    grids: Grids,
+    asked: Asked,
+    seen: JudgedGrids,
+    budget: Budget,
+    progress: Progress | None,
+    share: float = 1.0,
 ) -> tuple[Candidate, Cut] | None:
-    """The best of the grids that were judged; None: the layers of no grid fit."""
+    """The best of the grids that were judged; None: the layers of no grid fit. What the judge says
+    is noted in ``seen``.
+    """
     objective = grids.problem.objective
     best: tuple[Candidate, Cut] | None = None
     most = _JUDGED * (_OF_EXPERTS if grids.n_experts else 1)
     for _ in range(_ATTEMPTS):
         judged = fitting = 0
-        for cut in grids.best_first(asked, share):
+        for cut in grids.best_first(asked, seen, share):
             if best is not None and best[0].fits and (fitting >= most or budget.lacks(0.0)):
                 break
             if judged >= _TRIED:
@@ -32,11 +39,11 @@ def fastest(
             one = grids.judged(cut, flat=grids.flat)
             judged, fitting = judged + 1, fitting + one.fits
             if not one.fits:
-                grids.over.add(cut.grid)
+                seen.over.add(cut.grid)
             if best is None or objective.better(best[0], one) is one:
                 best = one, cut
                 if one.fits:
-                    grids.below(one.verdict.step_time)
+                    seen.below(one.verdict.step_time)
                 if progress is not None:
                     progress(str(one.parallelism), Incumbent(one.verdict.step_time))
         if best is None or best[0].fits:

@@ -145,15 +145,67 @@ class Asked:
     ep: int | None = None
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class LabelsKey:
+    """All that the labels inside of a stage depend on, for one model on one cluster.
+
+    Attributes
+    ----------
+    tp, dp, ep : int
+    parts : int
+        Devices that have a part each of a replica; 0: replicas are whole.
+    sequence : bool
+        Whether what lies between the products may be cut by tokens.
+    """
+
+    tp: int
+    dp: int
+    ep: int
+    parts: int
+    sequence: bool
+
+
+@dataclass(frozen=True)
+class CostsKey:
+    """All that the costs of layers depend on: labels, how state lies, micro-batches, and what is
+    recomputed; not how layers are cut into stages.
+    """
+
+    labels: LabelsKey
+    state: str
+    m: int
+    recomputed: RecomputationLevel
+
+
+@dataclass(frozen=True, eq=False)
 class Known:
-    """Labels and costs that were found. Sorts of grids share what is the same for them."""
+    """Labels and costs that were found, of one model on one cluster. Sorts of grids share them."""
 
-    labels: dict[tuple[int, int, int], Ranked | None] = field(default_factory=dict)
-    costs: dict[Grid, StageCosts] = field(default_factory=dict)
+    labels: dict[LabelsKey, Ranked | None] = field(default_factory=dict)
+    costs: dict[CostsKey, StageCosts] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
+class JudgedGrids:
+    """What the judge said of grids so far.
+
+    Attributes
+    ----------
+    over : set of Grid
+        Those that do not fit.
+    enough : float
+        Seconds; grids that take more are not looked at.
+    """
+
+    over: set[Grid] = field(default_factory=set)
+    enough: float = np.inf
+
+    def below(self, seconds: float) -> None:
+        """Leaves out from now on grids that take much more than so long."""
+        self.enough = min(self.enough, (1 + _WITHIN) * seconds)
+
+
+@dataclass(frozen=True, eq=False)
 class Grids:
     """The grids of a training step with a list of layers.
 
@@ -169,11 +221,8 @@ class Grids:
         Whether replicas have a part each of the optimizer's state (ZeRO 1).
     levels : sequence of RecomputationLevel
         What may be recomputed: a level is tried where those before it do not fit.
-    over : set of Grid
-        Those that the judge found not to fit.
-    enough : float
-        Seconds; grids that take more are not looked at.
     known : Known
+        What other grids of this model on this cluster found.
     """
 
     problem: Problem
@@ -182,8 +231,6 @@ class Grids:
     sequence: bool = True
     flat: bool = True
     levels: Sequence[RecomputationLevel] = (NOTHING,)
-    over: set[Grid] = field(default_factory=set)
-    enough: float = np.inf
     known: Known = field(default_factory=Known)
 
     @cached_property
@@ -298,12 +345,28 @@ class Grids:
 
     # -- what they take ----------------------------------------------------------------------------
 
+    @property
+    def state(self) -> str:
+        """How the state of replicas lies: "whole", or "flat", that of the optimizer in parts."""
+        return "flat" if self.flat else "whole"
+
+    def parts(self, dp: int) -> int:
+        """The number of devices that have a part each of all state; 0: replicas have it whole."""
+        return 0
+
     def labels(self, tp: int, dp: int, ep: int = 1) -> Ranked | None:
         """The labels inside of a stage; None: a stage is on one device, or there are none."""
-        labels = self.known.labels
-        if (tp, dp, ep) not in labels:
-            labels[tp, dp, ep] = self._labelled(tp, dp, ep) if tp * dp > 1 else None
-        return labels[tp, dp, ep]
+        labels, key = self.known.labels, self._labels_key(tp, dp, ep)
+        if key not in labels:
+            labels[key] = self._labelled(tp, dp, ep) if tp * dp > 1 else None
+        return labels[key]
+
+    def _labels_key(self, tp: int, dp: int, ep: int) -> LabelsKey:
+        return LabelsKey(tp, dp, ep, self.parts(dp), self.sequence)
+
+    def _costs_key(self, grid: Grid) -> CostsKey:
+        labels = self._labels_key(grid.tp, grid.dp, grid.ep)
+        return CostsKey(labels, self.state, grid.m, grid.recomputed)
 
     def _labelled(self, tp: int, dp: int, ep: int) -> Ranked | None:
         space = self.space
@@ -327,10 +390,10 @@ class Grids:
 
     def costs(self, grid: Grid) -> StageCosts:
         """What the layers take for a micro-batch, and hold, on the devices of one stage."""
-        grid = _of_one_stage(grid)
-        if grid not in self.known.costs:
-            self.known.costs[grid] = self._probed(grid)
-        return self.known.costs[grid]
+        costs, key = self.known.costs, self._costs_key(grid)
+        if key not in costs:
+            costs[key] = self._probed(grid)
+        return costs[key]
 
     def _probed(self, grid: Grid) -> StageCosts:
         each = self.batch // grid.m
@@ -378,10 +441,10 @@ class Grids:
         seconds = estimated(of, grid.m, grid.schedule, grid.virtual).seconds
         return Cut(grid, float(seconds), chain)
 
-    def best_first(self, asked: Asked, share: float = 1.0) -> Iterator[Cut]:
+    def best_first(self, asked: Asked, judged: JudgedGrids, share: float = 1.0) -> Iterator[Cut]:
         """Grids with their stages, those that are taken to be the fastest first.
 
-        What does not fit, as it is estimated or as :attr:`over` has it when the next one is asked
+        What does not fit, as it is estimated or as the judge has said when the next one is asked
         for, comes again with more recomputed and, without stages, with more micro-batches.
         """
         order = count()
@@ -404,7 +467,7 @@ class Grids:
                 push_grid(replace(size, m=m, recomputed=self.levels[0]))
         while heap:
             seconds, _, first = heapq.heappop(heap)
-            if seconds > self.enough:
+            if seconds > judged.enough:
                 return
             if isinstance(first, Unseen):
                 if self.has_labels(first.grid):
@@ -412,9 +475,9 @@ class Grids:
                 continue
             if isinstance(first, Cut):
                 yield first
-                grid, fits = first.grid, first.grid not in self.over
+                grid, fits = first.grid, first.grid not in judged.over
             else:
-                cuts = [] if first in self.over else list(self._cuts(first, asked, share))
+                cuts = [] if first in judged.over else list(self._cuts(first, asked, share))
                 for cut in cuts:
                     push(cut.seconds, cut)
                 grid, fits = first, bool(cuts)
@@ -448,13 +511,9 @@ class Grids:
             again = grid.recomputed.seconds / grid.size
             yield Cut(grid, ranked.labels.estimate.step_time + again)
 
-    def below(self, seconds: float) -> None:
-        """Looks from now on at no grid that takes much more than so long."""
-        self.enough = min(self.enough, (1 + _WITHIN) * seconds)
-
     def _first(self, grid: Grid) -> StageCosts | None:
         """The costs at the first level, if they were asked for."""
-        return self.known.costs.get(_of_one_stage(replace(grid, recomputed=self.levels[0])))
+        return self.known.costs.get(self._costs_key(replace(grid, recomputed=self.levels[0])))
 
     def _unlimited(self, grid: Grid, asked: Asked) -> float:
         """Seconds of a grid at the first level if memory were no matter; 0: nobody looked."""
@@ -549,11 +608,6 @@ class Grids:
         if not flat or parallelism.dp == 1:
             return parallelism
         return replace(parallelism, replicate=1, shard=parallelism.dp, shard_state="optimizer")
-
-
-def _of_one_stage(grid: Grid) -> Grid:
-    """What the costs of layers depend on: not on how they are cut into stages."""
-    return Grid(grid.tp, grid.dp, m=grid.m, recomputed=grid.recomputed, ep=grid.ep)
 
 
 def _with(problem: Problem, program: Program) -> Problem:

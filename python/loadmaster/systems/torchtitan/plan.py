@@ -30,7 +30,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.fully_sharded import planned
-from loadmaster.systems.shared.grids import ANY, Asked, Grids, Known
+from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids, Known
 from loadmaster.systems.shared.layered import is_encoder, listed_layers
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
 from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
@@ -135,13 +135,13 @@ def _in_grids(
     for grids in sorts:
         if _gains_nothing(grids, searched, schedule):
             continue
-        candidates = [one for one in (*others, *searched) if one is not None]
+        candidates, seen = [one for one in (*others, *searched) if one is not None], JudgedGrids()
         for one in candidates:
             if one.fits:
-                grids.below(one.verdict.step_time)
-        best = fastest(grids, asked, budget, progress)
+                seen.below(one.verdict.step_time)
+        best = fastest(grids, asked, seen, budget, progress)
         if best is None and grids.problem.best_effort and not any(one.fits for one in candidates):
-            best = fastest(grids, asked, budget, progress, ANY)
+            best = fastest(grids, asked, seen, budget, progress, ANY)
         is_said = best is not None and degrees(grids.problem.model, best[0].problem.program.recipe)
         searched.append(best[0] if best is not None and is_said else None)
     return [one for one in searched if one is not None]
@@ -176,16 +176,15 @@ def _grids(
     recomputed = tuple(
         RecomputationLevel.of(problem, lines, kind) if lines else NOTHING for lines in levels
     )
-    of_whole, kept = Known(), Known()
-    of_parts = {"kept": kept, "again": Known(kept.labels)}
+    known = Known()
     ways: list[tuple[type[Grids], type[ShardedGrids]]] = []
     ways += [(Grids, ShardedGrids)] * (schedule != IN_V)
     ways += [(GridsInV, ShardedGridsInV)] * (schedule != "1f1b")
     for whole, parts in ways:
         if shard in (None, 1):
-            yield whole(problem, layer_list, batch, flat=False, levels=recomputed, known=of_whole)
+            yield whole(problem, layer_list, batch, flat=False, levels=recomputed, known=known)
         if shard != 1:
-            for word, known in of_parts.items():
+            for word in ("kept", "again"):
                 yield parts(
                     problem, layer_list, batch, levels=recomputed, known=known,
                     replicate=replicate, shard=shard, word=word,

@@ -23,7 +23,7 @@ from loadmaster.systems.shared.uniform_meshes import MODEL, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class ShardedGrids(Grids):
     """The grids of a training step in which all state lies in parts.
 
@@ -41,6 +41,11 @@ class ShardedGrids(Grids):
     replicate: int | None = None
     shard: int | None = None
     word: str = "kept"
+
+    @property
+    def state(self) -> str:
+        """All state in parts, and layers gathered once, or again: "kept" or "again"."""
+        return self.word
 
     def parts(self, dp: int) -> int:
         """The number of devices that have a part each, of those that share the batch; 1: no such

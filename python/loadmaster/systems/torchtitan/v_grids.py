@@ -34,6 +34,6 @@ class GridsInV(Grids):
         return [CHUNKS]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class ShardedGridsInV(GridsInV, ShardedGrids):
     """The same with all state in parts."""
