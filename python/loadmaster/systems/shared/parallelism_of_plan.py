@@ -37,6 +37,7 @@ from loadmaster.systems.shared.layers import (
 from loadmaster.systems.shared.processes import devices_of, no_replicas
 from loadmaster.systems.shared.refusal import Reason
 from loadmaster.systems.shared.tensor_parallel import in_layers, norms_by_tokens
+from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients
 
@@ -79,6 +80,48 @@ def parallelism_of(
         return None
     with_ends(split, reasons)
     return _of_runs(split, reasons)
+
+
+def parallelism_by_axes(plan: Plan) -> Parallelism | None:
+    """The parallelism of a plan by the names of the axes of its mesh: dp, replicate, shard, tp, pp.
+
+    Returns
+    -------
+    Parallelism or None
+        None: the recipe has axes of other names, unequal shares, stages without a schedule, or
+        parameters that are whole beside others that are in parts.
+    """
+    recipe, graph = plan.recipe, plan.graph
+    if recipe is None:
+        return Parallelism()
+    layout, sizes = plan.layout, dict.fromkeys(("replicate", "shard", "tp", "pp"), 1)
+    for axis in recipe.mesh.axes:
+        word = axis.name
+        if word in (DATA, REPLICAS, PARTS):
+            assert layout is not None, "the axis is inside of stages"
+            flat = layout.labels[layout.mesh.names.index(word)] == FLAT
+            is_whole = ~flat[graph.stands_for == PARAMETER]
+            if word != PARTS and is_whole.any() and flat.any():
+                return None
+            word = "shard" if np.any(flat) else "replicate"
+        is_stage = word == "pp"
+        if sizes.get(word) != 1 or axis.shares is not None or (is_stage and recipe.micro is None):
+            return None
+        sizes[word] = axis.size
+    words = recipe.words(graph)["tp"] if sizes["tp"] > 1 else []
+    norms = [word for word, kind in zip(words, graph.kinds, strict=False) if "norm" in kind]
+    micro, stages = recipe.micro or Micro(1), sizes["pp"]
+    return Parallelism(
+        replicate=sizes["replicate"],
+        shard=sizes["shard"],
+        shard_state="parameters" if sizes["shard"] > 1 else "none",
+        tp=sizes["tp"],
+        sequence="token" in norms,
+        stages=stages,
+        virtual=micro.virtual if stages > 1 else 1,
+        micro_batches=micro.n,
+        schedule=micro.schedule if stages > 1 else None,
+    )
 
 
 def _devices(plan: Plan) -> tuple[int, ...]:

@@ -13,17 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
-
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
-from loadmaster.dimensions.form import FLAT
 from loadmaster.judge.problem import Problem
-from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.micro import IN_V
-from loadmaster.model.recipe import Recipe
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
@@ -34,12 +29,10 @@ from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids, Know
 from loadmaster.systems.shared.layered import is_encoder, listed_layers
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
 from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
-from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
 from loadmaster.systems.torchtitan.checkpointing import SELECTIVE, selected
 from loadmaster.systems.torchtitan.semantics import NAME
 from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
 from loadmaster.systems.torchtitan.v_grids import GridsInV, ShardedGridsInV
-from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size
 
 
@@ -142,8 +135,7 @@ def _in_grids(
         best = fastest(grids, asked, seen, budget, progress)
         if best is None and grids.problem.best_effort and not any(one.fits for one in candidates):
             best = fastest(grids, asked, seen, budget, progress, ANY)
-        is_said = best is not None and degrees(grids.problem.model, best[0].problem.program.recipe)
-        searched.append(best[0] if best is not None and is_said else None)
+        searched.append(None if best is None else best[0])
     return [one for one in searched if one is not None]
 
 
@@ -218,27 +210,3 @@ def _sharded(
     parts = n // replicate if replicate and shard is None else shard
     replicas = replicate * parts if replicate and parts else None
     return planned(problem, NAME, levels, replicas, parts, progress=progress)
-
-
-def degrees(graph: OpGraph, recipe: Recipe | None) -> dict[str, int] | None:
-    """Degrees by the words of torchtitan's meshes: dp_replicate, dp_shard, tp, pp; None: they do
-    not say the recipe.
-    """
-    sizes = {"dp_replicate": 1, "dp_shard": 1, "tp": 1, "pp": 1}
-    if recipe is None:
-        return sizes
-    inside = recipe.inside
-    layout = None if inside is None else Layout.of(graph, inside)
-    for axis in recipe.mesh.axes:
-        word = axis.name
-        if word in (DATA, REPLICAS, PARTS):
-            assert layout is not None, "the axis is inside of stages"
-            flat = layout.labels[layout.mesh.names.index(word)] == FLAT
-            is_whole = ~flat[graph.stands_for == PARAMETER]
-            if word != PARTS and is_whole.any() and flat.any():
-                return None
-            word = "dp_shard" if np.any(flat) else "dp_replicate"
-        if sizes.get(word) != 1 or axis.shares is not None:
-            return None
-        sizes[word] = axis.size
-    return sizes

@@ -15,15 +15,16 @@ import numpy as np
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.model.graph import INPUT
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.layered import is_encoder
 from loadmaster.systems.shared.layers import options_of
+from loadmaster.systems.shared.parallelism_of_plan import parallelism_by_axes
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.torchtitan.checkpointing import level_of
-from loadmaster.systems.torchtitan.plan import degrees
 from loadmaster.systems.torchtitan.semantics import NAME
 from loadmaster.transforms.shares import batch_size
 
@@ -112,15 +113,15 @@ def torchtitan(
     >>> "'tensor_parallel_degree': 8" in lm.writers.torchtitan(plan)
     True
     """
-    sizes = degrees(plan.graph, plan.recipe)
     root, layers = options_of(plan, root, layers)
-    if reasons := list(_in_the_way(plan, sizes, root, layers)):
+    is_own = plan.target == NAME and plan.parallelism is not None
+    parallelism = plan.parallelism if is_own else parallelism_by_axes(plan)
+    if reasons := list(_in_the_way(plan, parallelism, root, layers)):
         raise refusal(plan, NAME, reasons)
-    assert sizes is not None, "it was refused"
+    assert parallelism is not None, "it was refused"
     layer_list = LayerList.of(plan.graph, root, layers)
-    level = level_of(
-        plan.graph, layer_list, plan.recipe.recompute if plan.recipe is not None else ()
-    )
+    lines = plan.recipe.recompute if plan.recipe is not None else ()
+    level = parallelism.recompute if is_own else level_of(plan.graph, layer_list, lines)
     if level is None:
         raise refusal(
             plan,
@@ -130,13 +131,13 @@ def torchtitan(
     checkpoint = _CHECKPOINTS.get(level)
     text = _FILE.format(
         title=plan.graph.name,
-        devices=int(np.prod(list(sizes.values()))),
-        figures="\n".join(figures(plan, _unsaid(plan, sizes))),
+        devices=parallelism.devices,
+        figures="\n".join(figures(plan, _unsaid(parallelism))),
         imports=f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
         if checkpoint
         else "",
-        parallelism=_rows(_parallelism(plan, sizes, layer_list)),
-        training=_rows(_training(plan, sizes)),
+        parallelism=_rows(_parallelism(plan, parallelism, layer_list)),
+        training=_rows(_training(plan, parallelism)),
         checkpoint=f"{checkpoint}.Config()" if checkpoint else "None",
     )
     if path is not None:
@@ -145,7 +146,7 @@ def torchtitan(
 
 
 def _in_the_way(
-    plan: Plan, sizes: dict[str, int] | None, root: str, layers: str | None
+    plan: Plan, parallelism: Parallelism | None, root: str, layers: str | None
 ) -> Iterator[Reason]:
     recipe = plan.recipe
     with suppress(InputError):
@@ -157,37 +158,35 @@ def _in_the_way(
             names = [plan.cluster.devices[d].name for d in devices]
             yield "no recipe says what its devices do", names
         return
-    if sizes is None:
+    if parallelism is None:
         axes = [f"{axis.name} {axis.size}" for axis in recipe.mesh.axes]
         yield "no degrees say what lies how on its mesh", axes
     if recipe.micro is not None and recipe.micro.schedule not in _SCHEDULES:
         yield f"torchtitan has no class for the schedule {recipe.micro.schedule!r}"
 
 
-def _parallelism(plan: Plan, sizes: dict[str, int], layer_list: LayerList) -> dict[str, Any]:
+def _parallelism(plan: Plan, parallelism: Parallelism, layer_list: LayerList) -> dict[str, Any]:
     """Settings that differ from one device that does all, under the names of ParallelismConfig."""
     recipe, graph = plan.recipe, plan.graph
     said: dict[str, Any] = {
-        "data_parallel_replicate_degree": sizes["dp_replicate"],
-        "data_parallel_shard_degree": sizes["dp_shard"],
-        "tensor_parallel_degree": sizes["tp"],
-        "context_parallel_degree": 1,
-        "expert_parallel_degree": 1,
-        "pipeline_parallel_degree": sizes["pp"],
+        "data_parallel_replicate_degree": parallelism.replicate,
+        "data_parallel_shard_degree": parallelism.shard,
+        "tensor_parallel_degree": parallelism.tp,
+        "context_parallel_degree": parallelism.cp,
+        "expert_parallel_degree": parallelism.ep,
+        "pipeline_parallel_degree": parallelism.stages,
     }
     if recipe is None:
         return said
-    if sizes["tp"] > 1:
-        words = recipe.words(graph)["tp"]
-        norms = [word for word, kind in zip(words, graph.kinds, strict=True) if "norm" in kind]
-        said["enable_sequence_parallel"] = "token" in norms
-    if sizes["dp_shard"] > 1 and recipe.units:
+    if parallelism.tp > 1:
+        said["enable_sequence_parallel"] = parallelism.sequence
+    if parallelism.shard > 1 and recipe.units:
         again = [word == "again" for pattern, word in recipe.units.items() if pattern != "."]
         said["fsdp_reshard_after_forward"] = "always" if all(again) else "never"
-    if recipe.micro is not None and sizes["pp"] > 1:
-        each = (batch_size(graph) or 1) // (sizes["dp_replicate"] * sizes["dp_shard"])
-        said["pipeline_parallel_schedule"] = _SCHEDULES[recipe.micro.schedule]
-        said["pipeline_parallel_microbatch_size"] = each // recipe.micro.n
+    if parallelism.schedule is not None:
+        each = (batch_size(graph) or 1) // parallelism.dp
+        said["pipeline_parallel_schedule"] = _SCHEDULES[parallelism.schedule]
+        said["pipeline_parallel_microbatch_size"] = each // parallelism.micro_batches
         said["module_fqns_per_model_part"] = _parts(recipe.stage_of(graph), layer_list)
     return said
 
@@ -203,12 +202,12 @@ def _parts(stage: np.ndarray, layer_list: LayerList) -> list[list[str]]:
     return parts
 
 
-def _training(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
+def _training(plan: Plan, parallelism: Parallelism) -> dict[str, int]:
     """Sizes of the batch, under the names of TrainingConfig."""
     batch = batch_size(plan.graph) or 1
-    recipe, each = plan.recipe, batch // (sizes["dp_replicate"] * sizes["dp_shard"])
-    if recipe is not None and recipe.micro is not None and sizes["pp"] == 1:
-        each //= recipe.micro.n  # Gradients are accumulated.
+    each = batch // parallelism.dp
+    if parallelism.stages == 1:
+        each //= parallelism.micro_batches  # Gradients are accumulated.
     said = {
         "local_batch_size": each,
         "global_batch_size": batch,
@@ -221,8 +220,8 @@ def _training(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     return said
 
 
-def _unsaid(plan: Plan, sizes: dict[str, int]) -> Iterator[str]:
-    if sizes["tp"] > 1:
+def _unsaid(parallelism: Parallelism) -> Iterator[str]:
+    if parallelism.tp > 1:
         yield "What torchtitan cuts of each layer is in its own plan of the model."
 
 
