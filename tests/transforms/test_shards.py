@@ -226,6 +226,31 @@ def test_pure_data_parallelism_is_that_of_replicas(name, state):
     assert sent(program) == pytest.approx(sent(known), rel=1e-3)
 
 
+def without_arguments(name: str) -> lm.OpGraph:
+    """An example that does not say what its ops were called with."""
+    return example(name).graph.with_columns({"args": None})
+
+
+@pytest.mark.parametrize(("word", "options"), [("none", {}), ("optimizer", STATES["flat"][1])])
+def test_a_recipe_of_the_batch_alone_needs_no_arguments_of_calls(word, options):
+    graph = without_arguments("alexnet")
+    recipe = Recipe({"x": 4}, {"x": {"**": "batch"}}, shard_state={"**": word})
+    program, known = shard(graph, recipe), replicate(graph, 4, **options)
+    seen, wanted = (judged(problem("alexnet"), each) for each in (program, known))
+    assert seen.step_time == pytest.approx(wanted.step_time, rel=0.01)
+    assert sent(program) == pytest.approx(sent(known), rel=1e-3)
+
+
+def test_what_is_recomputed_shares_the_batch_without_arguments_too():
+    graph = without_arguments("gpt3-330m")
+    recipe = Recipe({"x": 4}, {"x": {"**": "batch"}}, recompute=("h.*",))
+    program = shard(graph, recipe)
+    again = np.bincount(program.serves[~program.own], minlength=graph.n_ops) > 4
+    products = np.array(["aten.mm" in kind or "aten.addmm" in kind for kind in graph.kinds])
+    assert (again & products).sum() > 24
+    assert (program.share[(again & products)[program.serves]] == 0.25).all()
+
+
 def sent(program: Program) -> int:
     """Bytes that members of collectives read."""
     graph = program.graph

@@ -63,6 +63,8 @@ class Dimensions:
         is none, since a view made it of nothing (broadcast) or took only some of it.
     unknown : dict
         Kinds without a rule, with how many ops are of each.
+    batch : int or None
+        The size of the batch, where nothing but that is known; None: arguments of calls are.
     """
 
     graph: OpGraph
@@ -75,6 +77,7 @@ class Dimensions:
     back: NDArray[np.int32]
     backs: tuple[tuple[int, ...], ...]
     unknown: dict[str, int]
+    batch: int | None = None
 
     @classmethod
     def of(cls, graph: OpGraph) -> Dimensions:

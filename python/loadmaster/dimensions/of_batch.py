@@ -80,6 +80,7 @@ def dimensions_of_batch(
         back=np.zeros(len(seen.edge), dtype=np.int32),
         backs=((0,),),
         unknown={},
+        batch=batch,
     )
 
 
@@ -92,9 +93,12 @@ def _form(
         return ((0, batch),) if kind == _BATCH else _NO_BATCH
 
     needed, made = (tuple(_SPECS[kind] for kind in kinds) for kinds in (arguments, outputs))
-    # An argument that every cut passes over is passed over by an op that is whole, too.
-    has_cut = is_cut or _OWN in arguments
-    cuts = (Cut("batch", "batch", batch, needed, made, exchanged=sums),) if has_cut else ()
+    cuts: tuple[Cut, ...] = ()
+    if is_cut:
+        cuts = (Cut("batch", "batch", batch, needed, made, exchanged=sums),)
+    elif _OWN in arguments:
+        # An argument that every cut passes over is passed over by an op that is whole, too.
+        cuts = (Cut("own", "", 0, needed, made, works=False),)
     return Form(cuts, tuple(map(factors, arguments)), tuple(map(factors, outputs)))
 
 

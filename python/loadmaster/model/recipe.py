@@ -395,6 +395,16 @@ class Recipe(Printed):
         return self.rest == AUTO or any(AUTO in table.values() for table in tables)
 
     @property
+    def shares_only_the_batch(self) -> bool:
+        """True if every axis shares the batch, and the recipe says nothing else of ops and tensors.
+
+        >>> Recipe({"dp": 2}, {"dp": {"**": "batch"}}).shares_only_the_batch
+        True
+        """
+        by_batch = [self.labels.get(axis) == {"**": "batch"} for axis in self.mesh.names]
+        return all(by_batch) and not self.parameters and self.rest == WHOLE
+
+    @property
     def inside(self) -> Recipe | None:
         """What is shared how inside of a stage, on a mesh of the axes inside of it, whose devices
         have no names. Without micro-batches it is the recipe itself; None: stages are on one device

@@ -17,19 +17,16 @@ A bucket that some op of no one parameter reads, such as the norm of all gradien
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from loadmaster.base.units import counted
-from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT, OWNER
-from loadmaster.dimensions.of_batch import dimensions_of_batch
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Mesh, MeshAxis
-from loadmaster.transforms.batch_norm import statistics
+from loadmaster.transforms.batch_dimensions import batch_dimensions
 from loadmaster.transforms.gradients import Buckets, Fill, Reducer, filled
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lowering import Lowering
@@ -99,11 +96,7 @@ def replicated(graph: OpGraph, how: Replication) -> Program:
 
 def batch_layout(graph: OpGraph, how: Replication) -> Layout:
     """The layout of a graph on one axis, along which every op is cut by the batch that can be."""
-    bytes_ = np.zeros(graph.n_ops, dtype=np.uint64)
-    if how.is_synchronised:
-        norms, size = statistics(graph, graph.roles.many)
-        bytes_[norms] = size
-    dimensions = _dimensions(graph, sum(how.rows), bytes_.tobytes())
+    dimensions = batch_dimensions(graph, sum(how.rows), is_synchronised=how.is_synchronised)
     labels = np.where(graph.roles.many & ~graph.view, 1, 0).astype(np.int32)
     layout = Layout(
         dimensions,
@@ -122,12 +115,6 @@ def batch_layout(graph: OpGraph, how: Replication) -> Layout:
     bucket = buckets.bucket[buckets.gradient]
     reducer = Reducer(buckets.edges, bucket, buckets.last_source[bucket], whole)
     return replace(layout, labels=labels[None], reducer=reducer)
-
-
-@lru_cache(maxsize=2)
-def _dimensions(graph: OpGraph, batch: int, sums: bytes) -> Dimensions:
-    """Layouts of a graph share them."""
-    return dimensions_of_batch(graph, batch, np.frombuffer(sums, dtype=np.uint64))
 
 
 def _notes(layout: Layout, how: Replication) -> tuple[str, ...]:

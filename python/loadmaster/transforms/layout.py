@@ -22,10 +22,12 @@ from loadmaster.dimensions.words import FREE, labels_of, labels_there, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
+from loadmaster.transforms.batch_dimensions import batch_dimensions
 from loadmaster.transforms.batch_norm import sums_gradients
 from loadmaster.transforms.gradients import Reducer, Updates
 from loadmaster.transforms.label_tables import LabelTables
 from loadmaster.transforms.mesh_ways import ALL, EVEN, Load, MeshWays
+from loadmaster.transforms.shares import batch_size
 from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, part_weights
 from loadmaster.transforms.tensor_columns import TensorColumns, tensor_columns
 
@@ -139,7 +141,7 @@ class Layout:
                 "recipe: nothing is shared inside of its stages, which have one device each: give "
                 "its mesh a second axis"
             )
-        recipe, dimensions = inside, Dimensions.of(graph)
+        recipe, dimensions = inside, _dimensions(graph, inside)
         labels = labels_of(dimensions, recipe)
         if (labels == FREE).any():
             op = graph.names[int((labels == FREE).any(axis=0).argmax())]
@@ -158,7 +160,13 @@ class Layout:
         """The layout of another graph, each op of which has the label of an op of this one: that in
         ``ops``, by the names of cuts.
         """
-        of, there = np.array(ops, dtype=np.int64), Dimensions.of(graph)
+        of, batch = np.array(ops, dtype=np.int64), self.dimensions.batch
+        is_synchronised = self.batch_norm == "synchronised"
+        there = (
+            Dimensions.of(graph)
+            if batch is None
+            else batch_dimensions(graph, batch, is_synchronised=is_synchronised)
+        )
         labels = labels_there(self.dimensions, self.labels, of, there)
         stage = None if self.stage is None else self.stage[of]
         return Layout(there, self.mesh, labels, **self._settings, stage=stage)
@@ -507,6 +515,16 @@ class Layout:
         edge = self.dimensions.edge
         some = self.is_read & (self.wanted != ANY).any(axis=0)
         return np.where(some, self.graph.bytes[np.where(some, edge, 0)], np.uint64(0))
+
+
+def _dimensions(graph: OpGraph, recipe: Recipe) -> Dimensions:
+    """The dimensions that a recipe speaks of: those of calls, or, where these are not known and the
+    recipe shares the batch alone, the batch as sizes tell it.
+    """
+    batch = batch_size(graph)
+    if graph.args is not None or batch is None or not recipe.shares_only_the_batch:
+        return Dimensions.of(graph)
+    return batch_dimensions(graph, batch, is_synchronised=recipe.batch_norm == "synchronised")
 
 
 def _places(
