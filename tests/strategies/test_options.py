@@ -61,6 +61,24 @@ def test_options_of_another_name_or_kind_are_refused(options, message):
         check_options("method 'mine'", planner, options)
 
 
+class Called:
+    """An object that plans."""
+
+    def __call__(self, problem, *, most: int = 3): ...
+
+
+class Unresolved:
+    """An object whose types are not there."""
+
+    def __call__(self, problem, *, most: NoSuchType = 3): ...  # noqa: F821
+
+
+@pytest.mark.parametrize(("called", "wants"), [(Called(), "an integer"), (Unresolved(), "object")])
+def test_an_object_that_is_called_has_options(called, wants):
+    (option,) = listed(options_type(called))
+    assert (option.name, option.default, option.wants) == ("most", 3, wants)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_defaults_of_every_method_are_of_the_kind_that_it_wants(name):
     options = options_type(METHODS[name][0])()

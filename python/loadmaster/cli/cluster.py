@@ -120,7 +120,7 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _answers(given: dict[str, str | None]) -> dict[str, str | None]:
-    """What the terminal answers, for what is missing; an empty answer gives nothing."""
+    """Answers of the terminal for what is missing; an empty answer gives nothing."""
     from loadmaster.model.machine.described import parts
 
     answers = dict(given)

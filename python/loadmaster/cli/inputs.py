@@ -71,7 +71,7 @@ def graph(
 
 
 def _of_module(source: str) -> str:
-    """What was meant by ``WORD:NAME`` that is no file."""
+    """The likely meaning of ``WORD:NAME`` that is no file."""
     from difflib import get_close_matches
 
     word, _, name = source.partition(":")

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
 
 
 def add_chosen(command: argparse.ArgumentParser) -> None:
-    """Which instances: :func:`chosen`."""
+    """Declares the choice of instances: :func:`chosen`."""
     command.add_argument(
         "instances",
         nargs="*",

@@ -188,7 +188,7 @@ def add_placing(command: argparse.ArgumentParser) -> None:
 
 
 def add_search(command: argparse.ArgumentParser) -> None:
-    """How far methods search, and their own options: ``inputs.chosen``."""
+    """Declares the effort of methods, and their own options: ``inputs.chosen``."""
     command.add_argument(
         "--time-limit",
         metavar="TIME",
@@ -227,7 +227,7 @@ def add_target(command: argparse.ArgumentParser) -> None:
 
 
 def add_objective(command: argparse.ArgumentParser) -> None:
-    """What plans are made for."""
+    """Declares the objective of plans."""
     command.add_argument(
         "--objective",
         default="step",
@@ -238,7 +238,7 @@ def add_objective(command: argparse.ArgumentParser) -> None:
 
 
 def add_split(command: argparse.ArgumentParser) -> None:
-    """Whether the default method may replicate the model."""
+    """Declares the choice if the default method may replicate the model."""
     command.add_argument(
         "--split",
         choices=["auto", "none"],
@@ -248,7 +248,7 @@ def add_split(command: argparse.ArgumentParser) -> None:
 
 
 def add_constraints(command: argparse.ArgumentParser) -> None:
-    """What every method must obey: ``inputs.constraints``."""
+    """Declares constraints that every method must obey: ``inputs.constraints``."""
     group = command.add_argument_group("constraints", "what every method must obey")
     group.add_argument("--constraints", metavar="FILE.toml", help="read them from a file")
     for flag, metavar, text in _CONSTRAINTS:

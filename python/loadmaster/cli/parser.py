@@ -99,7 +99,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What it parses has the function to run as ``run``, the command's parser as ``command``."""
+    """The parser. Parsed arguments have a function, ``run``, and the parser of ``command``."""
     made = _Parser(
         prog="loadmaster",
         description="Decides on which device every op of a deep-learning graph runs, and when.",

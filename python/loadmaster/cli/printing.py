@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, where they went on stderr.
+"""Output of commands: results on stdout, where they went on stderr.
 
 All that the command line prints goes through :func:`put` and :func:`note`. These show names of ops,
 devices and modules as they are, whatever a terminal would do with them.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Printable(Protocol):
-    """What prints itself, and has a document for machines."""
+    """A result that prints itself, and has a document for machines."""
 
     def to_document(self) -> Any:
-        """What ``--json`` prints."""
+        """The document that ``--json`` prints."""
 
 
 def put(text: object) -> None:

@@ -1,4 +1,4 @@
-"""What long work says of itself on a terminal: stage, incumbent, bound, gap and time left.
+"""Progress of long work on a terminal: stage, incumbent, bound, gap and time left.
 
 One line that is redrawn on stderr, by rich; nothing where nobody watches.
 """

@@ -1,1 +1,1 @@
-"""What a user brings: the graph of a model, the cluster, what was measured of an op."""
+"""The user's input: the graph of a model, the cluster, measured times of ops."""

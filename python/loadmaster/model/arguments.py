@@ -58,7 +58,7 @@ def checked(entries: Any, names: Sequence[str]) -> list[Call | None] | None:
 
 
 def _fault(entries: Sequence[Any], n: int) -> str:
-    """What is wrong with the first entry that is wrong; empty: nothing.
+    """The fault of the first entry that has one; empty: none has.
 
     It looks at all entries at once, one level of their lists after the other.
     """
@@ -85,7 +85,7 @@ def _fault(entries: Sequence[Any], n: int) -> str:
 
 
 def _fault_of_values(values: list[Any], n: int, texts: list[str]) -> str:
-    """What is wrong with values, whatever is in their lists, or with texts beside them."""
+    """The fault of values, whatever is in their lists, or of texts beside them; empty: none."""
     strange = set(map(type, values)) - _TYPES
     if strange:
         value = next(value for value in values if type(value) in strange)

@@ -186,7 +186,7 @@ class Cluster:
         )
 
     def collective(self, kind: str, devices: Iterable[str | int], size: int | str) -> CollectiveWay:
-        """How a collective of ``size`` bytes among some devices is done.
+        """The way in which a collective of ``size`` bytes among some devices is done.
 
         ``kind`` is one of :data:`loadmaster.fast.COLLECTIVES`. A broadcast comes from the first
         device.

@@ -1,4 +1,4 @@
-"""Which family a device is of, for systems that speak of GPUs, CPUs, NPUs and disks by number."""
+"""Families of devices, for systems that speak of GPUs, CPUs, NPUs and disks by number."""
 
 from __future__ import annotations
 

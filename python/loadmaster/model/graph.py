@@ -95,7 +95,7 @@ class Reduced:
 
     @cached_property
     def held_at_peak(self) -> NDArray[np.uint64]:
-        """What each reduced op holds at the peak of a sequential run in Kahn order, in bytes."""
+        """Bytes that each reduced op holds at the peak of a sequential run in Kahn order."""
         return fast.peak_bytes(self.graph)[1]
 
     @cached_property
@@ -119,7 +119,7 @@ class Reduced:
 
     @cached_property
     def runs(self) -> NDArray[np.bool_]:
-        """Whether each op of the model runs: bool [n_ops]."""
+        """Mask of the ops of the model that run: bool [n_ops]."""
         runs = np.zeros(len(self.map), dtype=bool)
         runs[self.op_of] = True
         return runs
@@ -371,7 +371,7 @@ class OpGraph:
         return _sha256([document["ops"], document["edges"]])
 
     def is_same(self, other: OpGraph) -> bool:
-        """Whether both are one graph; if one of them has no :attr:`args`, these do not count.
+        """True if both are one graph; if one of them has no :attr:`args`, these do not count.
 
         >>> import loadmaster as lm
         >>> graph = lm.OpGraph({"name": ["a", "b"]}, {"src": [0], "dst": [1]})
@@ -392,12 +392,12 @@ class OpGraph:
 
     @cached_property
     def updates(self) -> NDArray[np.bool_]:
-        """Which ops are the optimizer's, by their phase."""
+        """Mask of the optimizer's ops, by their phase."""
         return np.fromiter(map("o".__eq__, self.phases), bool, self.n_ops)
 
     @cached_property
     def roles(self) -> Roles:
-        """Which ops data parallelism replicates, and which tensors are weight gradients."""
+        """The ops that data parallelism replicates, and the tensors that are weight gradients."""
         from loadmaster.model.roles import Roles
 
         return Roles.of(self)
@@ -418,12 +418,12 @@ class OpGraph:
 
     @cached_property
     def has_marked_names(self) -> bool:
-        """Whether a name that the user gave has an ``@``, which marks what transforms make."""
+        """True if a name that the user gave has an ``@``, which marks what transforms make."""
         return "@" in "".join(self.names)
 
     @cached_property
     def is_restricted(self) -> bool:
-        """Whether some op names the device types it may run on."""
+        """True if some op names the device types it may run on."""
         return any(self.device_types)
 
     def reduced_for(self, types: Sequence[str]) -> Reduced:

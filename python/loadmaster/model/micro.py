@@ -1,4 +1,4 @@
-"""How micro-batches go through stages, as recipes say it."""
+"""The way of micro-batches through stages, as recipes say it."""
 
 from __future__ import annotations
 

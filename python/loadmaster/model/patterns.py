@@ -126,7 +126,7 @@ def _of_word(pieces: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Selector:
-    """What a line of a recipe speaks of.
+    """The items that a line of a recipe speaks of.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class Selector:
 
     @cached_property
     def _known(self) -> int:
-        """How many words come before the first ``**``; all of them, where there is none."""
+        """The number of words before the first ``**``; of all, where there is none."""
         return next((i for i, word in enumerate(self._words) if word in _ANY), len(self._words))
 
     @cached_property
@@ -184,7 +184,7 @@ class Selector:
 
     @property
     def ending(self) -> tuple[int | str, ...]:
-        """How many words a key of :attr:`expression` has, and those of its last ones that have no
+        """The number of words of a key of :attr:`expression`, and of its last ones that have no
         star, at most :data:`_ENDING`.
         """
         words = [pieces[0] if len(pieces) == 1 else None for pieces in self._words]
@@ -193,7 +193,7 @@ class Selector:
         return len(words), *(word for word in last if word is not None)
 
     def fits(self, words: Sequence[str]) -> bool:
-        """Whether the words of a path or name match the pattern. O(words of both)."""
+        """True if the words of a path or name match the pattern. O(words of both)."""
         if self._known == len(self._words):
             return len(words) == len(self._words) and all(map(fits, words, self._words))
         reached = {0}
@@ -283,7 +283,7 @@ def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> lis
 
 
 def ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of its number come before each.
+    """The number of equal ones before each.
 
     >>> ordinals(np.array([4, 7, 4, 4])).tolist()
     [0, 0, 1, 2]
@@ -298,7 +298,7 @@ def ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class Places:
-    """Where items stand: ops by module, kind and ordinal; or tensors by name.
+    """Places of items: of ops module, kind and ordinal; of tensors the name.
 
     Attributes
     ----------

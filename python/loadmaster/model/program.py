@@ -138,12 +138,12 @@ class Program:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the user's graph runs as it is."""
+        """True if the user's graph runs as it is."""
         return self.graph is self.source
 
     @cached_property
     def own(self) -> NDArray[np.bool_]:
-        """Which ops the program adds to the user's, bool [graph.n_ops]."""
+        """Mask of the ops that the program adds to the user's, bool [graph.n_ops]."""
         return is_added(self.role)
 
     @cached_property
@@ -230,5 +230,5 @@ def user_roles(graph: OpGraph) -> NDArray[np.uint8]:
 
 
 def is_added(role: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Whether each role is that of an op which a transform adds."""
+    """True for each role that is of an op which a transform adds."""
     return np.isin(role, (SLICE, JOIN, COLLECTIVE))

@@ -68,7 +68,7 @@ _AXIS = re.compile(r"[A-Za-z_]\w*")
 
 
 def imbalance(value: object) -> float:
-    """How much more than its fair share the busiest device has, checked: 1 or more."""
+    """The busiest device's work over its fair share, checked: 1 or more."""
     found = checks.positive("expert_imbalance", value)
     if found < 1:
         raise InputError(
@@ -209,7 +209,7 @@ _SPECS = _Words("parameters", _SPEC, "Replicate, Shard(0), Shard(1), ..., flat, 
 
 @dataclass(frozen=True)
 class Recipe(Printed):
-    """What is split, replicated and sharded how.
+    """Splits, replicas and shards of a model, in terms of its modules and tensors.
 
     Attributes
     ----------
@@ -386,7 +386,7 @@ class Recipe(Printed):
 
     @property
     def is_open(self) -> bool:
-        """Whether it leaves something to a solver: ``"auto"``.
+        """True if it leaves something to a solver: ``"auto"``.
 
         >>> Recipe({"tp": 2}).is_open, Recipe({"tp": 2}, {"tp": {"h.*": "auto"}}).is_open
         (False, True)
@@ -406,7 +406,7 @@ class Recipe(Printed):
 
     @property
     def inside(self) -> Recipe | None:
-        """What is shared how inside of a stage, on a mesh of the axes inside of it, whose devices
+        """The recipe inside of a stage, on a mesh of the axes inside of it, whose devices
         have no names. Without micro-batches it is the recipe itself; None: stages are on one device
         each.
 
@@ -721,7 +721,7 @@ def _sides(graph: OpGraph) -> dict[str, tuple[NDArray[np.intp], Places]]:
 
 
 def _modules(graph: OpGraph) -> Places:
-    """Where ops stand, those of an optimizer with their parameters."""
+    """The modules that ops stand in, those of an optimizer with their parameters."""
     return Places((".".join(module_path(module)) for module in graph.modules), graph.kinds)
 
 

@@ -1,4 +1,4 @@
-"""What a recipe recomputes: modules as a whole, or some ops of each.
+"""The ops that a recipe recomputes: modules as a whole, or some ops of each.
 
 A line is a pattern of modules, such as ``"h.*"``. All ops of the forward pass in them are meant, or
 those that selectors name behind bars: ``"h.* | h.*.attn aten._softmax.default | h.*.norm"``.
@@ -119,7 +119,7 @@ class RecomputedSegments:
         return replace(self, of=found, module=modules)
 
     def leaves(self, src: NDArray[np.integer], dst: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Whether edges of the forward pass end where what they carry is to be kept for: outside
+        """Mask of edges of the forward pass whose tensors are kept, since they end outside
         of the modules of the line that means it, or in another segment.
         """
         found: NDArray[np.bool_] = self.of[src] != self.of[dst]
@@ -180,7 +180,7 @@ def line_of(graph: OpGraph, modules: str, ops: NDArray[np.bool_]) -> str | None:
 
 
 def _meant(graph: OpGraph, line: RecomputeLine, module: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which ops in its modules the selectors of a line mean."""
+    """Mask of the ops in its modules that the selectors of a line mean."""
     paths: Sequence[str] = [".".join(module_path(path)) for path in graph.modules]
     places, found = Places(paths, graph.kinds), np.zeros(graph.n_ops, dtype=bool)
     for one in line.only:

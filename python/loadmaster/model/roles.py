@@ -1,4 +1,4 @@
-"""Which ops a data-parallel graph replicates, and which of their tensors are weight gradients."""
+"""Ops that a data-parallel graph replicates, and their tensors that are weight gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadmaster.model.graph import INPUT, OpGraph
 
 @dataclass(frozen=True)
 class Roles:
-    """Which ops are replicated, and which of their tensors are weight gradients.
+    """The ops that are replicated, and those of their tensors that are weight gradients.
 
     Attributes
     ----------

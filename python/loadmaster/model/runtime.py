@@ -1,4 +1,4 @@
-"""What a runtime costs beside ops and links: copies that senders make, and launches by a host."""
+"""Costs of a runtime beside ops and links: copies that senders make, and launches by a host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadmaster.base.errors import InputError
 
 @dataclass(frozen=True)
 class SendCost:
-    """What a message costs the device that sends it: a copy, which takes the device's own time.
+    """The cost of a message to the device that sends it: a copy, which takes the device's own time.
 
     After an op a device copies out what it sends, one message after another, before it takes the
     next op. A copy takes ``latency + bytes / bandwidth`` seconds. When it is done, the transfer is

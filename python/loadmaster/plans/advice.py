@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice(Printed):
-    """What to do with a graph and a cluster: choices, the fastest that fits first.
+    """Advice on a graph and a cluster: choices, the fastest that fits first.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from loadmaster.plans.streams import stream_cells
 
 @dataclass(frozen=True)
 class Comparison(Printed):
-    """What each method made of the same graph: ``plans`` by name, and why the others have none."""
+    """Plans of one graph: ``plans`` by method, and why the other methods have none."""
 
     plans: dict[str, Plan]
     failures: dict[str, str]

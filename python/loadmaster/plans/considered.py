@@ -193,7 +193,7 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
 
 
 def not_considered(plan: Plan) -> str:
-    """What might be better and was not judged, each with why; empty on one device."""
+    """Kinds of plans that were not judged and might be better, with why; empty on one device."""
     if plan.cluster.n_devices == 1:
         return ""
     if plan.target is not None:

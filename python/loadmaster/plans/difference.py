@@ -75,7 +75,7 @@ class DeviceLoad:
 
 @dataclass(frozen=True)
 class Difference(Printed):
-    """What sets one plan apart from another.
+    """Differences between two plans for the same ops.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Difference(Printed):
 
     @property
     def speedup(self) -> float:
-        """How many times as fast the second plan's step is."""
+        """The first plan's step over the second's: so many times as fast the second is."""
         before, after = self.makespans
         return before / after if after else 1.0
 

@@ -166,7 +166,7 @@ def plan_of_document(
 
 
 def _is_size(size: object) -> bool:
-    """Whether it is a number of bytes, or None for what is not known."""
+    """True if it is a number of bytes, or None for what is not known."""
     return size is None or (checks.is_integer(size) and size >= 0)
 
 
@@ -370,7 +370,7 @@ class _Reader:
         return float(found)
 
     def _spaces(self) -> dict[str, Any]:
-        """What is said of spaces of plans."""
+        """The fields on spaces of plans."""
         space, bounds = self.document["space"], self.document["bounds"]
         offers = tuple(self._offer(row) for row in self.document["offers"])
         left_out = tuple((kind, why) for kind, why in self.document["left_out"])

@@ -34,7 +34,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Alternative:
-    """What a step would be like with the op, and those that must go with it, on another device.
+    """A step simulated with the op, and those that must go with it, on another device.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class Explanation(Printed):
 
     @property
     def _split(self) -> list[str]:
-        """How it is split, what that caused, and what other labels would."""
+        """Its split, with what that caused, and what other labels would."""
         return [*self.label, *map(str, self.caused), *map(str, self.relabelled)]
 
     @property
@@ -240,7 +240,7 @@ def explain(plan: Plan, op: str | int) -> Explanation:
 
 
 def _label(plan: Plan, index: int) -> tuple[str, ...]:
-    """What a plan's recipe says of one of the user's ops, a sentence per axis."""
+    """The recipe of a plan on one of the user's ops, a sentence per axis."""
     if plan.recipe is None or plan.graph.view[index]:
         return ()
     if (stage := stage_of(plan)) is not None and plan.recipe.micro is not None:
@@ -250,7 +250,7 @@ def _label(plan: Plan, index: int) -> tuple[str, ...]:
 
 
 def _inside(plan: Plan, index: int) -> tuple[str, ...]:
-    """How a layout shares one of the user's ops, a sentence per axis."""
+    """One of the user's ops in a layout: how it is shared, a sentence per axis."""
     layout, said = plan.layout, list[str]()
     if layout is None:
         return ()
@@ -365,7 +365,7 @@ def _waited(plan: Plan, index: int, stands_for: int) -> str:
 
 
 def _cause(plan: Plan, reduced_op: int) -> str:
-    """What the start of an op that runs waited for; of a member, what the last one waited for."""
+    """The cause that the start of an op waited for; of a member, the cause of the last one."""
     label, op_of, sent = plan.program.label, plan.problem.reduced.op_of, plan.schedule.transfers
     devices = [device.name for device in plan.cluster.devices]
     reason, cause = plan.schedule.waited(reduced_op)

@@ -1,4 +1,4 @@
-"""What fills a device's memory at the moment when it holds most.
+"""The bytes that fill a device's memory at the moment when it holds most.
 
 Parameters, gradients and optimizer state, activations, workspace.
 """
@@ -100,7 +100,7 @@ def footprints(plan: Plan) -> tuple[Footprint, ...]:
 
 
 class _Uses:
-    """Which of a graph's tensors are state, and which are the optimizer's."""
+    """Masks of a graph's tensors: those that are state, and those that are the optimizer's."""
 
     def __init__(self, program: Program) -> None:
         graph = program.graph

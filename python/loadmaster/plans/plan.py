@@ -150,13 +150,13 @@ class Plan(Printed):
 
     @property
     def recipe(self) -> Recipe | None:
-        """What is split how, in terms of modules; None: no recipe says it."""
+        """The splits in terms of modules; None: no recipe says them."""
         return self.program.recipe
 
     @cached_property
     def layout(self) -> Layout | None:
-        """Where the recipe has every tensor lie, of a pipeline inside of its stage; None: there is
-        no recipe, or it has stages of one device.
+        """The specs of every tensor by the recipe, of a pipeline inside of its stage. None: there
+        is no recipe, or it has stages of one device.
         """
         if self.recipe is None or self.recipe.inside is None:
             return None
@@ -194,7 +194,7 @@ class Plan(Printed):
 
     @property
     def policy(self) -> PlanPolicy:
-        """How a device heeds priorities: ``"priority"``, the first of the ops that are ready, or
+        """The way that a device heeds priorities: ``"priority"``, the first of the ready ops, or
         ``"fixed"``, exactly in this order, waiting where the next op is not ready.
         """
         return self.assignment.policy
@@ -205,7 +205,7 @@ class Plan(Printed):
         return self.assignment.estimate
 
     def parts(self, op: str | int) -> tuple[OpPart, ...]:
-        """What does the work of an op of the user's graph: the op itself, or its parts.
+        """The ops that do the work of an op of the user's graph: the op itself, or its parts.
 
         Raises
         ------
@@ -239,7 +239,7 @@ class Plan(Printed):
 
     @cached_property
     def binding(self) -> Binding:
-        """What the constraints come to for each op that runs."""
+        """The constraints as they bind each op that runs."""
         return bind(self.problem, self.constraints)
 
     # -- how good it is ----------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Plan(Printed):
 
     @property
     def objective(self) -> Objective:
-        """What it was made for."""
+        """The objective that it was made for."""
         return self.problem.objective
 
     @property
@@ -285,7 +285,7 @@ class Plan(Printed):
 
     @property
     def limit(self) -> str | None:
-        """What keeps the period from being shorter: a device, a channel, or memory, by name.
+        """The resource that keeps the period from being shorter: a device, a channel, or memory.
 
         None: it was not made for throughput.
         """
@@ -299,7 +299,7 @@ class Plan(Printed):
 
     @cached_property
     def schedule(self) -> Simulation:
-        """What the simulator saw, or what was measured."""
+        """The step as simulated, or as measured."""
         return self.observed or run(self.problem, self.assignment)
 
     @cached_property
@@ -315,7 +315,7 @@ class Plan(Printed):
 
     @property
     def fits(self) -> bool:
-        """Whether no device ever holds more than it can."""
+        """True if no device ever holds more than it can."""
         return self.verdict.fits
 
     @cached_property
@@ -369,7 +369,7 @@ class Plan(Printed):
         return explain(self, op)
 
     def diff(self, other: Plan) -> Difference:
-        """What another plan for the same ops does differently, and what that gains; see
+        """The difference that another plan for the same ops makes, and what that gains; see
         :class:`~loadmaster.plans.difference.Difference`.
 
         Examples
@@ -391,7 +391,7 @@ class Plan(Printed):
         write_report(self, path, comparison=comparison)
 
     def summary(self) -> str:
-        """What a person wants to know, in a dozen lines or fewer."""
+        """The plan for a person, in a dozen lines or fewer."""
         from loadmaster.plans.summary import summary
 
         return summary(self)
@@ -459,8 +459,9 @@ class Plan(Printed):
         graph: OpGraph | None = None,
         cluster: Cluster | None = None,
     ) -> Plan:
-        """What :meth:`to_document` gave, simulated again; ``source`` is named in errors, which are
-        those of :meth:`load`.
+        """The plan of a document of :meth:`to_document`, simulated again.
+
+        Errors name ``source`` and are those of :meth:`load`.
         """
         from loadmaster.plans.document import plan_of_document
 

@@ -40,7 +40,7 @@ def module_rows(plan: Plan) -> tuple[tuple[str, ...], Rows]:
 
 
 def byte_rows(plan: Plan) -> Rows:
-    """What fills each device when it holds most: a column for each use of memory."""
+    """The bytes that fill each device when it holds most: a column for each use of memory."""
     return [
         (
             found.device,

@@ -1,4 +1,4 @@
-"""What a step would be like with another label for an op and for those that play its part."""
+"""A step simulated with another label for an op and for those that play its part."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from loadmaster.plans.plan import Plan
 
 @dataclass(frozen=True)
 class Exported:
-    """What a step takes, as simulated.
+    """Seconds of a step, as simulated.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Exported:
 
     @property
     def advice(self) -> str:
-        """What to do where one device is faster than what is exported; empty where it is not."""
+        """Advice where one device is faster than the exported segments; empty where it is not."""
         if self.single is None or self.exported <= self.single:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""What a recipe makes of a plan's modules: labels, specs of parameters, how updates are sharded.
+"""The modules of a plan with a recipe: labels, specs of parameters, how updates are sharded.
 
 Modules whose paths differ in numbers alone, as those of layers do, and that lie alike are one row.
 """
@@ -28,7 +28,7 @@ _LITTLE = 0.005
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """How a module, or those that are like it, lies on a mesh.
+    """The specs of a module, or of those that are like it, on a mesh.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ModuleSpec:
     updates: Mapping[str, tuple[str, ...]]
 
     def parts_on(self, axis: str) -> dict[str, str]:
-        """How its ops, each of its parameters, and their updates lie on an axis, in words."""
+        """The specs of its ops, its parameters and their updates on an axis, in words."""
         said = {"ops": shares_in_words(self.labels.get(axis, {}))}
         tensors = self.parameters.get(axis, {})
         said |= {name: " or ".join(of) for name, of in tensors.items()}
@@ -64,7 +64,7 @@ class ModuleSpec:
         return {what: words for what, words in said.items() if words}
 
     def on(self, axis: str) -> str:
-        """How it lies on an axis, in words.
+        """Its specs on an axis, in words.
 
         >>> spec = ModuleSpec("fc", 3, 0.5, {"tp": {"column": 0.75, "whole": 0.25}},
         ...                   {"tp": {"weight": ("Shard(0)",)}}, {"tp": ("flat",)})
@@ -125,7 +125,7 @@ def _named(family: str, paths: Sequence[str], n_looks: int) -> str:
 
 
 def _rows(plan: Plan) -> dict[str, _Row]:
-    """What is counted of each module, by path."""
+    """Figures of each module, by path."""
     if plan.recipe is None:
         return {}
     words, graph = told_words(plan), plan.graph
@@ -149,7 +149,7 @@ def _seconds(plan: Plan) -> NDArray[np.float64]:
 
 
 class _Row:
-    """What is counted of a module."""
+    """Figures of a module."""
 
     def __init__(self) -> None:
         self.ops, self.seconds = 0, 0.0
@@ -250,7 +250,7 @@ def recipe_in_words(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class SpecChange:
-    """What lies otherwise in another plan.
+    """A module whose specs another plan has otherwise.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ class SpecChange:
 
 
 def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
-    """What lies otherwise in the second of two plans with recipes, most time first."""
+    """Modules whose specs differ between two plans with recipes, most time first."""
     if before.recipe is None or after.recipe is None:
         return ()
     was, now = _rows(before), _rows(after)

@@ -1,4 +1,4 @@
-"""What is said of plans that were made for throughput: lines for a person, data for JSON."""
+"""Figures of plans that were made for throughput: lines for a person, data for JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stream_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def shortest(plan: Plan) -> str:
-    """What the plan's bound says."""
+    """The plan's bound, in words."""
     under = "" if plan.constraints.is_empty else " under the constraints"
     which = WHOLE_OPS if plan.space == WHOLE_OPS else "whole, replicated or split ops"
     return f"no plan of {which}{under} has a period that is more than {plan.gap:.1%} shorter"

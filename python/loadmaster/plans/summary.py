@@ -68,7 +68,7 @@ def summary(plan: Plan) -> str:
 
 
 def _said(plan: Plan) -> list[str]:
-    """What a plan obeys, where times are from, and what came up on the way."""
+    """Constraints of a plan, sources of its times, and notes from its making."""
     lines = [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
     lines.append(f"times        {estimated(plan)}")
     sentence = verdict(plan)
@@ -80,19 +80,19 @@ def _said(plan: Plan) -> list[str]:
 
 
 def estimated(plan: Plan) -> str:
-    """Where times of ops come from, and how to get better ones where they are estimates."""
+    """Sources of the times of ops, and how to get better ones where they are estimates."""
     better = "; `loadmaster calibrate` takes measured ones" if is_estimated(plan) else ""
     return f"of ops: {shares_of_time(plan)}{better}"
 
 
 def shares_of_time(plan: Plan) -> str:
-    """Where times of ops come from, by share of the time, the largest first."""
+    """Sources of the times of ops, by share of the time, the largest first."""
     shares = sorted(plan.provenance.items(), key=lambda row: -row[1])
     return ", ".join(f"{share:.0%} {word}" for word, share in shares if round(share, 2)) or "none"
 
 
 def is_estimated(plan: Plan) -> bool:
-    """Whether less than half of the time was measured, or given by the user."""
+    """True if less than half of the time was measured, or given by the user."""
     return sum(plan.provenance.get(word, 0.0) for word in ("measured", "given")) < 0.5
 
 
@@ -172,13 +172,13 @@ def _device_lines(simulation: Simulation, cluster: Cluster) -> list[str]:
 
 
 def simulation_lines(simulation: Simulation, cluster: Cluster, program: Program) -> list[str]:
-    """What one simulation came to, for a person."""
+    """One simulation in lines for a person."""
     step = f"step time    {format_seconds(simulation.makespan)}"
     return [step, *_what_happened(simulation, cluster, program)]
 
 
 def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, Any]:
-    """What one simulation came to, as plain data: seconds, bytes, shares.
+    """One simulation as plain data: seconds, bytes, shares.
 
     ``bytes_moved`` is what transfers and collectives send between devices. Of the collectives,
     ``bytes`` are those of the tensors, ``seconds`` those in which at least one is under way.

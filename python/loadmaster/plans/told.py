@@ -1,4 +1,4 @@
-"""How a plan's recipe comes out for each op, in the words of recipes."""
+"""The labels that a plan's recipe gives each op, in the words of recipes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def parallelism_in_words(plan: Plan) -> str:
 
 
 def no_placement(plan: Plan) -> str:
-    """What the plan's bound speaks of, in the words "no placement of whole ops" or "no plan"."""
+    """The space of the plan's bound, in the words "no placement of whole ops" or "no plan"."""
     if plan.space == WHOLE_OPS:
         return "no placement of whole ops"
     return "no plan, with ops whole, replicated or split,"

@@ -209,10 +209,13 @@ def check_options(owner: str, function: Callable[..., Any], options: Mapping[str
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of a function's parameters; none where a user's names a type that is not there."""
+    """The types of a function's parameters, or those of an object that is called as one; none where
+    a user's function names a type that is not there.
+    """
+    called = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return get_type_hints(function)
-    except NameError:
+        return get_type_hints(called)
+    except (NameError, TypeError):
         return {}
 
 

@@ -36,7 +36,7 @@ def advise(
     targets: Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> Advice:
-    """What to do with a graph on a cluster: plans by ``auto`` and for targets, the fastest first.
+    """Advice on a graph and a cluster: plans by ``auto`` and for targets, the fastest first.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def advise(
 
 
 def _named(given: object, word: str) -> str:
-    """What the command line takes: a name or a path that was given, else a word that stands for
+    """The argument of the command line: a name or a path that was given, else a word for
     one.
     """
     return os.fspath(given) if isinstance(given, str | os.PathLike) else word

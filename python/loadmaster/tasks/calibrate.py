@@ -202,7 +202,7 @@ def calibrate(
 
 
 def _collective_lines(collectives: Sequence[CollectiveTimes]) -> str:
-    """What each takes, by bytes, and for how much of that its devices are busy."""
+    """Seconds of each by bytes, and for how much of that its devices are busy."""
     rows = [("kind", "devices", "bytes", "takes", "of which devices are busy")]
     for times in collectives:
         busy = times.busy or (0.0,) * len(times.bytes)

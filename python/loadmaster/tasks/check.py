@@ -19,7 +19,7 @@ from loadmaster.rules.constraints import EVERY, Constraints, as_constraints, sel
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a plan keeps one limit.
+    """True if a plan keeps one limit.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Check(Printed):
 
     @property
     def ok(self) -> bool:
-        """Whether all limits are kept."""
+        """True if all limits are kept."""
         return all(verdict.ok for verdict in self.verdicts)
 
     def to_document(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _links_measured(found: Detected, told: Callable[[str], None]) -> Detected:
 
 
 def _numbered_alike(cluster: Cluster) -> bool:
-    """Whether PyTorch's GPUs are the cluster's, in its order; true where it sees none."""
+    """True if PyTorch's GPUs are the cluster's, in its order; true where it sees none."""
     if find_spec("torch") is None:
         return True
     import torch as installed
@@ -92,7 +92,7 @@ def _numbered_alike(cluster: Cluster) -> bool:
 
 
 def alike(cluster: Cluster, names: Sequence[str]) -> bool:
-    """Whether GPUs of these names, as tools call them, are those of the cluster, in its order."""
+    """True if GPUs of these names, as tools call them, are those of the cluster, in its order."""
     known = [recognised(name) for name in names]
     types = [k.type.name if k else name for k, name in zip(known, names, strict=True)]
     return types == [d.type for d in cluster.devices if d.name != "cpu"]

@@ -1,4 +1,4 @@
-"""Whether a graph fits, on how few devices, and what would help if it does not."""
+"""Tells if a graph fits, on how few devices, and what would help if it does not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Fit(Printed):
-    """Whether a graph fits a cluster.
+    """The answer to the question if a graph fits a cluster.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Fit(Printed):
 
     @property
     def fits(self) -> bool:
-        """Whether a placement that fits was found."""
+        """True if a placement that fits was found."""
         return self.fewest is not None
 
     def to_document(self) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class _Trial:
         return Fit(plans[fewest], fewest, at_least, footprints(plans[fewest]))
 
     def streaming(self, found: Fit) -> Fit:
-        """What was found, planned for throughput on the same devices."""
+        """The same fit, planned for throughput on the same devices."""
         self.progress("throughput", None)
         method: dict[str, Any] = {"method": "auto"}
         if self.target is not None:

@@ -51,7 +51,7 @@ SUFFIXES = (".md", ".csv", ".json")
 
 @dataclass(frozen=True)
 class BoardRow:
-    """What one method made of one instance.
+    """The result of one method on one instance.
 
     Attributes
     ----------
@@ -465,7 +465,7 @@ def _row(
     limit: float | None,
     space: str,
 ) -> BoardRow:
-    """What a method makes of an instance, whatever it raises."""
+    """The result of a method on an instance, whatever it raises."""
     best = one.best_known
     if space == SPLIT_OPS:
         best = min((b for b in (best, one.best_split) if b is not None), default=None)

@@ -184,7 +184,7 @@ def _others(
     warm_start: Plan | None,
     constraints: Constraints | None,
 ) -> dict[str, bool]:
-    """What would decide beside a target, by name, and whether it is given."""
+    """Arguments that would decide beside a target, by name; True where one is given."""
     return {
         f"method {method!r}": method != DEFAULT,
         "recipe": recipe is not None,

@@ -568,7 +568,7 @@ class _Crew:
 
     @property
     def is_retrying(self) -> bool:
-        """Whether a case that has failed is under way, which is to be alone."""
+        """True if a case that has failed is under way, which is to be alone."""
         return any(failed for _, failed in self.flying.values())
 
     def submit(self, case: Case, failed: int) -> None:

@@ -228,7 +228,7 @@ class Table:
         return rows
 
     def claim(self, key: Key) -> bool:
-        """Whether this sweep is to run a case: no other is at it, or has added its row since.
+        """True if this sweep is to run a case: no other is at it, or has added its row since.
 
         Other sweeps leave the case alone until its row is added here, or this process ends.
         """

@@ -1,4 +1,4 @@
-"""Whether the workers of a dask.distributed scheduler still get anywhere.
+"""Tells if the workers of a dask.distributed scheduler still get anywhere.
 
 A task that dask loses with its worker is run again by dask. If workers die faster than they take
 tasks, dask waits for ever and tells nobody. So the sweep counts the workers that are gone.

@@ -62,7 +62,7 @@ class DeviceType:
 
     @property
     def has_roofline(self) -> bool:
-        """Whether op times can be estimated on this type."""
+        """True if op times can be estimated on this type."""
         return bool(self.peak) and self.memory_bandwidth > 0
 
 

@@ -89,7 +89,7 @@ class Mesh:
 
     @property
     def joins(self) -> bool:
-        """Whether there is a link in it: two different devices."""
+        """True if there is a link in it: two different devices."""
         return bool(self.src and self.dst) and len({*self.src, *self.dst}) > 1
 
 
@@ -160,7 +160,7 @@ class CollectiveTimes:
 
 @dataclass(frozen=True)
 class CollectiveWay:
-    """How a collective is done: ``algorithm``, ``seconds``, names of the ``channels`` it holds."""
+    """A way to do a collective: ``algorithm``, ``seconds``, names of the ``channels`` it holds."""
 
     algorithm: str
     seconds: float
@@ -169,8 +169,8 @@ class CollectiveWay:
 
 @dataclass(frozen=True)
 class Route:
-    """How bytes get from one device to another: ``latency`` (s), ``bandwidth`` (B/s), names of the
-    ``channels`` held and of the devices passed (``hops``).
+    """The way of bytes from one device to another: ``latency`` (s), ``bandwidth`` (B/s), names of
+    the ``channels`` held and of the devices passed (``hops``).
     """
 
     latency: float

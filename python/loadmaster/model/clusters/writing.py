@@ -181,7 +181,7 @@ def _parts(name: str) -> _Pattern:
 
 
 def _follows(last: _Pattern, row: _Pattern, place: int) -> bool:
-    """Whether a pattern goes on where another ends, by the number at one place alone."""
+    """True if a pattern goes on where another ends, by the number at one place alone."""
     if len(last) != len(row) or len(row) <= place:
         return False
     others = (last[:place] + last[place + 1 :]) == (row[:place] + row[place + 1 :])

@@ -1,4 +1,4 @@
-"""What rocm-smi says of GPUs and of what joins them, read from its JSON."""
+"""GPUs and the links between them, read from the JSON of rocm-smi."""
 
 from __future__ import annotations
 

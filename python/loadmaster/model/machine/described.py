@@ -146,7 +146,7 @@ def _counted(types: Sequence[KnownType]) -> Iterator[tuple[int, KnownType]]:
 
 
 def _words(types: Sequence[KnownType], link: str | None, hosts: int, network: str | None) -> str:
-    """What the cluster is, in a sentence."""
+    """The cluster in a sentence."""
     devices = ", ".join(f"{n} x {known.type.name}" for n, known in _counted(types))
     joined = f" joined by {link}" if link and len(types) > 1 else ""
     staged = (

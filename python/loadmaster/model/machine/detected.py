@@ -39,7 +39,7 @@ _LANES = re.compile(r"NV([1-9]\d{0,2})")
 
 @dataclass(frozen=True)
 class Detected(Printed):
-    """What was found.
+    """The machine at hand, as far as it was found out.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What Linux says of the host: cores, memory, PCIe slots; read from procfs, sysfs and cgroups.
+"""The host by Linux: cores, memory, PCIe slots; read from procfs, sysfs and cgroups.
 
 Every function takes the folder that stands for ``/``, so that recorded trees can be read.
 """
@@ -153,7 +153,7 @@ def _bytes_of(text: str, key: str) -> int:
 
 
 def _text(file: Path) -> str:
-    """What a file has; nothing where it cannot be read."""
+    """The text of a file; empty where it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What nvidia-smi says of GPUs and of what joins them, read from its text."""
+"""GPUs and the links between them, read from the text of nvidia-smi."""
 
 from __future__ import annotations
 

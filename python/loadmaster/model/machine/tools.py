@@ -14,7 +14,7 @@ DEADLINE = 30.0
 
 @dataclass(frozen=True)
 class ToolOutput:
-    """What a tool printed, or why it printed nothing of use."""
+    """The text that a tool printed, or why it printed nothing of use."""
 
     text: str = ""
     why: str = ""

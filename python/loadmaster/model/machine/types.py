@@ -131,5 +131,5 @@ def asked(name: str, link: str = "") -> KnownType:
 
 
 def _key(name: str) -> str:
-    """What of a name tells types apart."""
+    """The part of a name that tells types apart."""
     return _NOISE.sub("", name.casefold())
