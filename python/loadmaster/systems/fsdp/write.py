@@ -13,6 +13,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import PARAMETER
+from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
@@ -132,9 +133,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     >>> [line for line in written.splitlines() if line.startswith("MESH") or "h.3" in line]
     ['MESH = {"shard": 2}', '    "h.3": False,']
     """
-    layout, reasons = plan.layout, list(_in_the_way(plan))
-    if reasons or layout is None:
-        raise refusal(plan, NAME, reasons)
+    parallelism = _parallelism(plan)
     assert plan.recipe is not None
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
     units = _units(plan, root)
@@ -148,7 +147,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
         imports=_IMPORT if again else "",
         batch=batch,
         each=batch // len(devices),
-        mesh=json.dumps(_mesh(layout)),
+        mesh=json.dumps(_mesh(parallelism)),
         units=_table(units),
         recomputed=_RECOMPUTED.format(paths=_table(again)) if again else "",
         wrap=_WRAP if again else "",
@@ -180,10 +179,7 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     >>> found["parameters"]["h.0.fc.weight"]
     {'shape': [4096, 1024], 'unit': 'h.0', 'rows': [[0, 2048], [2048, 4096]]}
     """
-    layout, reasons = plan.layout, list(_in_the_way(plan))
-    if reasons or layout is None:
-        raise refusal(plan, NAME, reasons)
-    graph, mesh = plan.graph, _mesh(layout)
+    graph, mesh = plan.graph, _mesh(_parallelism(plan))
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     units = innermost([graph.modules[op] for op in of], list(_lines(plan)), "units")
     parts = {}
@@ -200,11 +196,27 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     return {"mesh": mesh, "parameters": parts}
 
 
-def _mesh(layout: Layout) -> dict[str, int]:
+def _parallelism(plan: Plan) -> Parallelism:
+    """The plan's parallelism: as it was made for FSDP2, or as its labels have it.
+
+    Raises
+    ------
+    InputError
+        All that is in the way.
+    """
+    if plan.target == NAME and plan.parallelism is not None:
+        return plan.parallelism
+    layout, reasons = plan.layout, list(_in_the_way(plan))
+    if reasons or layout is None:
+        raise refusal(plan, NAME, reasons)
+    parts = layout.mesh.shape[_inner(layout)[0]]
+    return Parallelism(replicate=layout.mesh.size // parts, shard=parts, shard_state="parameters")
+
+
+def _mesh(parallelism: Parallelism) -> dict[str, int]:
     """The sizes of the mesh, by the names of the file."""
-    inner = _inner(layout)[0]
-    outer = int(np.prod([size for i, size in enumerate(layout.mesh.shape) if i != inner]))
-    return {**({REPLICAS: outer} if outer > 1 else {}), PARTS: layout.mesh.shape[inner]}
+    outer = {REPLICAS: parallelism.replicate} if parallelism.replicate > 1 else {}
+    return {**outer, PARTS: parallelism.shard}
 
 
 def _inner(layout: Layout) -> list[int]:
