@@ -1,1 +1,1 @@
-"""What every floor stands on: errors, units, files, warnings, checks of arguments, text."""
+"""The ground of every floor: errors, units, files, warnings, checks of arguments, text."""

@@ -18,7 +18,7 @@ YEAR = 3.2e7
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer.
+    """True if a value is an integer.
 
     >>> import numpy as np
     >>> is_integer(np.uint8(3)), is_integer(3.0), is_integer(True)
@@ -28,7 +28,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a real number; infinity is one, NaN is not.
+    """True if a value is a real number; infinity is one, NaN is not.
 
     >>> is_number(2), is_number(float("nan")), is_number(True)
     (True, False, False)

@@ -1,4 +1,4 @@
-"""What is closed where a ``with`` statement ends."""
+"""Things that are closed where a ``with`` statement ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, fonts, and files whose bytes depend on the data alone."""
+"""Common parts of all pictures: colours, fonts, and files whose bytes depend on the data alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a search goes: seconds of counted work, seconds on the clock, or both.
+"""The effort of a search: seconds of counted work, seconds on the clock, or both.
 
 Work is counted in seconds of a reference machine, by what it visits or simulates. So the same input
 gives the same plan on every machine, however busy. The clock ends a search only where the user gave
@@ -111,7 +111,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left, of the count or on the clock."""
+        """True if nothing is left, of the count or on the clock."""
         return self.left <= 0 or self.lacks(0.0)
 
     def spend(self, seconds: float) -> None:
@@ -119,7 +119,7 @@ class Budget:
         self.spent += seconds
 
     def lacks(self, seconds: float) -> bool:
-        """Whether the clock leaves no time for work of so many seconds. If it does not, but the
+        """True if the clock leaves no time for work of so many seconds. If it does not, but the
         count would, :attr:`is_cut` says so from now on.
         """
         clock = self.clock

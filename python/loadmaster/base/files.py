@@ -236,7 +236,7 @@ def check_format(
 
 
 def _format_in_words(document: Any, wanted: str) -> str:
-    """What a document says that it is, where that is no other format of ours: what it lacks."""
+    """The format that a document names, where it is none of ours: the part that it lacks."""
     value = document.get("format") if isinstance(document, Mapping) else None
     if value == "opgraph":
         return "it is a graph, of which `loadmaster place GRAPH -o plan.json` makes a plan"
@@ -260,7 +260,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
 
 
 def is_special(target: Path) -> bool:
-    """Whether there is something that is no regular file, such as a device or a pipe."""
+    """True if there is something that is no regular file, such as a device or a pipe."""
     return target.exists() and not target.is_file()
 
 

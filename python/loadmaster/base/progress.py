@@ -1,4 +1,4 @@
-"""What long work tells its caller: the stage of the work, and the best placement so far."""
+"""Reports of long work to its caller: the stage of the work, and the best placement so far."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Progress = Callable[[str, Incumbent | None], None]
 
 
 def of_case(progress: Progress | None, case: str) -> Progress | None:
-    """What tells the stages of one of several pieces of work, behind the name of the piece.
+    """Progress of one of several pieces of work: its stages, behind the name of the piece.
 
     >>> of_case(lambda stage, best: print(stage), "ddp, 2 of 5")("costs", None)
     ddp, 2 of 5: costs

@@ -1,4 +1,4 @@
-"""What can be reached from some nodes of a graph."""
+"""Nodes that can be reached from others in a graph."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def fits(text: str, pieces: Sequence[str]) -> bool:
-    """Whether a text is these pieces, in their order, with any text for each gap between them.
+    """True if a text is these pieces, in their order, with any text for each gap between them.
 
     >>> fits("gpu13", "gpu*3".split("*")), fits("gpu1", ["gpu1"]), fits("gpu12", ["gpu1"])
     (True, True, False)
@@ -83,7 +83,8 @@ def fits(text: str, pieces: Sequence[str]) -> bool:
 
 
 class Printed:
-    r"""What prints as a text of several lines, in notebooks too, and is named by the first of them.
+    r"""Anything that prints as a text of several lines, in notebooks too, and is named by the first
+    of them.
 
     >>> class Found(Printed):
     ...     def __str__(self) -> str:
@@ -110,7 +111,7 @@ def _named(printed: Printed) -> str:
 
 
 def meant(name: object, known: Iterable[str], listed_by: str = "") -> str:
-    """How the message goes on that says that there is no such name: the closest, and all; or what
+    """The end of a message that says that there is no such name: the closest, and all; or what
     lists all, where these are many.
 
     >>> meant("dpp", ["ddp", "fsdp"])

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?)\s*([^\s\d.][^\d]*)?"
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a figure may be a figure of.
+    """The quantities that a figure may be of.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Quantity:
 
 
 def _is_ten(scale: Decimal) -> bool:
-    """Whether a scale is a power of ten."""
+    """True if a scale is a power of ten."""
     return scale.normalize().as_tuple().digits == (1,)
 
 

@@ -20,7 +20,7 @@ _SPEC = re.compile(r".+\.py:\w+")
 
 
 def is_spec(text: str) -> bool:
-    """Whether a text names a function in a file.
+    """True if a text names a function in a file.
 
     >>> is_spec("my.py:build"), is_spec("model.onnx")
     (True, False)

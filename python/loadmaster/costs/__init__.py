@@ -1,4 +1,4 @@
-"""What ops and transfers cost: seconds, each with its provenance; cost models that learn them."""
+"""Costs of ops and transfers: seconds, each with its provenance; cost models that learn them."""
 
 from loadmaster.costs.accuracy import Accuracy, Trust, held_out, trust
 from loadmaster.costs.adaptive import CostModel, Join, Update

@@ -1,4 +1,4 @@
-"""How far costs can be trusted: predicted against measured (Celeritas, Table 5 and Figure 5).
+"""Accuracy of costs: predicted against measured (Celeritas, Table 5 and Figure 5).
 
 The deviation of an op is ``|predicted / measured - 1|``, for times and for output bytes.
 """

@@ -39,7 +39,7 @@ _WEAKEST_LAST = ("free", "measured", "regressed", "scaled", "bytes", "roofline",
 
 @dataclass(frozen=True)
 class Update:
-    """What a profile changed.
+    """The changes that a profile made.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Join:
-    """Which ops a graph and a cost model share, by name.
+    """The ops that a graph and a cost model share, by name.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class CostModel:
     # -- times for a graph -----------------------------------------------------------------------
 
     def join(self, graph: OpGraph) -> Join:
-        """Which ops of a graph this model knows, by name.
+        """The ops of a graph that this model knows, by name.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What hosts pay to launch ops."""
+"""The time that hosts take to launch ops."""
 
 from __future__ import annotations
 

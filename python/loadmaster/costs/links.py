@@ -1,4 +1,4 @@
-"""What transfers cost: latency and bandwidth of links, from times of transfers of many sizes.
+"""Costs of transfers: latency and bandwidth of links, from times of transfers of many sizes.
 
 The papers fit ``t = k d + b`` by ordinary least squares (Pesto section 3.1, Celeritas section
 4.2.1, FastT section 4). There the largest transfers decide the fit, and small ones get negative

@@ -111,7 +111,7 @@ _Answer = list[list[tuple[list[float], list[float]]]]
 
 
 def _asked(processes: int, sizes: list[int], kinds: list[str]) -> list[_Answer]:
-    """What each process answers."""
+    """The answer of each process."""
     deadline = time.monotonic() + PATIENCE
     paths = os.pathsep.join(path for path in sys.path if path)
     with ExitStack() as stack:

@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class DeviceCosts(Printed):
-    """What sending and launching cost, as measured.
+    """Costs of sending and launching, as measured.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class DeviceCosts(Printed):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the machine was too busy to trust the figures."""
+        """True if the machine was too busy to trust the figures."""
         return self.delay > BUSY
 
     @property
     def disturbed(self) -> str:
-        """How much the measurement was disturbed, in words."""
+        """The disturbance of the measurement, in words."""
         return f"this thread waited for a core for {self.delay:.1%} of the time"
 
     def sending(self, cluster: Cluster, device_type: str | None = None) -> Cluster:
@@ -272,7 +272,7 @@ def _per_call(call: Callable[[], object], wait: Callable[[], None]) -> float:
 
 
 def _small_ops() -> tuple[str, dict[str, _Op]]:
-    """What is called, and small ops by name."""
+    """The calls that are measured, and small ops by name."""
     if find_spec("torch") is None:
         a, b = np.ones((2, 8, 8), dtype=np.float32)
         of_numpy = {

@@ -1,4 +1,4 @@
-"""Which ops moved: Welch's test of two means, for all ops at once.
+"""Ops whose times moved: Welch's test of two means, for all ops at once.
 
 B. L. Welch, "The generalization of Student's problem when several different population variances
 are involved", Biometrika 34 (1947); degrees of freedom after Satterthwaite (1946).

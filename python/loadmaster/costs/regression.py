@@ -1,4 +1,4 @@
-"""How times depend on the batch: constant, linear or saturating, each op helped by ops of its kind.
+"""Times as functions of the batch: constant, linear or saturating, each helped by ops of its kind.
 
 Celeritas (section 4.2.1) fits a line per op and calls it rough. Three things make such lines rough.
 Most ops are so short that their times differ by noise alone from batch to batch. A line through

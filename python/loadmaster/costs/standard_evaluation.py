@@ -323,7 +323,7 @@ def _sizes(by_batch: dict[int, Profile], names: Sequence[str]) -> dict[int, Floa
 
 
 def _varying(told: dict[int, Floats], n: int) -> NDArray[np.bool_]:
-    """Whether an op's output bytes differ between batches, as far as is known."""
+    """True if an op's output bytes differ between batches, as far as is known."""
     vary: NDArray[np.bool_] = np.zeros(n, dtype=bool)
     for sizes in [*told.values()][1:]:
         vary = vary | (sizes != next(iter(told.values())))

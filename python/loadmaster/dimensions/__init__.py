@@ -1,1 +1,1 @@
-"""Which dimensions the tensors of a graph share, and along which of them each op can be cut."""
+"""Dimensions that the tensors of a graph share, and the ones along which each op can be cut."""

@@ -69,7 +69,7 @@ FAMILIES: Mapping[str, Callable[[NamedCall, CallRule], Pattern | None]] = {
 def pattern(
     kind: str, args: Sequence[Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> Pattern | None:
-    """Which axes of a call's tensors are one dimension, and what it means to cut it.
+    """The axes of a call's tensors that are one dimension, and the effect of cutting it.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ Argument = Any
 
 
 def skeleton(args: Sequence[Any]) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
-    """What an entry of ``OpGraph.args`` says but for which tensors: positional, keywords.
+    """An entry of ``OpGraph.args`` without the ops of its tensors: positional, keywords.
 
     >>> skeleton([[{"op": 3}, [1, 0]], {"alpha": 2}])
     (('<tensor>', (1, 0)), (('alpha', 2),))
@@ -86,7 +86,7 @@ class NamedCall:
         return default if found is None else found
 
     def tensors(self, which: int | str) -> tuple[int, ...]:
-        """Which tensors an argument holds, by their order in the call."""
+        """The tensors that an argument holds, by their order in the call."""
         return self._tensors.get(which, ())
 
     def tensor(self, which: int | str) -> int | None:

@@ -1,4 +1,4 @@
-"""What each call of a graph takes, and the pattern that its kind's rule gives."""
+"""The tensors that each call of a graph takes, and the pattern that its kind's rule gives."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _read(
 
 
 class _Reads:
-    """Which op reads which, and which of its outputs, where nothing but sizes says that."""
+    """The output of an op that another reads, where nothing but sizes says that."""
 
     def __init__(self, graph: OpGraph, shapes: Mapping[str, list[Shape]]) -> None:
         self._n, self._outputs = graph.n_ops, graph.outputs
@@ -91,9 +91,9 @@ class _Reads:
         }
 
     def output(self, source: int, op: int, which: Any = None) -> Output | None:
-        """What an op takes of another: ``which`` output, or the first that is as large as what the
-        edge carries, or else the first; None: no edge leads there, or it has no such output. The
-        shape of a view may be a constant to which no edge leads.
+        """The output that an op takes of another: ``which`` output, or the first that is as large
+        as what the edge carries, or else the first; None: no edge leads there, or it has no such
+        output. The shape of a view may be a constant to which no edge leads.
         """
         carried = self._carried.get(source * self._n + op)
         if carried is None and not (self._placeholder[source] and self._view[op]):

@@ -163,7 +163,7 @@ class Dimensions:
 def _looks(
     graph: OpGraph, tensors: Tensors, patterns: Sequence[Pattern | None]
 ) -> tuple[list[int], list[Look]]:
-    """What calls see of each tensor, as an index into distinct looks."""
+    """The look of each tensor to its calls, as an index into distinct looks."""
     axes, start = _joined(tensors, patterns)
     # Tensors whose axes are the same have the same factors, and so the same look.
     alike: dict[tuple[int, ...], int] = {}

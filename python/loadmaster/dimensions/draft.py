@@ -90,7 +90,7 @@ def aligned(words: Sequence[str], rank: int) -> list[str]:
 
 
 def _agree(lengths: Sequence[int], meaning: Meaning, unequal: bool) -> bool:
-    """Whether axes of these lengths can be one dimension."""
+    """True if axes of these lengths can be one dimension."""
     if meaning.halos:
         return True
     if meaning.period:

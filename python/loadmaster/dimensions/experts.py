@@ -124,7 +124,7 @@ def _in_order(graph: OpGraph) -> list[int]:
 
 
 class _Flow:
-    """What comes before what."""
+    """The ops before each op."""
 
     def __init__(self, graph: OpGraph, picks: NDArray[np.bool_]) -> None:
         self.graph, self.picks = graph, picks
@@ -152,7 +152,7 @@ class _Flow:
         return found
 
     def before(self, ops: Iterable[int]) -> set[int]:
-        """What those of some ops read that run in the forward pass; and these."""
+        """Those of some ops that run in the forward pass, and the ops that they read."""
         mine = self._runs_forward.intersection(ops)
         return mine.union(*(self.reads[op] for op in mine))
 

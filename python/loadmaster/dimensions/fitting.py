@@ -208,7 +208,7 @@ def _axes_of_pieces(whole: Sizes, pieces: Sequence[Sizes]) -> list[int]:
 
 
 def _starts(length: int, size: int) -> Sequence[int]:
-    """Where a piece may begin: at a multiple of its length, or not."""
+    """Places where a piece may begin: at a multiple of its length, or not."""
     return (0,) if length == size else (1, 0)
 
 

@@ -1,4 +1,4 @@
-"""How an op can be cut: what the rules say of a call, and what is left of it once views are known.
+"""Ways to cut an op: those that the rules allow of a call, and those that are left by its views.
 
 A rule binds to a call and gives a :class:`Pattern`: which axes of its tensors are one dimension.
 Axes that views take apart are written as products of *factors* (:mod:`.factors`). What the parts of
@@ -32,7 +32,7 @@ Factor = tuple[int, int]
 
 @dataclass(frozen=True)
 class Meaning:
-    """What it means to cut an op along one of its dimensions.
+    """The effect of cutting an op along one of its dimensions.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which dimension of an op each axis of its tensors is.
+    """The dimension of an op that each axis of its tensors is.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Cut:
 
     @property
     def shares_experts(self) -> bool:
-        """Whether each part does the work of some experts: all tensors are theirs alone. The scores
+        """True if each part does the work of some experts: all tensors are theirs alone. The scores
         that a router makes are of every token.
         """
         is_theirs = self.role == "expert" and self.works and not self.exchanged

@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DimensionPlace:
-    """Where a call's tensor has a dimension.
+    """A dimension of a call within one of its tensors.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class DimensionPlace:
     size: int
 
     def run(self, start: int) -> Run:
-        """Where it is among the axes of all tensors, if the tensor's begin at ``start``."""
+        """The same among the axes of all tensors, if the tensor's begin at ``start``."""
         return start + self.first, start + self.end, self.low, self.high
 
 
@@ -77,7 +77,7 @@ class Tie:
 
     @cached_property
     def is_of_axes(self) -> bool:
-        """Whether the dimension is one whole axis of each tensor, all of one size."""
+        """True if the dimension is one whole axis of each tensor, all of one size."""
         one = self.places[0]
         return self.dimension >= 0 and all(
             place.low == 1 and place.high == place.size == one.size for place in self.places
@@ -85,7 +85,7 @@ class Tie:
 
 
 def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
-    """What a pattern says of the axes of a call's tensors, arguments then outputs."""
+    """The ties that a pattern makes between axes of a call's tensors, arguments then outputs."""
     found = []
     where: dict[int, list[tuple[int, int]]] = {}
     for tensor, dimensions in enumerate((*pattern.inputs, *pattern.outputs)):
@@ -124,13 +124,13 @@ def _windows(sizes: list[int], meaning: Meaning) -> tuple[list[tuple[int, int]],
 
 
 def _moves(meaning: Meaning) -> bool:
-    """Whether a window moves along the dimension: its parts are intervals, of the whole axis."""
+    """True if a window moves along the dimension: its parts are intervals, of the whole axis."""
     return any(map(any, meaning.halos)) or any(step != 1 for step in meaning.steps)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a call sees of a tensor: its factors, major to minor, and the role of each."""
+    """A tensor as its call sees it: its factors, major to minor, and the role of each."""
 
     factors: tuple[Factor, ...]
     roles: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What ATen ops were called with, from sizes alone: for graphs that do not say.
+"""Arguments of calls of ATen ops, from sizes alone: for graphs that do not say.
 
 Several calls may fit the sizes of an op (:mod:`.fitting`). It is given one of them if every way to
 cut that call is a way to cut each of the others. Else nobody knows what it was called with, and it
@@ -64,13 +64,13 @@ def read_by_edges(graph: OpGraph) -> list[list[int]]:
 
 
 def _is_one(graph: OpGraph, source: int, picks: Mapping[int, int]) -> bool:
-    """Whether what an op gives is known to be one tensor."""
+    """True if what an op gives is known to be one tensor."""
     return source in picks if graph.kinds[source] == PICK else ";" not in graph.outputs[source]
 
 
 def _picks(graph: OpGraph, reads: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Which output each ``getitem`` takes. Those that look alike are all taken, in order; or else
-    nobody knows.
+    """The output that each ``getitem`` takes. Those that look alike are all taken, in order; or
+    else nobody knows.
     """
     takers: dict[tuple[int, str], list[int]] = {}
     for op, kind in enumerate(graph.kinds):

@@ -1,4 +1,4 @@
-"""What a factor is in the model: batch, token, expert, head, spatial, feature or parameter.
+"""The role of a factor in the model: batch, token, expert, head, spatial, feature or parameter.
 
 Factors that are one all over the graph have one role. The first of these that holds is it:
 
@@ -84,7 +84,7 @@ def _of_words(
     found: dict[str, set[int]],
     batched: set[int],
 ) -> None:
-    """What rules call by name; the batches of products go to ``batched``."""
+    """The roles that rules name; the batches of products go to ``batched``."""
     known: dict[int, list[tuple[int, int, set[int]]]] = {}
     for op, pattern in enumerate(patterns):
         if pattern is None:

@@ -163,7 +163,7 @@ def _swapped(words: list[str], call: NamedCall, rule: CallRule, term: int) -> li
 
 
 def _left(words: Sequence[str], rank: int) -> int:
-    """How many axes a starred word stands for."""
+    """The number of axes that a starred word stands for."""
     starred = sum(word.endswith(_STAR) for word in words)
     return max(rank - len(words) + 1, 0) if starred else 0
 

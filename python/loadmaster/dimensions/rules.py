@@ -28,7 +28,7 @@ TENSORFLOW = "tensorflow:"
 
 @dataclass(frozen=True)
 class CallRule:
-    """How the calls of some kinds are read.
+    """The reading of calls of some kinds.
 
     Attributes
     ----------

@@ -165,7 +165,7 @@ class _Moved:
         return call.inputs[tensor][self.axis] if tensor >= 0 else call.outputs[~tensor][self.axis]
 
     def cut(self, window: Window, halos: dict[int, Halo]) -> None:
-        """What it means to cut the axis; an axis with one place of the window is not cut."""
+        """Sets the effect of cutting the axis; an axis with one place of the window is not cut."""
         draft, call = self.draft, self.draft.call
         places, positions = self.length(self.coarse[0]), self.length(self.fine[0])
         if places == 1:

@@ -60,7 +60,7 @@ class CpsatTask:
 
 @dataclass(frozen=True)
 class Found:
-    """What CP-SAT found.
+    """The answer of CP-SAT.
 
     Attributes
     ----------

@@ -104,7 +104,7 @@ class CpsatModel:
         return self._hint(self.model.new_bool_var(""), int(value))
 
     def _x(self, op: int, device: int) -> Any:
-        """Whether an op is on a device; None: it may not be."""
+        """True if an op is on a device; None: it may not be."""
         return self.on[self.instance.unit[op]][device]
 
     def _place(self) -> None:
@@ -224,7 +224,7 @@ class CpsatModel:
         self.sent: dict[Message, Any] = {}
         self.leaves: dict[Message, Any] = {}
         self.takes: dict[Message, Any] = {}
-        #: Whether a message comes from a device.
+        #: True if a message comes from a device.
         self.comes: dict[tuple[Message, int], Any] = {}
         for message in instance.messages:
             tensor, device = instance.tensors[message.tensor], message.device

@@ -26,7 +26,7 @@ MAX_TICKS = 10**9
 
 
 class MilpTensor(NamedTuple):
-    """What one op sends: a tensor, or several with the same readers, one right after the other.
+    """Data that one op sends: a tensor, or several in turn with the same readers.
 
     ``time`` is ticks per source and destination device.
     """
@@ -101,7 +101,7 @@ class MilpInstance:
 
     @cached_property
     def unit_allowed(self) -> NDArray[np.bool_]:
-        """Whether each unit may be on each device: bool [n_units, n_devices]."""
+        """Mask of the devices that each unit may be on: bool [n_units, n_devices]."""
         allowed = np.ones((self.n_units, self.n_devices), dtype=bool)
         np.logical_and.at(allowed, self.unit, self.allowed)
         return allowed
@@ -160,7 +160,7 @@ class MilpInstance:
 
     @cached_property
     def precedes(self) -> NDArray[np.bool_]:
-        """Whether a path leads from one op to another: bool [n_ops, n_ops]."""
+        """Mask of the pairs of ops that a path joins: bool [n_ops, n_ops]."""
         below = np.zeros((self.n_ops, self.n_ops), dtype=bool)
         after: list[list[int]] = [[] for _ in range(self.n_ops)]
         for source, reader in self.edges:
@@ -196,7 +196,7 @@ class MilpInstance:
 
     @cached_property
     def conflict(self) -> NDArray[np.bool_]:
-        """Whether device i cannot send to j while k sends to l: bool, [i, j, k, l]."""
+        """Mask of transfers, i to j and k to l, that exclude each other: bool, [i, j, k, l]."""
         conflict = np.zeros((self.n_devices,) * 4, dtype=bool)
         for channel in self.channels:
             for a in channel:
@@ -219,7 +219,7 @@ class MilpInstance:
 
     @property
     def is_private(self) -> bool:
-        """Whether every ordered pair of devices has channels of its own.
+        """True if every ordered pair of devices has channels of its own.
 
         Then a transfer queues only behind transfers of the same sender.
         """

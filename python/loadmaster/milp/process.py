@@ -50,7 +50,7 @@ Follow = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes
     ----------

@@ -37,11 +37,11 @@ class Reference(ModelRows, ABC):
 
     @abstractmethod
     def communication(self) -> None:
-        """Which transfers take place, and where each comes from: a formulation's own."""
+        """Rows for the transfers that take place, and their sources: a formulation's own."""
 
     @abstractmethod
     def congestion(self) -> None:
-        """Which transfers follow each other: a formulation's own."""
+        """Rows for the transfers that follow each other: a formulation's own."""
 
     def precedence(self) -> None:
         """C_i <= S_j for an op and its reader, and C_i <= C_max."""

@@ -46,7 +46,7 @@ _TREE_LINE = {
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """The answer of a solver.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ def _chosen(solver: Solver) -> str:
 
 
 def _has_highs() -> bool:
-    """Whether python-mip can call HiGHS: by highsbox, or by highspy up to 1.15, which exports the C
+    """True if python-mip can call HiGHS: by highsbox, or by highspy up to 1.15, which exports the C
     interface.
     """
     if find_spec("highsbox") is not None:

@@ -25,7 +25,7 @@ _OURS = "loadmaster.readers.formats"
 
 @dataclass(frozen=True)
 class File:
-    """What a reader is shown of a file, to tell whether the file is of its format.
+    """The part of a file that a reader is shown, to tell whether the file is of its format.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class File:
 
     @cached_property
     def is_text(self) -> bool:
-        """Whether the first 4 KiB have no control characters."""
+        """True if the first 4 KiB have no control characters."""
         return _TEXT.fullmatch(self.head[: 1 << 12]) is not None
 
     def has_keys(self, *keys: str) -> bool:
-        """Whether the file begins like a JSON object with these keys, told without parsing it."""
+        """True if the file begins like a JSON object with these keys, told without parsing it."""
         if self.text[:1] != b"{":
             return False
         return all(re.search(rb'"%s"\s*:' % key.encode(), self.head) for key in keys)
@@ -93,18 +93,18 @@ class Reader(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether the reader comes along with Loadmaster."""
+        """True if the reader comes along with Loadmaster."""
         return _is_ours(self.target)
 
     def read(self, source: Any, options: Mapping[str, Any]) -> Any:
-        """What the function makes of a source, after checking the options."""
+        """The graph that the function makes of a source, after checking the options."""
         function = self.target.function if isinstance(self.target, Later) else self.target
         refuse(self.summary, options, list(inspect.signature(function).parameters)[1:])
         return function(source, **options)
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:
-    """Whether a function is one of Loadmaster's."""
+    """True if a function is one of Loadmaster's."""
     return function.__module__.startswith(f"{__package__}.")
 
 
@@ -226,7 +226,7 @@ def of_program(program: Any) -> Reader | None:
 
 
 def known(readers: Iterable[Reader]) -> str:
-    """What readers read, listed for a message."""
+    """The formats that readers read, listed for a message."""
     names = list(dict.fromkeys(reader.summary for reader in readers))
     return f"{', '.join(names[:-1])} or {names[-1]}"
 

@@ -66,7 +66,7 @@ class _Node:
 
     @property
     def is_op(self) -> bool:
-        """Whether it is an op of the graph: all but what hands on from rank to rank. A send of what
+        """True if it is an op of the graph: all but what hands on from rank to rank. A send of what
         no node made is one.
         """
         return self.partner is None or (self.kind == "COMM_SEND_NODE" and not self.deps)
@@ -293,7 +293,7 @@ def _join(ranks: list[list[_Node]]) -> Iterator[str]:
 
 
 def _collective(node: _Node) -> str | None:
-    """What a collective does; None: the file does not say, or it is none that is simulated."""
+    """The kind of a collective; None: the file does not say, or it is none that is simulated."""
     if "comm_type" not in node.attributes:
         return None
     return _COLLECTIVES.get(node.number("comm_type"))
@@ -319,7 +319,7 @@ class _Graph:
             node.index = index
 
     def add_edges(self, node: _Node) -> None:
-        """What a node depends on."""
+        """The nodes that a node depends on."""
         for other in node.deps:
             if other.is_op:
                 shared = sorted(other.makes.keys() & node.reads.keys())

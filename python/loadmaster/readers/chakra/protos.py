@@ -83,7 +83,7 @@ def classes() -> dict[str, Any]:
 
 
 def may_be_trace(head: bytes) -> bool:
-    r"""Whether bytes begin as a file of Chakra does: the length of a message that has a version or
+    r"""True if bytes begin as a file of Chakra does: the length of a message that has a version or
     a named attribute.
 
     >>> may_be_trace(b"\x07\x0a\x050.0.4"), may_be_trace(b"\x0a\x0a\x0a\x01a\x12\x05Const")

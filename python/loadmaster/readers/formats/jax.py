@@ -21,7 +21,7 @@ def _is_hlo(file: File) -> bool:
 
 
 def _is_trace(file: File) -> bool:
-    """Whether a file is a trace and goes with HLO. PyTorch's traces have the same form."""
+    """True if a file is a trace and goes with HLO. PyTorch's traces have the same form."""
     graph = file.options.get("graph")
     return graph is not None and file.has_keys("traceEvents") and _is_hlo(File.of(graph))
 

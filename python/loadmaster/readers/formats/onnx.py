@@ -13,7 +13,7 @@ def _is_profile(file: File) -> bool:
 
 
 def _is_model(file: File) -> bool:
-    """Whether a file is binary: ONNX is a protobuf without a magic number."""
+    """True if a file is binary: ONNX is a protobuf without a magic number."""
     if _is_profile(file) and re.search(rb'"cat"\s*:\s*"(Session|Node)"', file.text):
         raise InputError(
             f"{file.path} is an ONNX Runtime profile, which has times and no graph: read the "

@@ -6,7 +6,7 @@ from loadmaster.readers.registry import File, Later, reader
 
 
 def is_saga(file: File) -> bool:
-    """Whether a file begins like a problem instance or a schedule, which have a network, too."""
+    """True if a file begins like a problem instance or a schedule, which have a network, too."""
     return file.has_keys("task_graph", "tasks")
 
 

@@ -79,7 +79,7 @@ class Instance:
         return estimate(self.graph, self.cluster)
 
     def to_document(self) -> dict[str, Any]:
-        """What is known of it, for JSON: seconds, names and numbers, not the graph itself."""
+        """Known facts about it, for JSON: seconds, names and numbers, not the graph itself."""
         return {
             "name": self.name,
             "ops": self.graph.n_ops,

@@ -123,7 +123,7 @@ def planted(n_ops: int, devices: int, ccr: float, seed: int) -> Instance:
 
 
 def _planted(n_ops: int, devices: int, ccr: float, seed: int) -> tuple[NDArray[np.int64], ...]:
-    """What :func:`_edges` gives for the transfer time that comes to the wanted CCR."""
+    """The result of :func:`_edges` for the transfer time that comes to the wanted CCR."""
     mean = ccr * MEAN_OP / READERS
     for _ in range(40):
         if mean <= LATENCY:

@@ -49,12 +49,12 @@ METADATA = frozenset(("Shape", "Size"))
 
 
 def is_known(kind: str) -> bool:
-    """Whether the tables know how many FLOPs an op of this kind takes."""
+    """True if the tables know how many FLOPs an op of this kind takes."""
     return kind in FLOPS or _bare(kind) in FLOPS
 
 
 def is_view(op: Op) -> bool:
-    """Whether an op hands on its first input's storage, perhaps under another shape.
+    """True if an op hands on its first input's storage, perhaps under another shape.
 
     Dropout does so in inference, unless its mask is asked for.
     """

@@ -170,7 +170,7 @@ def _document(
 
 
 def is_profile(document: Any) -> bool:
-    """Whether parsed JSON is an ONNX Runtime profile: a list of events, some of them its own."""
+    """True if parsed JSON is an ONNX Runtime profile: a list of events, some of them its own."""
     return isinstance(document, list) and any(
         isinstance(event, dict) and event.get("cat") in ("Session", "Node") for event in document
     )
@@ -178,7 +178,7 @@ def is_profile(document: Any) -> bool:
 
 @dataclass
 class _Recording:
-    """What a profile says: microseconds of each kernel in each run, and what it worked on."""
+    """The contents of a profile: microseconds of each kernel in each run, and what it worked on."""
 
     n_runs: int
     #: Microseconds by name and run.
@@ -258,7 +258,7 @@ class _Recording:
 
     @property
     def resolution(self) -> str:
-        """How far the times can be trusted, in words."""
+        """The accuracy of the times, in words."""
         durations = [micros for runs in self.micros.values() for micros in runs.values()]
         short = sum(micros < 1 for micros in durations)
         return (
@@ -347,7 +347,7 @@ _SPELLED = {"float": "f32", "double": "f64", "float16": "f16", "bfloat16": "bf16
 
 
 def _fits(declared: Any, dtype: str, shape: list[int]) -> bool:
-    """Whether a kernel's input can be the model's."""
+    """True if a kernel's input can be the model's."""
     name = _SPELLED.get(dtype, dtype.replace("uint", "u").replace("int", "i"))
     dims = declared.shape.dim
     return (

@@ -53,7 +53,7 @@ def from_type(type_proto: Any, shape: Sequence[Dim] | None) -> Tensor:
 
 
 def is_tiny(tensor: Any) -> bool:
-    """Whether a stored tensor may hold shapes, axes or scales and is looked at."""
+    """True if a stored tensor may hold shapes, axes or scales and is looked at."""
     count = math.prod(size if size >= 0 else _MOST for size in tensor.dims)
     dtype = dtype_name(tensor.data_type)
     # Floating-point ones matter as the scales of a Resize: at most one per axis, twice for the ROI.
@@ -156,7 +156,7 @@ def node_name(node: Any, position: int) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What a library's error says, without its stack trace."""
+    """The message of a library's error, without its stack trace."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -242,7 +242,7 @@ class ShapeWalker:
         self._declared.update((v.name, v.type) for v in values if v.type.WhichOneof("value"))
 
     def notes(self) -> list[str]:
-        """What the costs leave out or assume, one sentence each."""
+        """Notes on what the costs leave out or assume, one sentence each."""
         notes = []
         if self._unknown_kinds:
             notes.append(without_flops(counts(self._unknown_kinds)))
@@ -507,7 +507,7 @@ _RANDOM = frozenset(
 
 
 def _is_tiny_by_content(op: Op) -> bool:
-    """Whether what a kind makes of its inputs, which are known, is tiny."""
+    """True if what a kind makes of its inputs, which are known, is tiny."""
     given = [t.data for t in op.ins if t is not None]
     if op.kind == "Range" and len(given) == 3:
         start, limit, delta = (float(array.reshape(-1)[0]) for array in given)

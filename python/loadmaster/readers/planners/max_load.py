@@ -111,7 +111,7 @@ class MaxLoad:
 def _costs(
     edges: list[Mapping[str, Any]], src: NDArray[np.int64], nodes: list[Mapping[str, Any]]
 ) -> NDArray[np.float64]:
-    """What each node's output costs: all of its edges say the same."""
+    """The cost of each node's output: all of its edges say the same."""
     cost = np.full(len(nodes), np.nan)
     for at, (edge, node) in enumerate(zip(edges, src.tolist(), strict=True)):
         said = not_negative(f"edge {at}: cost", edge.get("cost"))

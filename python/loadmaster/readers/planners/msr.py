@@ -104,7 +104,7 @@ def cluster(
 
 
 def is_benchmark(document: Any) -> bool:
-    """Whether parsed JSON is of this benchmark."""
+    """True if parsed JSON is of this benchmark."""
     return isinstance(document, dict) and "maxFPGAs" in document and "nodes" in document
 
 

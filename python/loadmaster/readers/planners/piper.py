@@ -133,7 +133,7 @@ class Piper:
 
 
 def is_piper(document: Any) -> bool:
-    """Whether parsed JSON looks like an input of Piper."""
+    """True if parsed JSON looks like an input of Piper."""
     nodes = document.get("nodes") if isinstance(document, dict) else None
     return (
         isinstance(nodes, list)

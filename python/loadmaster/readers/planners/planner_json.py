@@ -1,4 +1,4 @@
-"""What the JSON inputs of pipeline planners share: nodes with ids, and edges between them."""
+"""The common parts of JSON inputs of pipeline planners: nodes with ids, and edges between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(document: Row, part: str) -> list[Row]:
 
 
 def positions(nodes: list[Row], word: str) -> dict[int, int]:
-    """Where each id is in a list of nodes; ``word`` is what messages call a node."""
+    """The place of each id in a list of nodes; ``word`` is what messages call a node."""
     index: dict[int, int] = {}
     for at, node in enumerate(nodes):
         key = node.get("id")

@@ -101,14 +101,14 @@ def bare(kind: str) -> str:
 
 
 def is_known(kind: str) -> bool:
-    """Whether the tables know what an op of this kind costs, or that it is a view."""
+    """True if the tables know what an op of this kind costs, or that it is a view."""
     name = bare(kind)
     exact = (FLOPS, BYTES, _VIEWS, _PERHAPS)
     return any(name in table for table in exact) or _family(name) in MOVES
 
 
 def is_in_place(kind: str) -> bool:
-    """Whether the op writes into its first argument and returns that: ``aten::add_``."""
+    """True if the op writes into its first argument and returns that: ``aten::add_``."""
     name = bare(kind)
     return name != kind and name.endswith("_") and not name.endswith("__") and name not in _VIEWS
 
@@ -140,7 +140,7 @@ _NORMS_OF_BATCHES = frozenset(
 
 
 def is_view(kind: str, inputs: Arguments = (), outputs: Arguments = ()) -> bool:
-    """Whether an op's results share the storage of its first argument, and nothing is moved.
+    """True if an op's results share the storage of its first argument, and nothing is moved.
 
     Some kinds (``reshape``, ``contiguous``, ``to``, ``dropout``) copy only where they must: told by
     shapes and strides; where the strides are not known they are taken for views. Views of several
@@ -196,7 +196,7 @@ def _first(arguments: Arguments) -> Tensor | None:
 
 
 def _same_layout(inputs: Arguments, outputs: Arguments) -> bool:
-    """Whether there is nothing to convert or rearrange: the result is the argument itself."""
+    """True if there is nothing to convert or rearrange: the result is the argument itself."""
     given, result = _first(inputs), _first(outputs)
     if given is None or result is None:
         return True
@@ -205,7 +205,7 @@ def _same_layout(inputs: Arguments, outputs: Arguments) -> bool:
 
 
 def _can_reshape(inputs: Arguments, outputs: Arguments) -> bool:
-    """Whether strides allow the new shape: each run of old dimensions must be contiguous in itself.
+    """True if strides allow the new shape: each run of old dimensions must be contiguous in itself.
 
     As ATen's ``computeStride`` does, O(dimensions).
     """

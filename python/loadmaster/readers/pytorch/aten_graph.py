@@ -195,7 +195,7 @@ class AtenGraph(GraphColumns):
     # -- the whole -------------------------------------------------------------------------------
 
     def notes(self) -> list[str]:
-        """What the costs leave out, one sentence each."""
+        """Notes on what the costs leave out, one sentence each."""
         notes = []
         if self.unknown:
             notes.append(without_flops(counts(self.unknown)))

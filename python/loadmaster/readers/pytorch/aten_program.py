@@ -101,7 +101,7 @@ class AtenProgram:
 
 @dataclass(slots=True)
 class Lowered:
-    """Where a program's nodes and values stand in its graph.
+    """The place of a program's nodes and values in its graph.
 
     ``ops`` are those of nodes, by name; ``changed`` the values that each op writes into, by its
     index; ``copies`` the ops that copy a value back, in the order of the program's copies, -1 where
@@ -434,7 +434,7 @@ class _Lowering:
         return argument
 
     def _call(self, node: AtenNode) -> Given:
-        """How a node calls its op, values and sizes in place."""
+        """The call of a node, values and sizes in place."""
         positional, keywords = node.call
         return (
             [self._given(argument, node.name) for argument in positional],

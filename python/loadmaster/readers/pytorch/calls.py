@@ -1,4 +1,4 @@
-"""Which of the nested calls that PyTorch records are the ops of a step, and what they are called.
+"""The ops of a step among the nested calls that PyTorch records, and their names.
 
 PyTorch records every call that goes through its dispatcher, and the calls within that call.
 ``aten::conv2d`` calls ``aten::convolution``, that calls ``aten::_convolution``, and so on: each has
@@ -79,7 +79,7 @@ MODULE_PREFIX = "nn.Module: "
 
 
 def role_of(name: str, *, annotation: bool = False) -> int:
-    """What a call is: an op, one that PyTorch writes as calls of others, or a frame.
+    """The sort of a call: an op, one that PyTorch writes as calls of others, or a frame.
 
     >>> role_of("aten::mm") == OP, role_of("aten::linear") == WRAPPER
     (True, True)

@@ -97,7 +97,7 @@ def capture(
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep:
-    """What a step left on fake tensors: its output, its loss, and the optimizer that updated."""
+    """Results of a step on fake tensors: its output, its loss, and the optimizer that updated."""
 
     step: Step
     output: Any
@@ -117,7 +117,7 @@ def recorded(
     progress: Callable[[str, int], None] | None,
     listener: Listener | None = None,
 ) -> tuple[OpGraph, CapturedStep]:
-    """What `capture` gives, and what the step left; a listener hears of every op."""
+    """The graph that `capture` gives, and the results of the step; a listener hears of every op."""
     with importing("torch", "torch", "capturing a model"):
         import torch
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -205,7 +205,7 @@ class _Joined:
         return seconds
 
     def kernels(self, rows: TraceRows, ops: NDArray[np.int32]) -> list[int]:
-        """How many kernels each row launched."""
+        """The number of kernels that each row launched."""
         calls = self.call[ops]
         by_op = np.zeros(len(ops), dtype=np.int64)
         by_op[calls >= 0] = self.trace.kernels_of(calls[calls >= 0])

@@ -65,13 +65,13 @@ class RecordedTrace:
     _given: dict[int, list[TraceArgument]] = field(default_factory=dict, repr=False)
 
     def arguments(self, call: int) -> list[TraceArgument]:
-        """What a call was given."""
+        """The arguments of a call."""
         if call not in self._given:
             self._given[call] = _arguments(self.nodes[call].get("inputs"))
         return self._given[call]
 
     def results(self, call: int) -> list[TraceArgument]:
-        """What a call gave back."""
+        """The results of a call."""
         return _arguments(self.nodes[call].get("outputs"))
 
     def argument_names(self, call: int) -> dict[tuple[int, int], tuple[str, ...]]:

@@ -56,7 +56,7 @@ def _parted(recorded: RecordedTrace, name: str, call: int, position: int) -> lis
 
 
 def _changed(recorded: RecordedTrace, op: TraceOp) -> list[TensorRef]:
-    """What an op changes in place: by its schema, or else by its name and its results."""
+    """Tensors that an op changes in place: by its schema, or else by its name and results."""
     schema = recorded.schema_of(op.call)
     kind = recorded.calls.names[op.call]
     if schema.changed:

@@ -114,7 +114,7 @@ def _program_in(archive: zipfile.ZipFile) -> str:
 
 
 def _what_else(names: Sequence[str]) -> str:
-    """What a zip file without a program is, and what to do instead."""
+    """The kind of a zip file without a program, and the way out."""
     parts = {name.partition("/")[2] for name in names}
     if any(part.startswith("code/") for part in parts):
         return (

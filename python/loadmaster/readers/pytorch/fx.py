@@ -99,7 +99,7 @@ def traced(
     *,
     name: str | None = None,
 ) -> Traced:
-    """What `read` gives, and what it was made of."""
+    """The graph that `read` gives, and the module that it was made of."""
     with importing("torch", "torch", "reading an FX graph"):
         import torch
         import torch.fx
@@ -132,7 +132,7 @@ def traced(
 
 
 def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:
-    """What running each node gave, by its name; empty where the nodes tell all sizes and costs."""
+    """Results of running each node, by its name; empty where the nodes tell all sizes and costs."""
     unsized = [node for node in module.graph.nodes if _needs_run(node)]
     if not unsized:
         return {}
@@ -148,7 +148,7 @@ def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:
 
 
 def _needs_run(node: Any) -> bool:
-    """Whether a node's cost is not in its kind, or its sizes are not in its meta."""
+    """True if a node's cost is not in its kind, or its sizes are not in its meta."""
     if node.op in ("call_module", "call_method"):
         return bool(node.users)  # a node without a result that is read is a check
     if node.op == "placeholder":
@@ -161,7 +161,7 @@ def _needs_run(node: Any) -> bool:
 
 
 def _is_op(node: Any) -> bool:
-    """Whether a node calls an op, or does arithmetic on sizes that are known already."""
+    """True if a node calls an op, or does arithmetic on sizes that are known already."""
     if hasattr(node.target, "_schema") or _is_higher_order(node):
         return True
     value = _value(node)
@@ -215,7 +215,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _is_several(value: Any) -> bool:
-    """Whether a result is a tuple or list; TensorMetadata is a tuple, too."""
+    """True if a result is a tuple or list; TensorMetadata is a tuple, too."""
     return isinstance(value, (list, tuple)) and not hasattr(value, "dtype")
 
 
@@ -234,7 +234,7 @@ def _sized(value: Any) -> Sized | None:
 
 
 def _is_size(value: Any) -> bool:
-    """Whether a value is a symbol, or an expression of symbols, for an integer."""
+    """True if a value is a symbol, or an expression of symbols, for an integer."""
     return hasattr(value, "node") and hasattr(value, "__index__")
 
 
@@ -309,7 +309,7 @@ class _Reading:
         return self._placed[id(tensor)]
 
     def _is_part(self, node: Any) -> bool:
-        """Whether a node takes one result out of several: part of the node before it."""
+        """True if a node takes one result out of several: part of the node before it."""
         if node.target is not operator.getitem or not hasattr(node.args[0], "op"):
             return False
         return _is_several(self._result(node.args[0]))
@@ -360,7 +360,7 @@ class _Reading:
         return arguments
 
     def _call(self, node: Any) -> Given:
-        """How a node calls its op, with what its arguments stand for."""
+        """The call of a node, with the values that its arguments stand for."""
         keywords = {name: self._given(argument) for name, argument in node.kwargs.items()}
         return [self._given(argument) for argument in node.args], keywords
 

@@ -36,7 +36,7 @@ _ROUNDING = 1.0
 
 @dataclass(slots=True)
 class _Events:
-    """What is kept of the events of a file, in its order: plain rows, made while it is parsed."""
+    """The events of a file that are kept, in its order: plain rows, made while it is parsed."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     launches: list[tuple[Any, ...]] = field(default_factory=list)
@@ -203,7 +203,7 @@ class KinetoTrace:
 
     @cached_property
     def communication(self) -> NDArray[np.bool_]:
-        """Which kernels send data between devices."""
+        """Mask of the kernels that send data between devices."""
         return np.array([bool(_COMMUNICATION.match(name)) for name in self.kernels], dtype=bool)
 
     def within(self, ops: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -230,7 +230,7 @@ class KinetoTrace:
         return np.bincount(op[counts], self.kernel_seconds[counts], len(ops)).astype(np.float64)
 
     def kernels_of(self, ops: NDArray[np.int32]) -> list[int]:
-        """How many kernels each op launched."""
+        """The number of kernels that each op launched."""
         op = self._of_kernels(ops)
         return list(map(int, np.bincount(op[op >= 0], minlength=len(ops))))
 
@@ -288,7 +288,7 @@ class KinetoTrace:
 
 
 def launches(names: Iterable[str], kernels: Iterable[int]) -> dict[str, dict[str, int]]:
-    """What a graph's ``meta`` says of ops that launch several kernels; nothing where none does."""
+    """Entries of a graph's ``meta`` on ops that launch several kernels; none where none does."""
     several = {name: n for name, n in zip(names, kernels, strict=True) if n > 1}
     return {LAUNCHES: several} if several else {}
 

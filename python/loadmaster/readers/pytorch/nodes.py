@@ -18,7 +18,7 @@ from loadmaster.readers.shared.formulas import Cost
 
 @dataclass(frozen=True, slots=True)
 class NodeRun:
-    """What a node gave: its result, its work, and whether that ``shares`` its input's storage."""
+    """A node's outcome: its result, its work, and whether that ``shares`` its input's storage."""
 
     value: Any
     work: Cost
@@ -60,7 +60,7 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
 
 
 def _shares(value: Any, inputs: list[Any], moved: int) -> str:
-    """Whether a result is the storage of the first input again, as a view or changed in place."""
+    """True if a result is the storage of the first input again, as a view or changed in place."""
     first = next((t for t in tree_iter(inputs[:1]) if isinstance(t, torch.Tensor)), None)
     result = next((t for t in tree_iter(value) if isinstance(t, torch.Tensor)), None)
     if first is None or result is None:
@@ -71,7 +71,7 @@ def _shares(value: Any, inputs: list[Any], moved: int) -> str:
 
 
 def run_nodes(module: torch.fx.GraphModule, example_inputs: Any) -> Mapping[str, NodeRun]:
-    """What each node of a module gives when the module runs on such inputs, by the node's name.
+    """The outcome of each node of a module that runs on such inputs, by the node's name.
 
     Nothing is computed and no memory is taken.
     """

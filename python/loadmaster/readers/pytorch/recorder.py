@@ -349,7 +349,7 @@ def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
 
 @cache
 def _changes_values_alone(func: Any) -> bool:
-    """Whether an op gives back its first argument with sizes and strides as they were."""
+    """True if an op gives back its first argument with sizes and strides as they were."""
     schema = func._schema
     if len(schema.returns) != 1 or not schema.arguments or not schema.name.endswith("_"):
         return False
@@ -358,7 +358,7 @@ def _changes_values_alone(func: Any) -> bool:
 
 
 def _fits(func: Any, arguments: Sequence[Any]) -> bool:
-    """Whether an op goes entry by entry, and tensors are floats of the first one's type and size,
+    """True if an op goes entry by entry, and tensors are floats of the first one's type and size,
     or numbers: then it refuses none of them.
     """
     first = arguments[0]

@@ -161,7 +161,7 @@ class Step:
 
 
 def is_counter(key: str, slot: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether what an optimizer keeps of a parameter is a number that the host counts."""
+    """True if what an optimizer keeps of a parameter is a number that the host counts."""
     return slot.dim() == 0 and (key == "step" or parameter.dim() > 0)
 
 
@@ -228,7 +228,7 @@ def on_fakes(
 
 
 def _faked_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What an optimizer keeps of a parameter, its tensors without memory."""
+    """The state that an optimizer keeps of a parameter, its tensors without memory."""
     return {
         key: torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device)
         if isinstance(v, torch.Tensor)

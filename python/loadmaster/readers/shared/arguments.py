@@ -52,7 +52,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What is neither tensor nor list."""
+    """Anything that is neither tensor nor list."""
     if value is None or isinstance(value, (bool, np.bool_)):
         return None if value is None else bool(value)
     if isinstance(value, str):

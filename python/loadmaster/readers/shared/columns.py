@@ -54,7 +54,7 @@ class GraphColumns:
 
 
 def counts(counter: Counter[str]) -> str:
-    """What was counted, sorted, each with its number.
+    """Counted words, sorted, each with its number.
 
     >>> counts(Counter("banana"))
     'a (3), b (1), n (2)'

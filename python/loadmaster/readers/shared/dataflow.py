@@ -1,4 +1,4 @@
-"""Which op reads what which op wrote, from the tensors and storages of calls in their order.
+"""Readers and writers of data, from the tensors and storages of calls in their order.
 
 A tensor has a number, and its storage has one. PyTorch uses numbers again once they are free. So a
 storage is followed from the op that made it. What an op reads comes from the later of two ops: the
@@ -105,7 +105,7 @@ class Storage:
         self._forms.add((ref.value.dtype, ref.value.numel))
 
     def has(self, ref: TensorRef) -> bool:
-        """Whether a tensor with the storage's number can lie in it.
+        """True if a tensor with the storage's number can lie in it.
 
         Autograd and Python make tensors in a storage that no op gave out. They have the type and
         size of one that an op gave out.
@@ -229,7 +229,7 @@ class Dataflow:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What an op's schema says of its arguments.
+    """An op's arguments by its schema.
 
     Attributes
     ----------

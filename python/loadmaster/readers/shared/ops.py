@@ -20,7 +20,7 @@ class UnknownShapeError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """What is known of a value before it is computed.
+    """A value before it is computed, as far as it is known.
 
     ``dtype`` is spelled as in the graph files (``"f32"``; empty when unknown), ``shape`` has None
     for an unknown dimension and is None when even the rank is unknown. ``data`` is the content of
@@ -36,7 +36,7 @@ class Tensor:
 
     @property
     def known(self) -> bool:
-        """Whether element type and every dimension are known."""
+        """True if element type and every dimension are known."""
         return bool(self.dtype) and self.shape is not None and None not in self.shape
 
     @property

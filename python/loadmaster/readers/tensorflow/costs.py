@@ -72,7 +72,7 @@ EXITS = frozenset(("Exit", "RefExit"))
 
 
 def is_optimizer(kind: str) -> bool:
-    """Whether ops of a kind apply gradients.
+    """True if ops of a kind apply gradients.
 
     >>> is_optimizer("ResourceApplyMomentum"), is_optimizer("AssignSub")
     (True, False)
@@ -81,7 +81,7 @@ def is_optimizer(kind: str) -> bool:
 
 
 def is_update(kind: str) -> bool:
-    """Whether ops of a kind change their first input, a variable, in place."""
+    """True if ops of a kind change their first input, a variable, in place."""
     return kind.startswith((*OPTIMIZERS, *_UPDATES)) and kind not in _NO_UPDATES
 
 
@@ -98,7 +98,7 @@ def plain_kind(kind: str) -> str:
 
 
 def is_known(kind: str) -> bool:
-    """Whether the table knows how many FLOPs an op of this kind takes."""
+    """True if the table knows how many FLOPs an op of this kind takes."""
     return kind in FLOPS
 
 

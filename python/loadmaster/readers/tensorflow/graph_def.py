@@ -226,7 +226,7 @@ class _Reading:
         return ran
 
     def _inputs(self, kept: set[str]) -> tuple[dict[str, list[list[Port]]], dict[str, list[str]]]:
-        """What each op reads, by input, and waits for; inputs and variables are ops as well."""
+        """Ops that each op reads, by input, and waits for; inputs and variables are ops as well."""
         reads: dict[str, list[list[Port]]] = {}
         waits: dict[str, list[str]] = {}
         todo = [name for name in self._nodes if name in kept]
@@ -312,7 +312,7 @@ class _Reading:
         return [[self.index[source] for source, _ in ports] for ports in self._reads[op]]
 
     def _is_view(self, op: str) -> bool:
-        """Whether an op shows one storage: a ``Merge`` of two branches shows two."""
+        """True if an op shows one storage: a ``Merge`` of two branches shows two."""
         reads = self._reads[op]
         kind = self.kinds[op]
         if kind not in VIEWS or not reads or len(reads[0]) != 1:
@@ -377,7 +377,7 @@ class _Reading:
         return found
 
     def notes(self) -> list[str]:
-        """What the graph leaves out or assumes, one sentence each."""
+        """Notes on what the graph leaves out or assumes, one sentence each."""
         notes = []
         loops = self._loop_rounds()
         if loops:

@@ -151,7 +151,7 @@ def ancestors(nodes: dict[str, GraphNode], fetches: Iterable[str]) -> set[str]:
 
 
 class Bridges:
-    """What nodes read, and wait for, of those that are kept, through nodes that are not.
+    """The kept nodes that nodes read, and wait for, through nodes that are not.
 
     A node that did not run was optimised away: merged into its reader or with a node like it,
     worked out beforehand, or only forwarding. So the readers of such a node read its inputs. They
@@ -187,7 +187,7 @@ class Bridges:
         return found
 
     def _passed(self, name: str) -> tuple[list[Port], list[str]] | None:
-        """What a node that is not kept passes on; None for a node that is kept, even as of now."""
+        """Outputs that a node passes on which is not kept; None: it is kept, even as of now."""
         stack, entered = [name], set()
         while stack:
             node = self._nodes[stack[-1]]

@@ -135,12 +135,12 @@ def load_run(path: str | os.PathLike[str]) -> Any:
 
 
 def is_graph(graph: Any) -> bool:
-    """Whether a message parsed as a GraphDef is one: every node has a name and an op."""
+    """True if a message parsed as a GraphDef is one: every node has a name and an op."""
     return bool(graph.node) and all(n.name and _OP.fullmatch(n.op) for n in graph.node)
 
 
 def is_run(run: Any) -> bool:
-    """Whether a message parsed as RunMetadata is one: it has ops, with names."""
+    """True if a message parsed as RunMetadata is one: it has ops, with names."""
     stats = [node for device in run.step_stats.dev_stats for node in device.node_stats]
     named = [*(s.node_name for s in stats), *(n.name for n in run.cost_graph.node)]
     return bool(named) and all(named)
@@ -193,7 +193,7 @@ def data_type(number: int) -> str:
 
 
 def may_be_text(data: bytes) -> bool:
-    """Whether bytes begin as the text of a GraphDef or a MetaGraphDef does.
+    """True if bytes begin as the text of a GraphDef or a MetaGraphDef does.
 
     >>> may_be_text(b'node { name: "a" op: "Const" }')
     True
@@ -202,7 +202,7 @@ def may_be_text(data: bytes) -> bool:
 
 
 def may_be_saved_model(data: bytes) -> bool:
-    r"""Whether bytes begin as a SavedModel does: schema 1, then a MetaGraphDef.
+    r"""True if bytes begin as a SavedModel does: schema 1, then a MetaGraphDef.
 
     An ONNX model has its version there, then who wrote it.
 
@@ -220,7 +220,7 @@ _MARKS = b"\x0a\x12\x1a\x22\x2a"
 
 
 def may_be_graph(data: bytes) -> bool:
-    r"""Whether bytes can be a GraphDef or a MetaGraphDef, told by the fields they start with.
+    r"""True if bytes can be a GraphDef or a MetaGraphDef, told by the fields they start with.
 
     Both begin with field 1 as a message, which is marked by a line feed; an ONNX model has a number
     there. Text that begins with a line feed has no marks where fields must be, or, if it is JSON,
@@ -238,7 +238,7 @@ def may_be_graph(data: bytes) -> bool:
 
 
 def _field_ends(data: bytes) -> Iterator[int]:
-    """Where each field ends; up to the first that is none."""
+    """The end of each field; up to the first that is none."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)

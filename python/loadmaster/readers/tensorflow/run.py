@@ -35,7 +35,7 @@ _ALL_STREAMS, _STREAM = "/stream:all", ("/stream:", "/memcpy")
 
 @dataclass
 class Execution:
-    """How an op ran in one session run."""
+    """The run of an op in one session run."""
 
     device: str
     #: The kind that ran, which an optimiser may have changed; empty: not told.
@@ -53,7 +53,7 @@ class SessionRun:
     """One session run: what ran, by name."""
 
     executions: dict[str, Execution]
-    #: Whether times are measurements of this run, or the cost graph's estimates.
+    #: True if times are measurements of this run; else they are the cost graph's estimates.
     measured: bool
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What is known of the outputs of TensorFlow's nodes: from a run, or as the graph declares them."""
+"""Known facts about outputs of TensorFlow's nodes: from a run, or as the graph declares them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class OutputTensors:
         self._known: dict[Port, Tensor] = {}
 
     def of(self, port: Port) -> Tensor:
-        """What is known of an output: as it ran, else as the graph declares it. For an op that only
-        forwards and did not run, it is what is known of its input.
+        """An output, as far as it is known: as it ran, else as the graph declares it. For an op
+        that only forwards and did not run, it is what is known of its input.
         """
         path: dict[Port, None] = {}
         while port not in self._known and port not in path:
@@ -38,7 +38,7 @@ class OutputTensors:
         return found
 
     def _tells(self, node: GraphNode, port: Port) -> bool:
-        """Whether an output is known better than its node's input."""
+        """True if an output is known better than its node's input."""
         return not self._run or node.name in self._run or port in self._fed
 
     def _told(self, node: GraphNode, port: Port) -> Tensor:
@@ -56,7 +56,7 @@ class OutputTensors:
         return Tensor(ELEMENT_TYPES.get(dtype % 100, ""))
 
     def ports(self, name: str) -> int:
-        """How many outputs are known of an op."""
+        """The number of outputs that are known of an op."""
         node, ran = self._nodes[name], self._run.get(name)
         if node.kind in VARIABLES or node.kind in INPUTS:
             return 1

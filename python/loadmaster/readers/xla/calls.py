@@ -1,4 +1,4 @@
-"""How an op of a program for XLA works, as keywords: from the texts of HLO and StableHLO."""
+"""Attributes of an op of a program for XLA, as keywords: from the texts of HLO and StableHLO."""
 
 from __future__ import annotations
 

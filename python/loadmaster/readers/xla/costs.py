@@ -118,7 +118,7 @@ def cost(op: Op) -> Cost:
 
 
 def is_elementwise(kind: str) -> bool:
-    """Whether an element of the result needs only the same element of the operands."""
+    """True if an element of the result needs only the same element of the operands."""
     return plain(kind) in _ELEMENTWISE
 
 

@@ -87,7 +87,7 @@ def to_graph(program: XlaProgram, name: str) -> OpGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Where an instruction stands: its path, and the loops and branches around it."""
+    """The place of an instruction: its path, and the loops and branches around it."""
 
     path: str = ""
     trips: int = 1
@@ -405,7 +405,7 @@ class _Inliner:
     def _slice(
         self, stack: XlaValue, taken: tuple[str, Type], scope: _Scope, scan: Instruction
     ) -> XlaValue:
-        """What one trip takes of a stacked input."""
+        """The part of a stacked input that one trip takes."""
         label, type_ = taken
         if stack.op < 0:
             return replace(stack, type=type_)
@@ -553,7 +553,7 @@ class _Inliner:
 
 
 def _call(instruction: Instruction, values: Sequence[XlaValue]) -> Call:
-    """What an op is called with; literals are numbers, where these are known."""
+    """The arguments of an op; literals are numbers, where these are known."""
     given = [value.number if value.op < 0 else value for value in values]
     return told(given, instruction.keywords, lambda v: v.op if isinstance(v, XlaValue) else None)
 
@@ -573,7 +573,7 @@ def _counted(
     initial: Sequence[XlaValue],
     trips: int | None,
 ) -> list[XlaValue]:
-    """What a loop returns, its counters as the numbers that they have reached."""
+    """The results of a loop, its counters as the numbers that they have reached."""
     for i, step in counters.items():
         start = initial[i].number
         final = None if trips is None or start is None else start + trips * step

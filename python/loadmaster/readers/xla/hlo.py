@@ -79,7 +79,7 @@ def profile(
     device_type: str | None = None,
     batch: int | None = None,
 ) -> Profile:
-    """What a profiler trace measured of the ops of a module, run by run.
+    """Times of the ops of a module by a profiler trace, run by run.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def profile(
 def _profile(
     trace: HloTrace, graph: OpGraph, device_type: str | None, batch: int | None
 ) -> Profile:
-    """What a trace measured, with kinds and sizes of the graph's ops where it has them."""
+    """Times of a trace, with kinds and sizes of the graph's ops where it has them."""
     index = {name: i for i, name in enumerate(graph.names)}
     names = tuple(trace.seconds)
     at = [index.get(name, -1) for name in names]

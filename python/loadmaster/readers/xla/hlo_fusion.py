@@ -1,4 +1,4 @@
-"""What a fusion of HLO costs, and what it is: one kernel of many instructions."""
+"""The cost and the kind of a fusion of HLO: one kernel of many instructions."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ class _Reader:
     def _attributes(
         self, row: _Row, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
     ) -> dict[str, Any]:
-        """What costs depend on, under the names that :mod:`loadmaster.readers.xla.costs` has."""
+        """Attributes that costs depend on, as :mod:`loadmaster.readers.xla.costs` names them."""
         text = row.attributes
         match plain(row.opcode):
             case "dot":

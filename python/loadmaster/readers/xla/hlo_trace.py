@@ -39,7 +39,7 @@ class _Event:
 
 @dataclass(frozen=True)
 class HloTrace:
-    """What the runs of a module took.
+    """Times of the runs of a module.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class HloTrace:
         return next(iter(self.device_types))
 
     def notes(self) -> list[str]:
-        """What had to be assumed."""
+        """Notes on what had to be assumed."""
         if self.runs == [""]:
             return ["the trace does not tell runs apart: all of it counts as one"]
         return [f"times are medians of {len(self.runs)} runs"]

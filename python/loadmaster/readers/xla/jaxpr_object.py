@@ -106,7 +106,7 @@ class JaxprWalker:
 
 
 def _number_of(value: Any) -> complex | None:
-    """What number a literal is, if it is one: JAX's, NumPy's or Python's."""
+    """The number that a literal is, if it is one: JAX's, NumPy's or Python's."""
     for kind in (int, float, complex):
         try:
             number = kind(value)

@@ -1,4 +1,4 @@
-"""What the primitives of JAX mean: loops, branches, calls, and ops with the attributes that
+"""The meaning of the primitives of JAX: loops, branches, calls, and ops with the attributes that
 costs depend on.
 """
 
@@ -103,7 +103,7 @@ def _keywords(equation: Equation) -> Iterator[tuple[str, Any]]:
 
 
 def _scope(primitive: str, name: Any) -> str:
-    """What a call adds to the path of its ops, as XLA's own names have it."""
+    """The part that a call adds to the path of its ops, as XLA's own names have it."""
     if primitive in ("jit", "pjit", "xla_call", "core_call"):
         return f"jit({name})" if name else "jit"
     if primitive in ("remat", "remat2", "checkpoint"):
@@ -126,7 +126,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _attributes(equation: Equation) -> dict[str, Any]:
-    """What costs depend on, under the names that :mod:`loadmaster.readers.xla.costs` has."""
+    """Attributes that costs depend on, as :mod:`loadmaster.readers.xla.costs` names them."""
     params = equation.params
     match equation.primitive:
         case "dot_general":

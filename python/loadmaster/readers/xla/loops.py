@@ -1,4 +1,4 @@
-"""How often loops run: counters, conditions, and the numbers that they are made of."""
+"""Trips of loops: counters, conditions, and the numbers that they are made of."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def trips_of(
     loop: Loop,
     counters: Mapping[int, float],
 ) -> int | None:
-    """How often a while runs whose condition compares a counter with a number; else None.
+    """The trips of a while whose condition compares a counter with a number; else None.
 
     ``values`` are its operands, ``counters`` what :func:`counters_of` finds in its body.
     """

@@ -138,7 +138,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """How the operands of a loop are split, and how often it runs where that is written.
+    """The split of a loop's operands, and its number of trips where that is written.
 
     A scan's operands are constants, carried values and stacks of slices; a while's are constants
     of its condition (the first body), constants of its body (the second), and carried values.

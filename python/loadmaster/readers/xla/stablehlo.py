@@ -385,7 +385,7 @@ class _Reader:
         self._add(region, instruction)
 
     def _carry(self, loop: Instruction, names: list[str], head: str, types: str) -> None:
-        """What a loop is given, hands on and results in."""
+        """The operands of a loop, the values that it hands on and its results."""
         pairs, region = _PAIR.findall(head), self._open[-1]
         loop.operands = [self._operand(value, region) for _, value in pairs]
         parts = [self._type(t) for t in split(types)]
@@ -453,7 +453,7 @@ class _Reader:
         return Type.of(word[0] if word else text, (), self.line)
 
     def _attributes(self, instruction: Instruction, head: str, region: _Region) -> dict[str, Any]:
-        """What costs depend on, under the names that :mod:`loadmaster.readers.xla.costs` has."""
+        """Attributes that costs depend on, as :mod:`loadmaster.readers.xla.costs` names them."""
         kind = plain(instruction.kind)
         ins = [self._known(o, region) for o in instruction.operands]
         if kind == "constant":

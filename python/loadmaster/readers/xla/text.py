@@ -1,4 +1,4 @@
-"""What texts of programs have in common: brackets, commas outside of them, UTF-8."""
+"""Common parts of texts of programs: brackets, commas outside of them, UTF-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the inputs of a program for XLA are, and which of its ops train it.
+"""The kinds of inputs of a program for XLA, and the ops that train it.
 
 The program says neither.
 
@@ -102,7 +102,7 @@ def _words(name: str) -> list[str]:
 
 
 class _Step:
-    """Which inputs come back updated, as which outputs, and by which ops."""
+    """Inputs that come back updated, the outputs that they become, and the ops that update them."""
 
     def __init__(
         self, columns: XlaColumns, types: Sequence[Type], outputs: Sequence[XlaValue]
@@ -115,7 +115,7 @@ class _Step:
             self.before[dst].append(src)
             self.readers[src].append(dst)
         paths = columns.paths
-        #: Whether the program says which of its ops are transposed ones.
+        #: True if the program says which of its ops are transposed ones.
         self.told = any("jvp(" in path for path in paths)
         walks = [self._walk(value) for value in outputs]
         shifts = Counter(
@@ -162,7 +162,7 @@ class _Step:
         self.is_training = told_apart and bool(self.trained)
 
     def _is_read_by_update(self, i: int, op: int) -> bool:
-        """Whether an op of the optimizer reads an input; a fusion may make the gradient itself."""
+        """True if an op of the optimizer reads an input; a fusion may make the gradient itself."""
         made = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
         return made and i in self.before[op]
 
