@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from data import of_these_at_hand
 from layered import Layered, layered
 from numpy.typing import NDArray
 from quality import DESIGN, design_problem
@@ -169,7 +170,7 @@ def report_large() -> None:
 def report_parallelism() -> None:
     """Prints the share of parallelism (work / critical path) that is left at 300 groups."""
     kept: dict[str, list[float]] = {name: [] for name in MERGERS}
-    for graph in DESIGN:
+    for graph in of_these_at_hand(DESIGN):
         problem = design_problem(graph, "4 equal")
         before = parallelism(problem.graph, problem.op_time)
         row = []

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from data import DATA, traced, traced_graphs
+from data import DATA, of_these_at_hand, traced, traced_graphs
 
 import loadmaster as lm
 from loadmaster import fast
@@ -264,11 +264,15 @@ def tasks(methods: tuple[str, ...], graphs: Sequence[str] | None, quick: bool) -
     if quick:
         names, clusters = [n for n in names if n in QUICK_GRAPHS], clusters[1:2]
         planted = [p for p in planted if p.endswith("-1-0")]
-    found = [Task("design", n, "4 equal", methods) for n in DESIGN if not quick or n in names]
+    found = [
+        Task("design", n, "4 equal", methods)
+        for n in of_these_at_hand(DESIGN)
+        if not quick or n in names
+    ]
     found += [Task("planted", n, "equal", methods) for n in planted]
     found += [
         Task("tight", n, f"4 PCIe x{factor}", methods)
-        for n in TIGHT_GRAPHS
+        for n in of_these_at_hand(TIGHT_GRAPHS)
         for factor in TIGHT
         if not quick
     ]
@@ -287,7 +291,7 @@ def coarsening_rows() -> list[list[str]]:
     """Step times by Adjusting Placement, before and after refinement: a line per graph."""
     pairs: dict[str, list[tuple[float, float]]] = {method: [] for method in COARSENERS}
     body = []
-    for graph in DESIGN:
+    for graph in of_these_at_hand(DESIGN):
         problem = design_problem(graph, "4 equal")
         one = float(problem.op_time.sum())
         cells = [graph]

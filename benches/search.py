@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from data import DATA, scheduling
+from data import DATA, of_these_at_hand, scheduling
 from numpy.typing import NDArray
 from quality import DESIGN, design_problem, model_problem
 
@@ -199,7 +199,7 @@ def models(seconds: list[float], only: str) -> None:
     """The design's table, with its own figure for HEFT and for 15 s of search."""
     print("graph | design: HEFT, search 15 s | bound | fraction of one device after seconds, gap")
     fractions: dict[float, list[float]] = {}
-    for name in (name for name in DESIGN if only in name):
+    for name in (name for name in of_these_at_hand(DESIGN) if only in name):
         problem = design_problem(name, "")
         one = float(problem.time.sum(axis=0).min())
         least = bound(problem).seconds
@@ -222,7 +222,7 @@ def models(seconds: list[float], only: str) -> None:
 def speed(moves: int, only: str) -> None:
     """Moves per CPU second, the most of three runs; random layers from HEFT itself."""
     print(f"graph | reduced ops | moves/s of {moves} moves")
-    for name in (name for name in DESIGN if only in name):
+    for name in (name for name in of_these_at_hand(DESIGN) if only in name):
         problem = design_problem(name, "")
         found = polished(problem, heft.place(problem))
         order = by_start(problem.graph, found.schedule.start, found.schedule.finish)
@@ -248,7 +248,7 @@ def threads(seconds: float, counts: list[int], only: str) -> None:
         f"graph | reduced ops | seconds on the clock (CPU) of {seconds:g} counted, threads {counts}"
     )
     shares: dict[int, list[float]] = {}
-    for name in (name for name in DESIGN if only in name):
+    for name in (name for name in of_these_at_hand(DESIGN) if only in name):
         problem = design_problem(name, "")
         takes, plans = [], set()
         for count in counts:

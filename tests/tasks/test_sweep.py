@@ -703,7 +703,7 @@ def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path, capsys):
     ):
 
         def progress(done: int, of: int, row) -> None:
-            if done == 3:
+            if done == 2:
                 # Both are busy: what this one does now has to be done again.
                 killed.append(next(iter(client.run(os.getpid).values())))
                 os.kill(killed[0], signal.SIGKILL)
@@ -712,7 +712,7 @@ def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path, capsys):
             "example:alexnet",
             "4xV100-PCIe",
             SLOW,
-            seeds=SLOW_SEEDS,
+            seeds=(0, 1),
             executor=client.get_executor(),
             out=path,
             progress=progress,
@@ -724,6 +724,6 @@ def test_a_killed_worker_of_a_dask_cluster_loses_nothing(tmp_path, capsys):
         assert main([*words, "--dask", cluster.scheduler_address]) == 0
         rows = json.loads(capsys.readouterr().out)["rows"]
         assert [row["outcome"] for row in rows] == ["done", "done"]
-    assert [row.outcome for row in seen.rows] == ["done"] * 12
-    assert len(Table.open(path).rows) == 12
+    assert [row.outcome for row in seen.rows] == ["done"] * 6
+    assert len(Table.open(path).rows) == 6
     assert all(row.fits and row.makespan > 0 for row in seen.rows)
