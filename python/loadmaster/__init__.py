@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from loadmaster.model.clusters.presets import presets
     from loadmaster.model.graph import OpGraph
     from loadmaster.model.machine.detected import Detected
+    from loadmaster.model.parallelism import Parallelism
     from loadmaster.model.profile import Profile
     from loadmaster.model.recipe import Recipe
     from loadmaster.model.runtime import Dispatch, SendCost
@@ -99,6 +100,7 @@ __all__ = [
     "Mesh",
     "MissingExtraError",
     "OpGraph",
+    "Parallelism",
     "Plan",
     "Profile",
     "Recipe",
@@ -174,6 +176,7 @@ _HOMES = {
     "model.graph": ("OpGraph",),
     "model.machine.detected": ("Detected",),
     "model.profile": ("Profile",),
+    "model.parallelism": ("Parallelism",),
     "model.recipe": ("Recipe",),
     "model.runtime": ("Dispatch", "SendCost"),
     "plans.advice": ("Advice", "Choice"),
