@@ -3,7 +3,7 @@
     python .ci/copy_tree.py FOLDER
 
 Files that are alike stay as they are: what was compiled of them still stands. Others are deleted,
-but for what .gitignore names, which is how tools keep what they found out.
+but for folders of tools.
 """
 
 from __future__ import annotations
