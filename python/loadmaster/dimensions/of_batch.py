@@ -119,7 +119,7 @@ class _Tensors:
 
     @cached_property
     def _is_summed(self) -> NDArray[np.bool_]:
-        """Whether each edge carries a gradient to the optimizer."""
+        """Mask of the edges that carry a gradient to the optimizer."""
         graph = self.graph
         is_parameter = graph.stands_for == PARAMETER
         return fast.summed_edges(graph._core, graph.roles.many, is_parameter, graph.updates)
@@ -174,7 +174,7 @@ class _Tensors:
 
     @cached_property
     def first_output(self) -> Ints:
-        """Where the outputs of each op begin, and one past the last of all."""
+        """The first output of each op, and one past the last of all."""
         return _starts(self.made_by, self.graph.n_ops)
 
     @cached_property
@@ -199,7 +199,7 @@ class _Tensors:
 
     @cached_property
     def first(self) -> Ints:
-        """Where the arguments of each op begin, and one past the last of all."""
+        """The first argument of each op, and one past the last of all."""
         return _starts(self.graph.dst[self.edge], self.graph.n_ops)
 
     @cached_property
@@ -222,5 +222,5 @@ class _Tensors:
 
 
 def _starts(ops: NDArray[np.integer], n: int) -> Ints:
-    """Where the rows of each op begin, one past the last of all at the end."""
+    """The first row of each op, and at the end one past the last of all."""
     return np.concatenate([[0], np.cumsum(np.bincount(ops, minlength=n))]).astype(np.int64)

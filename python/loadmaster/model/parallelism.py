@@ -242,7 +242,7 @@ class Parallelism:
             yield f"{self.recompute} recomputation" + f" ({modules})" * bool(modules)
 
     def _data(self) -> str:
-        """What shares the batch, where nothing else is shared."""
+        """The name of data parallelism, where nothing else is shared."""
         if self.dp == 1:
             return "one device"
         if self.shard == 1:
@@ -253,7 +253,7 @@ class Parallelism:
         return f"{name} {self.replicate} x {self.shard}"
 
     def _inner_data(self) -> Iterator[str]:
-        """What shares the batch, as a factor among others."""
+        """The name of data parallelism, as a factor among others."""
         if self.shard_state == "parameters":
             yield (
                 self._data().replace("over ", "")

@@ -141,7 +141,7 @@ class Explanation(Printed):
 
     @property
     def _on_mesh(self) -> list[str]:
-        """When the parts of a recipe ran, and why the last of them ended no sooner."""
+        """Times of the parts of a recipe, and the cause that the last of them ended no sooner."""
         when: dict[str, list[str]] = {}
         for part in self.parts:
             span = f"from {format_seconds(part.start)} to {format_seconds(part.finish)}"
@@ -174,7 +174,7 @@ class _Tried(NamedTuple):
 
 
 class When(NamedTuple):
-    """When an op that runs did so: its name, seconds, and what its start waited for."""
+    """The run of an op: its name, seconds, and the event that its start waited for."""
 
     op: str
     start: float
@@ -183,7 +183,7 @@ class When(NamedTuple):
 
 
 def when(plan: Plan, op: str | int) -> tuple[When, ...]:
-    """When an op of the user's ran, or each of its parts; as simulated, or as measured.
+    """The run of an op of the user's, or of each of its parts; as simulated, or as measured.
 
     Raises
     ------

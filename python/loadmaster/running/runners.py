@@ -1,4 +1,4 @@
-"""What makes plans ready to run, for rounds and for FastT's loop."""
+"""Runners: plans made ready to run, for rounds and for FastT's loop."""
 
 from __future__ import annotations
 

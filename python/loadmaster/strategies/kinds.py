@@ -77,7 +77,7 @@ def kind_of(program: Program, devices: int) -> Kind:
 
 
 def shares_only_the_batch(program: Program) -> bool:
-    """Whether the devices of a mesh share the batch, and no other dimension of any op. O(V).
+    """True if the devices of a mesh share the batch, and no other dimension of any op. O(V).
 
     Each has its samples' part of all work that depends on the batch. Parameters and their updates
     may be in parts.
@@ -108,7 +108,7 @@ def replicas_in_words(program: Program) -> str:
 
 
 def _summing(program: Program, replicas: int) -> str:
-    """How so many replicas add up gradients and have their state; empty: they add up nothing."""
+    """The sum of gradients and the state of so many replicas, in words; empty: there is no sum."""
     graph, source = program.graph, program.source
     if not source.updates.any():
         return ""
@@ -130,7 +130,7 @@ def _summing(program: Program, replicas: int) -> str:
 
 
 def _is_mostly_in_parts(program: Program, replicas: int) -> bool:
-    """Whether replicas have fewer bytes of parameters than if half of them were whole on each."""
+    """True if replicas have fewer bytes of parameters than if half of them were whole on each."""
 
     def held(bytes_: np.ndarray, of: np.ndarray) -> float:
         return float(bytes_[of].sum(dtype=np.float64))

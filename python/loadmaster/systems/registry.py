@@ -42,7 +42,7 @@ class Launcher(StrEnum):
 
 @dataclass(frozen=True)
 class Semantics:
-    """What a system makes of a plan. Words are for people; the last two members steer planning.
+    """The limits of a system on plans. Words are for people; the last two members steer planning.
 
     Attributes
     ----------

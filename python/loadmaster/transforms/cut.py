@@ -165,7 +165,7 @@ def cuts(graph: OpGraph, at: int) -> dict[str, OpCut] | str:
 
 
 def _call(graph: OpGraph, at: int, op: OpTensors) -> Call | None:
-    """What an op was called with, its tensors numbered as it reads them; None: nobody says."""
+    """The arguments of an op's call, its tensors numbered as it reads them; None: nobody says."""
     said = None if graph.args is None else graph.args[at]
     if said is None:
         return None

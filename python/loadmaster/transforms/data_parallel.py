@@ -182,7 +182,7 @@ def share_out(
 
 
 def _weighting(graph: OpGraph, rows: Sequence[int]) -> tuple[str, ...]:
-    """How gradients of unequal shares are to be summed, where a graph is trained."""
+    """A note on the weights of gradients of unequal shares, where a graph is trained."""
     if len(set(rows)) == 1 or not graph.updates.any():
         return ()
     counts = ", ".join(map(str, rows))

@@ -67,7 +67,7 @@ def with_parameter_server(graph: OpGraph, k: int, rows: tuple[int, ...]) -> Prog
 
 
 class _Replicas:
-    """What is copied, added and linked.
+    """Copies, sums and links of replicas.
 
     Ops keep their order. A replicated op takes ``k`` places, another op takes one. The sums of the
     tensors that replicas hand to ops that are not replicated come right after the replicas.

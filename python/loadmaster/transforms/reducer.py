@@ -1,4 +1,4 @@
-"""What PyTorch makes of sums of gradients (Li et al., VLDB 2020; Zhao et al., VLDB 2023).
+"""Sums of gradients as PyTorch runs them (Li et al., VLDB 2020; Zhao et al., VLDB 2023).
 
 ``backward`` returns once all gradients are summed, so the optimizer begins after the last sum. The
 reducer of DistributedDataParallel has its buckets for good, and gradients are views of them
@@ -97,12 +97,12 @@ def with_standing_buckets(program: Program) -> Program:
 
 
 def _sums(program: Program) -> NDArray[np.bool_]:
-    """Which ops are members of sums of gradients."""
+    """Mask of the members of sums of gradients."""
     return _begin(program, _SUMS)
 
 
 def _begin(program: Program, stems: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Which ops are members of collectives whose names begin so."""
+    """Mask of the members of collectives whose names begin so."""
     labels, found = program.graph.collectives, program.graph.is_member.copy()
     members = np.flatnonzero(found)
     found[members] = [labels[op].startswith(stems) for op in members.tolist()]

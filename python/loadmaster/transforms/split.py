@@ -106,7 +106,7 @@ def split_op(
 def planned_split(
     graph: OpGraph, op: str | int, dimension: str, n: int, *, best_effort: bool = False
 ) -> Splitting:
-    """What :func:`split_op` puts in the place of an op, before it is put there.
+    """The ops that :func:`split_op` puts in the place of an op, before they are put there.
 
     It takes as long as the op has edges, and a look at the columns of edges.
 

@@ -255,7 +255,7 @@ class _Joined:
         )
 
     def _called(self, r: int, call: Call) -> Iterator[Call]:
-        """What a replica calls in the place of a call."""
+        """The call of a replica in the place of a call."""
         part = self._parts[r]
         op = part.at[call.op]
         if op < 0 or (r and self._replica[op] < 0):

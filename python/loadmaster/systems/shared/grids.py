@@ -135,7 +135,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user may have said of a grid; None: several are tried."""
+    """Sizes of a grid that a user may have asked for; None: several are tried."""
 
     tp: int | None = None
     pp: int | None = None
@@ -187,7 +187,7 @@ class Known:
 
 @dataclass(eq=False)
 class JudgedGrids:
-    """What the judge said of grids so far.
+    """The judge's verdicts on grids so far.
 
     Attributes
     ----------
@@ -250,7 +250,7 @@ class Grids:
 
     @cached_property
     def space(self) -> Space | None:
-        """What may be labelled; None: the graph does not say how its ops can be cut."""
+        """The space of shards; None: the graph does not say how its ops can be cut."""
         try:
             return Space.of(self.problem)
         except InputError:
@@ -258,7 +258,7 @@ class Grids:
 
     @cached_property
     def layers(self) -> LayerSpace:
-        """Where the model may be cut."""
+        """Places where the model may be cut."""
         return LayerSpace(self.problem, self.batch, found=self.found.cuts, listed=self.found)
 
     @cached_property
@@ -347,7 +347,7 @@ class Grids:
 
     @property
     def state(self) -> str:
-        """How the state of replicas lies: "whole", or "flat", that of the optimizer in parts."""
+        """The state of replicas: "whole", or "flat", that of the optimizer in parts."""
         return "flat" if self.flat else "whole"
 
     def parts(self, dp: int) -> int:
@@ -378,7 +378,7 @@ class Grids:
         return weights_cut(space, Mesh.of(axes, names), self.found, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
-        """How ops are shared inside of a stage; None: a stage is on one device."""
+        """The layout of ops inside of a stage; None: a stage is on one device."""
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None or self.space is None:
             return None
@@ -389,7 +389,7 @@ class Grids:
         return made.with_sharded_state(["optimizer"] * made.graph.n_ops, of_replicas)
 
     def costs(self, grid: Grid) -> StageCosts:
-        """What the layers take for a micro-batch, and hold, on the devices of one stage."""
+        """Costs of the layers for a micro-batch, and their bytes, on the devices of one stage."""
         costs, key = self.known.costs, self._costs_key(grid)
         if key not in costs:
             costs[key] = self._probed(grid)
@@ -486,7 +486,7 @@ class Grids:
                     push_grid(other, self._unlimited(other, asked))
 
     def _smaller(self, grid: Grid, asked: Asked) -> Iterator[Grid]:
-        """What holds less: more recomputed; without stages, more micro-batches."""
+        """Grids that hold less: more recomputed; without stages, more micro-batches."""
         level = self.levels.index(grid.recomputed)
         if level + 1 < len(self.levels):
             yield replace(grid, recomputed=self.levels[level + 1])
@@ -524,7 +524,7 @@ class Grids:
         return min((cut.seconds for cut in cuts if cut is not None), default=0.0)
 
     def _stays_over(self, grid: Grid, memory: float) -> bool:
-        """Whether what stays for the whole step does not fit, whatever is recomputed."""
+        """True if state that stays for the whole step does not fit, whatever is recomputed."""
         parts = grid.size if self.flat else grid.tp * grid.pp * grid.ep
         if float(self.problem.model.param_bytes.sum()) / parts > memory:
             return True

@@ -318,7 +318,7 @@ def _against(layout: Layout, structure: Structure, mask: Mask) -> list[list[int]
 def _recomputed(
     plan: Plan, found: LayerList, counts: Sequence[int], reasons: list[Reason]
 ) -> tuple[int, ...]:
-    """How many layers of each run are recomputed, from its first one on."""
+    """The number of layers of each run that are recomputed, from its first one on."""
     assert plan.recipe is not None
     patterns = [line for line in plan.recipe.recompute if not RecomputeLine.parse(line).only]
     if not patterns:
@@ -343,7 +343,7 @@ def _recomputed(
 
 
 def _selective(plan: Plan, found: LayerList, reasons: list[Reason]) -> tuple[str, ...]:
-    """What lines recompute of all layers, by the names of Megatron's modules."""
+    """Modules of all layers that lines recompute, by the names of Megatron's modules."""
     assert plan.recipe is not None
     lines = [line for line in plan.recipe.recompute if RecomputeLine.parse(line).only]
     if not lines:
