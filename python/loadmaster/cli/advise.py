@@ -43,12 +43,12 @@ def run(arguments: argparse.Namespace) -> None:
     with ProgressLine() as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
-        found = advise(
+        advice = advise(
             graph,
             cluster,
             inputs.costs(arguments, graph, cluster),
             targets=targets or None,
             progress=progress,
         )
-    show(arguments, replace(found, graph=arguments.graph, cluster=arguments.cluster))
+    show(arguments, replace(advice, graph=arguments.graph, cluster=arguments.cluster))
     say_where([], "the plans are not saved: a choice's command saves one")

@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
             path, readings = _profile(text)
             profiles += read_profiles(path, **readings)
         progress("learning")
-        found = calibrate(
+        calibration = calibrate(
             inputs.cluster(arguments.cluster),
             graph,
             profiles,
@@ -134,17 +134,17 @@ def run(arguments: argparse.Namespace) -> None:
             device_type=arguments.of_type,
             collectives=collectives,
         )
-    written += _write(found, arguments)
-    show(arguments, found)
+    written += _write(calibration, arguments)
+    show(arguments, calibration)
     unsaved = []
-    if found.model is not None and not arguments.output:
+    if calibration.model is not None and not arguments.output:
         unsaved.append("the costs are not saved: -o COSTS.json saves them")
     saved = {
         "links": "the links are",
         "device": "what sending costs is",
         "collectives": "times of collectives are",
     }
-    learnt = [words for what, words in saved.items() if getattr(found, what)]
+    learnt = [words for what, words in saved.items() if getattr(calibration, what)]
     if learnt and not arguments.cluster_output:
         what = learnt[0]
         unsaved.append(f"{what} not saved: --cluster-output CLUSTER.toml saves the cluster")
@@ -169,16 +169,16 @@ def _transfers(
     return transfers
 
 
-def _write(found: Calibration, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+def _write(calibration: Calibration, arguments: argparse.Namespace) -> list[tuple[str, str]]:
     written = []
-    if arguments.output and found.model is not None:
-        found.model.save(arguments.output)
+    if arguments.output and calibration.model is not None:
+        calibration.model.save(arguments.output)
         written.append(("costs", arguments.output))
     if arguments.cluster_output:
-        found.cluster.write(arguments.cluster_output)
+        calibration.cluster.write(arguments.cluster_output)
         written.append(("cluster", arguments.cluster_output))
-    if arguments.picture and found.trust is not None:
-        found.trust.draw(arguments.picture)
+    if arguments.picture and calibration.trust is not None:
+        calibration.trust.draw(arguments.picture)
         written.append(("picture", arguments.picture))
     return written
 

@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> None:
     if what not in KINDS:
         raise InputError(f"cluster has no {what!r}{meant(what, KINDS)}")
     for of, flags in KINDS.items():
-        given = [flag for flag in flags if of != what and getattr(arguments, flag)]
-        if given:
-            raise InputError(f"--{given[0]} is for `loadmaster cluster {of}`, not for {what}")
+        other_flags = [flag for flag in flags if of != what and getattr(arguments, flag)]
+        if other_flags:
+            raise InputError(f"--{other_flags[0]} is for `loadmaster cluster {of}`, not for {what}")
     check_targets(arguments.output)
     {"detect": _detect, "new": _new, "types": _types}[what](arguments)
 
@@ -94,13 +94,13 @@ def _detect(arguments: argparse.Namespace) -> None:
     from loadmaster.tasks.detect import detect
 
     with ProgressLine() as progress:
-        found = detect(
+        here = detect(
             cpu=True if arguments.cpu else None, measure=arguments.measure, progress=progress
         )
-    notes = found.notes + found.untimed
+    notes = here.notes + here.untimed
     for text in notes:
         note(text)
-    _give(arguments, found.cluster, found.toml, list(notes))
+    _give(arguments, here.cluster, here.toml, list(notes))
 
 
 def _new(arguments: argparse.Namespace) -> None:
@@ -119,16 +119,16 @@ def _new(arguments: argparse.Namespace) -> None:
     _give(arguments, cluster, cluster.to_toml(), [])
 
 
-def _answers(given: dict[str, str | None]) -> dict[str, str | None]:
+def _answers(asked: dict[str, str | None]) -> dict[str, str | None]:
     """Answers of the terminal for what is missing; an empty answer gives nothing."""
     from loadmaster.model.machine.described import parts
 
-    answers = dict(given)
+    answers = dict(asked)
     for flag, question in _QUESTIONS.items():
         is_idle = (
             answers[flag]
             or (flag == "link" and [n for n, _ in parts(answers["gpus"] or "")] == [1])
-            or (flag == "hosts" and given["gpus"])
+            or (flag == "hosts" and asked["gpus"])
             or (flag == "network" and answers["hosts"] in (None, "1"))
         )
         if not is_idle:

@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> None:
     put_file(shellcode(["loadmaster"], shell=arguments.shell) + "\n")
 
 
-def complete(made: argparse.ArgumentParser) -> None:
+def complete(parser: argparse.ArgumentParser) -> None:
     """Answers a shell that asks what may come next, and ends; nothing where none asks."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     with importing("argcomplete", "completion", "completion"):
         import argcomplete
-    argcomplete.autocomplete(made, default_completer=_names)  # type: ignore[arg-type]
+    argcomplete.autocomplete(parser, default_completer=_names)  # type: ignore[arg-type]
 
 
 def _names(prefix: str, action: argparse.Action, parsed_args: Any, **_: Any) -> list[str]:
@@ -56,8 +56,8 @@ def _names(prefix: str, action: argparse.Action, parsed_args: Any, **_: Any) -> 
     if known is None:
         return _files(prefix)
     before, comma, last = prefix.rpartition(",")
-    found = [f"{before}{comma}{name}" for name in known() if name.startswith(last)]
-    return found + (_files(prefix) if action.dest in _FILES_TOO else [])
+    completions = [f"{before}{comma}{name}" for name in known() if name.startswith(last)]
+    return completions + (_files(prefix) if action.dest in _FILES_TOO else [])
 
 
 def _files(prefix: str) -> list[str]:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     with ProgressLine() as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
-        found = fit(
+        fitted = fit(
             graph,
             cluster,
             inputs.costs(arguments, graph, cluster),
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress=progress,
             **options,
         )
-    show(arguments, found)
+    show(arguments, fitted)
     say_where([])
-    if not found.fits:
+    if not fitted.fits:
         raise InfeasibleError("no placement that fits was found")

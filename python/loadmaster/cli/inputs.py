@@ -46,8 +46,8 @@ def graph(
     if is_spec(source):
         from loadmaster.running.tape.models import captured_model
 
-        if given := [flag for flag in _READING if getattr(arguments, flag, None)]:
-            flags = ", ".join("--" + flag.replace("_", "-") for flag in given)
+        if reading_flags := [flag for flag in _READING if getattr(arguments, flag, None)]:
+            flags = ", ".join("--" + flag.replace("_", "-") for flag in reading_flags)
             raise InputError(f"{source}: leave out {flags}: the function says all of its model")
         return captured_model(source, progress=progress)
     if source.endswith(".py"):
@@ -114,16 +114,16 @@ def plan(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None
     """A saved plan, or that of a saved run, as it was predicted."""
     from loadmaster.running.measured.measured import Measured
 
-    found = saved(path, graph, cluster)
-    return found.plan if isinstance(found, Measured) else found
+    loaded = saved(path, graph, cluster)
+    return loaded.plan if isinstance(loaded, Measured) else loaded
 
 
 def seen(path: str, graph: OpGraph | None = None, cluster: Cluster | None = None) -> Plan:
     """A saved plan as it was predicted, or that of a saved run as it was measured."""
     from loadmaster.running.measured.measured import Measured
 
-    found = saved(path, graph, cluster)
-    return found.seen if isinstance(found, Measured) else found
+    loaded = saved(path, graph, cluster)
+    return loaded.seen if isinstance(loaded, Measured) else loaded
 
 
 def wanted_graph(arguments: argparse.Namespace) -> OpGraph | None:
@@ -142,9 +142,9 @@ def cluster(text: str) -> Cluster:
 
 def limited_cluster(arguments: argparse.Namespace) -> Cluster:
     """The cluster, with no more memory than ``--max-memory`` allows."""
-    found = cluster(arguments.cluster)
+    whole = cluster(arguments.cluster)
     if arguments.max_memory is None:
-        return found
+        return whole
     from loadmaster.base.files import parse_json
     from loadmaster.writers import max_memory
 
@@ -153,7 +153,7 @@ def limited_cluster(arguments: argparse.Namespace) -> Cluster:
             f"--max-memory {arguments.max_memory}: wants bytes by device, such as "
             '\'{"0": "10GiB"}\'; --reserve 2GiB keeps memory free on every device'
         )
-    return max_memory(found, parse_json(arguments.max_memory.encode(), "--max-memory"))
+    return max_memory(whole, parse_json(arguments.max_memory.encode(), "--max-memory"))
 
 
 def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Costs | None:

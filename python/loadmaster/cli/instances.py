@@ -43,12 +43,12 @@ def chosen(arguments: argparse.Namespace) -> list[str]:
     from loadmaster.readers import instances
 
     patterns = arguments.instances or ["*"]
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for pattern in patterns:
         listed = instances.names(pattern, arguments.folder)
         # What is not listed may be of the form that listed ones have.
-        found |= dict.fromkeys(listed or [instances.load(pattern, arguments.folder).name])
-    return list(found)
+        names |= dict.fromkeys(listed or [instances.load(pattern, arguments.folder).name])
+    return list(names)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
         check_suffix(path)
     check_targets(*arguments.o)
     names = [method_of(text) for text in arguments.methods.split(",")]
-    given = values.options_by_method(names, arguments.option)
+    options_of = values.options_by_method(names, arguments.option)
     if arguments.effort is not None:
         for name in (name for name in names if name == "auto"):
-            given[name] = {"effort": arguments.effort, **given[name]}
+            options_of[name] = {"effort": arguments.effort, **options_of[name]}
     limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine() as progress:
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         progress("the first instance")
         board = leaderboard(
-            [(name, given[name]) for name in names],
+            [(name, options_of[name]) for name in names],
             chosen(arguments),
             folder=arguments.folder,
             split=arguments.split,

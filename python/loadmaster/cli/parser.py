@@ -80,15 +80,15 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         No command, or a word that the command does not know: the message names what is like it.
     """
-    made = parser()
-    complete(made)
+    command_parser = parser()
+    complete(command_parser)
     first = next((word for word in argv if not word.startswith("-")), None)
     names = [name.replace("_", "-") for name in _COMMANDS]
     if first is not None and first not in names:
         if first == "help":
             raise InputError("help is a flag: loadmaster --help, or loadmaster COMMAND --help")
         raise InputError(f"no command is named {first!r}{meant(first, names)}")
-    arguments, unknown = made.parse_known_args(argv)
+    arguments, unknown = command_parser.parse_known_args(argv)
     if unknown:
         flags = sorted(set(_FLAG.findall(arguments.command.format_help())))
         near = meant(unknown[0].partition("=")[0], flags).partition("? ")
@@ -100,12 +100,12 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def parser() -> argparse.ArgumentParser:
     """The parser. Parsed arguments have a function, ``run``, and the parser of ``command``."""
-    made = _Parser(
+    top = _Parser(
         prog="loadmaster",
         description="Decides on which device every op of a deep-learning graph runs, and when.",
     )
-    made.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version")
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    top.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
         import_module(f"loadmaster.cli.{command}").add(commands)
-    return made
+    return top

@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.output.endswith((".html", ".htm")):
         raise InputError(f"{arguments.output}: a report is a page: give a name that ends in .html")
     methods: list[Any] = arguments.compare.split(",") if arguments.compare else []
-    found = inputs.saved(arguments.plan)
-    plan = found.plan if isinstance(found, Measured) else found
+    loaded = inputs.saved(arguments.plan)
+    plan = loaded.plan if isinstance(loaded, Measured) else loaded
     with ProgressLine() as progress:
         comparison = compare(
             plan.graph,
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
             progress=progress,
         )
         progress("drawing", Incumbent(plan.makespan, plan.lower_bound))
-        found.report(arguments.output, comparison=comparison)
-    seen = found.seen if isinstance(found, Measured) else found
+        loaded.report(arguments.output, comparison=comparison)
+    seen = loaded.seen if isinstance(loaded, Measured) else loaded
     written = [("report", arguments.output), *write_pictures(seen, arguments)]
     if arguments.json:
         show_json({**dict(written), "failures": comparison.failures})

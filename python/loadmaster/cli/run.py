@@ -89,21 +89,21 @@ def run(arguments: argparse.Namespace) -> None:
         progress("recording the model" if arguments.model else "compiling")
         runner = _runner(arguments, plan)
         progress(f"running {steps} steps")
-        found: Adapted | None = None
+        adapted: Adapted | None = None
         if rounds is None:
             with runner(plan) as session:
                 seen = session(steps)
         else:
-            found = adapt(plan, runner, rounds, steps=steps, progress=progress)
-            seen = found.best
+            adapted = adapt(plan, runner, rounds, steps=steps, progress=progress)
+            seen = adapted.best
         progress("writing")
         written = _write(seen, arguments)
     if seen.busy:
         note(f"warning: {seen.busy}")
     if arguments.json:
-        show_json(summary_document(seen) if found is None else found.to_document())
+        show_json(summary_document(seen) if adapted is None else adapted.to_document())
     else:
-        put(seen.summary() if found is None else found)
+        put(seen.summary() if adapted is None else adapted)
     unsaved = "the run is not saved: -o MEASURED.json saves it"
     say_where(written, "" if arguments.output else unsaved)
 

@@ -20,10 +20,10 @@ def whole(flag: str, text: str) -> int:
 
 def at_least_one(flag: str, text: str) -> int:
     """A whole number above 0."""
-    found = whole(flag, text)
-    if found < 1:
+    number = whole(flag, text)
+    if number < 1:
         raise InputError(f"{flag}: {text!r} is not at least 1")
-    return found
+    return number
 
 
 def number(flag: str, text: str | None) -> float | None:
@@ -57,26 +57,26 @@ def per_device(flag: str, texts: Sequence[str]) -> dict[str, str]:
 
 def options(texts: Sequence[str]) -> dict[str, Any]:
     """Options of a method from KEY=VALUE; a value is JSON where it reads as JSON, else text."""
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise InputError(f"--option {text!r}: wants KEY=VALUE")
         try:
-            found[key.replace("-", "_")] = json.loads(value)
+            by_key[key.replace("-", "_")] = json.loads(value)
         except ValueError:
-            found[key.replace("-", "_")] = value
-    return found
+            by_key[key.replace("-", "_")] = value
+    return by_key
 
 
 def options_by_method(methods: Sequence[str], texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Options of each method from METHOD.KEY=VALUE."""
-    found: dict[str, list[str]] = {name: [] for name in methods}
+    texts_of: dict[str, list[str]] = {name: [] for name in methods}
     for text in texts:
         method, dot, option = text.partition(".")
-        if not dot or method not in found:
+        if not dot or method not in texts_of:
             raise InputError(
                 f"--option {text!r}: wants METHOD.KEY=VALUE, with a method of {', '.join(methods)}"
             )
-        found[method].append(option)
-    return {name: options(texts) for name, texts in found.items()}
+        texts_of[method].append(option)
+    return {name: options(texts) for name, texts in texts_of.items()}

@@ -250,7 +250,7 @@ class _Reader:
             program = replace(program, recipe=recipe)
         goal = document["objective"]
         self.expect(goal in OBJECTIVES, f"objective is {goal!r}: wants one of {[*OBJECTIVES]}")
-        made = Problem.make(
+        problem = Problem.make(
             program,
             cluster,
             self._costs(document["costs"], program.graph, cluster),
@@ -258,7 +258,7 @@ class _Reader:
             expert_imbalance=imbalance,
             source_costs=source_costs,
         )
-        return replace(made, objective=OBJECTIVES[goal])
+        return replace(problem, objective=OBJECTIVES[goal])
 
     def _window(self, problem: Problem) -> int | None:
         """Steps under way at a time; None: the plan is for a step alone."""
@@ -284,14 +284,14 @@ class _Reader:
     def _costs(self, costs: Any, graph: OpGraph, cluster: Cluster) -> Costs:
         expect = self.expect
         with naming(f"{self.source} is damaged"):
-            given = Costs.given(np.array(costs["time"], dtype=np.float64), graph, cluster)
-        expect(tuple(costs["types"]) == given.types, "costs.types are not the cluster's")
+            known = Costs.given(np.array(costs["time"], dtype=np.float64), graph, cluster)
+        expect(tuple(costs["types"]) == known.types, "costs.types are not the cluster's")
         expect(set(costs["provenances"]) <= set(PROVENANCES), "an unknown word in provenances")
         words = np.array([PROVENANCES.index(word) for word in costs["provenances"]], dtype=np.uint8)
         sources = self._column(
             "costs.provenance", costs["provenance"], graph.n_ops, _Range(0, len(words) - 1)
         )
-        return Costs(given.time, given.types, words[sources])
+        return Costs(known.time, known.types, words[sources])
 
     def _column(self, what: str, values: Any, n: int, within: _Range) -> NDArray[np.int64]:
         """A column of whole numbers within a range."""
@@ -362,12 +362,12 @@ class _Reader:
         return splits
 
     def _lower_bound(self, makespan: float) -> float:
-        found = self.document["lower_bound"]
+        bound = self.document["lower_bound"]
         self.expect(
-            checks.is_number(found) and 0 <= found <= makespan * (1 + 1e-9),
-            f"lower_bound is {found!r} where the plan takes {makespan} s",
+            checks.is_number(bound) and 0 <= bound <= makespan * (1 + 1e-9),
+            f"lower_bound is {bound!r} where the plan takes {makespan} s",
         )
-        return float(found)
+        return float(bound)
 
     def _spaces(self) -> dict[str, Any]:
         """The fields on spaces of plans."""

@@ -73,13 +73,13 @@ def caused(plan: Plan, op: int) -> tuple[Caused, ...]:
     together = plan.schedule.collectives
     if not len(together):
         return ()
-    found: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
+    members: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
     for side, which in zip(SIDES, _around(plan, op), strict=True):
         for i in sorted(which):
             size, devices = int(together.bytes[i]), len(together.devices[i])
-            found[side, together.kind[i], size, devices].append(i)
+            members[side, together.kind[i], size, devices].append(i)
     rows = []
-    for (side, kind, size, devices), ones in found.items():
+    for (side, kind, size, devices), ones in members.items():
         some = together.some(ones)
         when = float(some.start.min()), float(some.finish.max()), some.seconds
         rows.append(Caused(side, kind, len(some), size, devices, some.bytes_sent, *when))

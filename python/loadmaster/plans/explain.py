@@ -218,23 +218,25 @@ def explain(plan: Plan, op: str | int) -> Explanation:
     name = plan.graph.names[index]
     parts = plan.program.parts_of(index).tolist()
     is_on_mesh = plan.recipe is not None and len(parts) > 1
-    found = tuple(_explained(plan, i, is_on_mesh=is_on_mesh) for i in parts)
+    explained_parts = tuple(_explained(plan, i, is_on_mesh=is_on_mesh) for i in parts)
     split: dict[str, Any] = {
         "label": _label(plan, index),
         "caused": caused(plan, index),
         "relabelled": relabelled(plan.predicted, index),
     }
-    if len(found) == 1:
-        return replace(found[0], op=name, **split)
+    if len(explained_parts) == 1:
+        return replace(explained_parts[0], op=name, **split)
     return replace(
-        max(found, key=lambda part: part.finish),
+        max(explained_parts, key=lambda part: part.finish),
         op=name,
-        device=", ".join(dict.fromkeys(part.device for part in found)),
-        start=min(part.start for part in found),
-        goes_with=tuple(dict.fromkeys(other for part in found for other in part.goes_with)),
+        device=", ".join(dict.fromkeys(part.device for part in explained_parts)),
+        start=min(part.start for part in explained_parts),
+        goes_with=tuple(
+            dict.fromkeys(other for part in explained_parts for other in part.goes_with)
+        ),
         alternatives=(),
-        feeds=tuple(dict.fromkeys(what for part in found for what in part.feeds)),
-        parts=found,
+        feeds=tuple(dict.fromkeys(what for part in explained_parts for what in part.feeds)),
+        parts=explained_parts,
         **split,
     )
 
@@ -323,8 +325,8 @@ def _tried(
     schedule = problem.simulate(devices, plan.assignment.priority, policy=plan.policy)
     over = plan.cluster.shortfall(schedule.peak, plan.binding.room)
     moved_bytes = bytes_moved(problem, schedule, devices)
-    made = Alternative(name, op_time, schedule.makespan, moved_bytes, over)
-    return _Tried(made, Verdict.of(schedule, plan.binding.room))
+    alternative = Alternative(name, op_time, schedule.makespan, moved_bytes, over)
+    return _Tried(alternative, Verdict.of(schedule, plan.binding.room))
 
 
 def _feeds(plan: Plan, stands_for: int) -> tuple[str, ...]:

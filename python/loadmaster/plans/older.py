@@ -140,8 +140,8 @@ def constraints_of_version_1(asked: Constraints, graph: OpGraph) -> Constraints:
     def meant(pattern: str) -> list[str]:
         """The pattern itself and the pattern of the ops' parts, those of the two that match."""
         text = pattern.removeprefix(REGEX)
-        made = f"{pattern}@*" if text == pattern else f"{REGEX}(?:{text})@.*"
-        return [p for p in (pattern, made) if any(map(matcher(p).match, words))]
+        pinned = f"{pattern}@*" if text == pattern else f"{REGEX}(?:{text})@.*"
+        return [p for p in (pattern, pinned) if any(map(matcher(p).match, words))]
 
     added = [kind for kind in _ADDED if kind in graph.kinds]
     return Constraints(

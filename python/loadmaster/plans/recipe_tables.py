@@ -20,18 +20,18 @@ def module_rows(plan: Plan) -> tuple[tuple[str, ...], Rows]:
     assert plan.recipe is not None
     axes = plan.recipe.mesh.axes
     head = ("module", "ops", "of the time", *(f"{axis.name} ({axis.size})" for axis in axes))
-    found = specs(plan)
-    longest = sorted(range(len(found)), key=lambda i: -found[i].share)
+    modules = specs(plan)
+    longest = sorted(range(len(modules)), key=lambda i: -modules[i].share)
     rows: Rows = [
         (
-            found[i].module,
-            str(found[i].ops),
-            f"{found[i].share:.1%}",
-            *(found[i].on(axis.name) for axis in axes),
+            modules[i].module,
+            str(modules[i].ops),
+            f"{modules[i].share:.1%}",
+            *(modules[i].on(axis.name) for axis in axes),
         )
         for i in sorted(longest[:MAX_MODULES])
     ]
-    left = [found[i] for i in longest[MAX_MODULES:]]
+    left = [modules[i] for i in longest[MAX_MODULES:]]
     if left:
         ops, share = sum(one.ops for one in left), sum(one.share for one in left)
         more = f"and {counted(len(left), 'module')} more"
@@ -43,10 +43,12 @@ def byte_rows(plan: Plan) -> Rows:
     """The bytes that fill each device when it holds most: a column for each use of memory."""
     return [
         (
-            found.device,
-            format_bytes(found.capacity),
-            *(format_bytes(getattr(found, use)) for use in USES),
-            format_bytes(found.free) if found.free >= 0 else f"{format_bytes(-found.free)} SHORT",
+            footprint.device,
+            format_bytes(footprint.capacity),
+            *(format_bytes(getattr(footprint, use)) for use in USES),
+            format_bytes(footprint.free)
+            if footprint.free >= 0
+            else f"{format_bytes(-footprint.free)} SHORT",
         )
-        for found in footprints(plan.predicted)
+        for footprint in footprints(plan.predicted)
     ]

@@ -81,19 +81,21 @@ def relabelled(plan: Plan, op: int) -> tuple[Relabelled, ...]:
         labels = layout.labels.copy()
         labels[axis, ops] = label
         with suppress(InputError, InfeasibleError):
-            found = _judged(plan, replace(layout, labels=labels))
+            candidate = _judged(plan, replace(layout, labels=labels))
             form = layout.dimensions.forms[layout.form_of[op]]
             other = Relabelled(
                 layout.mesh.names[axis],
                 word_of(form, label, is_placeholder=bool(plan.graph.placeholder[op])),
                 len(ops),
-                found.verdict.step_time - now.verdict.step_time,
-                _moved(found) - _moved(now),
-                plan.cluster.shortfall(found.verdict.peak, plan.cluster.memory),
+                candidate.verdict.step_time - now.verdict.step_time,
+                _moved(candidate) - _moved(now),
+                plan.cluster.shortfall(candidate.verdict.peak, plan.cluster.memory),
             )
             rows.append(
                 (
-                    plan.problem.objective.rank(Verdict.of(found.schedule, plan.cluster.memory)),
+                    plan.problem.objective.rank(
+                        Verdict.of(candidate.schedule, plan.cluster.memory)
+                    ),
                     other,
                 )
             )
@@ -110,8 +112,8 @@ def _judged(plan: Plan, layout: Layout) -> Candidate:
     return on_mesh(problem, program, layout.mesh.on(plan.cluster))
 
 
-def _moved(found: Candidate) -> int:
-    return bytes_moved(found.problem, found.schedule, found.assignment.devices)
+def _moved(candidate: Candidate) -> int:
+    return bytes_moved(candidate.problem, candidate.schedule, candidate.assignment.devices)
 
 
 def _others(layout: Layout, op: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:

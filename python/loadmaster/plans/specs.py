@@ -84,10 +84,10 @@ def shares_in_words(shares: Mapping[str, float]) -> str:
     >>> shares_in_words({"row": 0.999, "whole": 0.001}), shares_in_words({"row": 0.5, "flat": 0.5})
     ('row', 'row 50%, flat 50%')
     """
-    told = {word: share for word, share in shares.items() if share >= _LITTLE}
-    if len(told) == 1:
-        return next(iter(told))
-    return ", ".join(f"{word} {share:.0%}" for word, share in told.items())
+    shown = {word: share for word, share in shares.items() if share >= _LITTLE}
+    if len(shown) == 1:
+        return next(iter(shown))
+    return ", ".join(f"{word} {share:.0%}" for word, share in shown.items())
 
 
 def mesh_in_words(mesh: Mesh) -> str:
@@ -161,16 +161,16 @@ class _Row:
     @classmethod
     def joined(cls, rows: Iterable[_Row]) -> _Row:
         """Several as one; they lie alike."""
-        made = cls()
+        joint = cls()
         for row in rows:
-            made.ops += row.ops
-            made.seconds += row.seconds
+            joint.ops += row.ops
+            joint.seconds += row.seconds
             for axis, counts in row.labels.items():
                 for word, of in counts.items():
-                    sums = made.labels[axis].setdefault(word, [0.0, 0.0])
+                    sums = joint.labels[axis].setdefault(word, [0.0, 0.0])
                     sums[:] = [sums[0] + of[0], sums[1] + of[1]]
-            made.parameters, made.updates = row.parameters, row.updates
-        return made
+            joint.parameters, joint.updates = row.parameters, row.updates
+        return joint
 
     def op(self, seconds: float, words: Mapping[str, list[str]], op: int, *, updates: bool) -> None:
         """Counts an op that runs."""
@@ -274,18 +274,18 @@ def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
         return ()
     was, now = _rows(before), _rows(after)
     size = Counter(map(layerless, now))
-    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for path, row in now.items():
         one, other = _on_axes(before, was[path]), _on_axes(after, row)
         for what in one:
             if one[what] != other[what]:
-                found[layerless(path), what, one[what], other[what]].append(path)
-    seconds = {key: sum(now[path].seconds for path in paths) for key, paths in found.items()}
+                alike[layerless(path), what, one[what], other[what]].append(path)
+    seconds = {key: sum(now[path].seconds for path in paths) for key, paths in alike.items()}
     return tuple(
         SpecChange(
-            _named(key[0], found[key], 1 if size[key[0]] == len(found[key]) else 2), *key[1:]
+            _named(key[0], alike[key], 1 if size[key[0]] == len(alike[key]) else 2), *key[1:]
         )
-        for key in sorted(found, key=lambda key: -seconds[key])
+        for key in sorted(alike, key=lambda key: -seconds[key])
     )
 
 

@@ -95,10 +95,10 @@ def stream_document(plan: Plan) -> dict[str, Any]:
 
     The period of a plan for a step is that of its busiest device or channel.
     """
-    found: dict[str, Any] = {"objective": plan.objective.goal, "period": plan.period}
+    figures: dict[str, Any] = {"objective": plan.objective.goal, "period": plan.period}
     if plan.verdict.steady is None:
-        return found
-    return found | {
+        return figures
+    return figures | {
         "latency": plan.latency,
         "in_flight": plan.in_flight,
         "limit": plan.limit,

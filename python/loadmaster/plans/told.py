@@ -15,14 +15,14 @@ def told_words(plan: Plan) -> dict[str, list[str]]:
 
     What has no label, such as a view, is whole. Of a pipeline's axis the words are stages.
     """
-    told: dict[str, list[str]] = {}
+    by_axis: dict[str, list[str]] = {}
     if (stage := stage_of(plan)) is not None:
         assert plan.recipe is not None
-        told[plan.recipe.mesh.names[0]] = [f"stage {s}" for s in stage.tolist()]
+        by_axis[plan.recipe.mesh.names[0]] = [f"stage {s}" for s in stage.tolist()]
     if (layout := plan.layout) is not None:
-        found = words_of(layout.dimensions, layout.mesh.names, layout.labels)
-        told |= {axis: [word or WHOLE for word in column] for axis, column in found.items()}
-    return told
+        words = words_of(layout.dimensions, layout.mesh.names, layout.labels)
+        by_axis |= {axis: [word or WHOLE for word in column] for axis, column in words.items()}
+    return by_axis
 
 
 def stage_of(plan: Plan) -> NDArray[np.int32] | None:

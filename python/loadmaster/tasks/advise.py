@@ -76,16 +76,16 @@ def advise(
     refused: dict[str, str] = {}
     of = 1 + len(names)
     try:
-        told = of_case(progress, f"{DEFAULT}, 1 of {of}")
-        choices.append(Choice(DEFAULT, "", plan_for(problem, PlanRequest(progress=told))))
+        of_this = of_case(progress, f"{DEFAULT}, 1 of {of}")
+        choices.append(Choice(DEFAULT, "", plan_for(problem, PlanRequest(progress=of_this))))
     except InfeasibleError as error:
         failed, refused[DEFAULT] = error, str(error)
     for i, name in enumerate(names, start=2):
         try:
-            told = of_case(progress, f"{name}, {i} of {of}")
-            request = PlanRequest(Planner(name, is_target=True), progress=told)
-            found = plan_for(problem, request)
-            choices.append(Choice(name, f" --target {name}", found))
+            of_this = of_case(progress, f"{name}, {i} of {of}")
+            request = PlanRequest(Planner(name, is_target=True), progress=of_this)
+            plan = plan_for(problem, request)
+            choices.append(Choice(name, f" --target {name}", plan))
         except (InputError, InfeasibleError) as error:
             refused[name] = str(error)
     if not choices:
@@ -95,11 +95,11 @@ def advise(
     return Advice(tuple(choices), refused, *named)
 
 
-def _named(given: object, word: str) -> str:
+def _named(argument: object, word: str) -> str:
     """The argument of the command line: a name or a path that was given, else a word for
     one.
     """
-    return os.fspath(given) if isinstance(given, str | os.PathLike) else word
+    return os.fspath(argument) if isinstance(argument, str | os.PathLike) else word
 
 
 def _tried(graph: OpGraph) -> list[str]:

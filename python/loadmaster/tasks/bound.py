@@ -53,5 +53,5 @@ def lower_bound(
     checks.one_of("effort", effort, get_args(Effort))
     seconds = checks.time_limit(time_limit)
     problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
-    found = bound(problem)
-    return found if effort == "fast" else raised(problem, found, seconds)
+    whole = bound(problem)
+    return whole if effort == "fast" else raised(problem, whole, seconds)

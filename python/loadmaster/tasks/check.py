@@ -128,8 +128,8 @@ def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Finding]:
         for d in np.flatnonzero(selected(plan.cluster, str(selector))).tolist():
             peak = int(plan.memory.peak[d])
             what = f"peak of {plan.cluster.devices[d].name} <= {format_bytes(limit)}"
-            told = format_bytes(peak) + _told(plan)
-            verdicts.append(Finding(what, told, peak <= limit, limit, peak))
+            held = format_bytes(peak) + _told(plan)
+            verdicts.append(Finding(what, held, peak <= limit, limit, peak))
     return verdicts
 
 

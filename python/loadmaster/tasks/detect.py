@@ -54,30 +54,30 @@ def detect(
     >>> found.cluster.devices[0].name
     'cpu'
     """
-    found = detected(cpu=cpu)
+    here = detected(cpu=cpu)
     if not measure:
-        return found
-    told = progress or (lambda what: None)
-    return _memory_measured(_links_measured(found, told), told)
+        return here
+    tell = progress or (lambda what: None)
+    return _memory_measured(_links_measured(here, tell), tell)
 
 
-def _links_measured(found: Detected, told: Callable[[str], None]) -> Detected:
+def _links_measured(here: Detected, tell: Callable[[str], None]) -> Detected:
     from loadmaster.costs.measuring_links import measure_links
 
-    if not found.cluster.links:
-        return found
-    if not _numbered_alike(found.cluster):
+    if not here.cluster.links:
+        return here
+    if not _numbered_alike(here.cluster):
         why = (
             "Links were not measured: PyTorch does not number these GPUs as here; "
             "CUDA_DEVICE_ORDER=PCI_BUS_ID and no CUDA_VISIBLE_DEVICES mend it."
         )
-        return replace(found, notes=(*found.notes, why))
+        return replace(here, notes=(*here.notes, why))
     try:
-        times = measure_links([], progress=told)
+        times = measure_links([], progress=tell)
     except InputError:
         why = "Links were not measured: PyTorch is not installed, or sees no GPU."
-        return replace(found, notes=(*found.notes, why))
-    return replace(found, cluster=timed(found.cluster, times), untimed_links=())
+        return replace(here, notes=(*here.notes, why))
+    return replace(here, cluster=timed(here.cluster, times), untimed_links=())
 
 
 def _numbered_alike(cluster: Cluster) -> bool:
@@ -112,17 +112,17 @@ def timed(cluster: Cluster, times: TransferTimes) -> Cluster:
     return fit_links(TransferTimes.of(rows)).cluster(cluster) if rows else cluster
 
 
-def _memory_measured(found: Detected, told: Callable[[str], None]) -> Detected:
+def _memory_measured(here: Detected, tell: Callable[[str], None]) -> Detected:
     """With the bandwidth of the CPU's memory, where the CPU is a device and it is not known."""
     from loadmaster.costs.measuring_memory import measure_memory
     from loadmaster.model.machine.host import usable_cores
 
-    cluster = found.cluster
+    cluster = here.cluster
     kinds = {kind.name: kind for kind in cluster.types}
     cpu = next((kinds[d.type] for d in cluster.devices if d.name == "cpu"), None)
     if cpu is None or cpu.memory_bandwidth:
-        return found
-    told("the CPU's memory")
+        return here
+    tell("the CPU's memory")
     threads = min(usable_cores(), _MOST_THREADS)
     bandwidth = measure_memory(threads)
     source = f"{cpu.source}; memory_bandwidth: measured by copies of {threads} threads"
@@ -136,4 +136,4 @@ def _memory_measured(found: Detected, told: Callable[[str], None]) -> Detected:
         description=cluster.description,
         source=cluster.source,
     )
-    return replace(found, cluster=known, untimed_memory=())
+    return replace(here, cluster=known, untimed_memory=())

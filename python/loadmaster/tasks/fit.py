@@ -140,8 +140,8 @@ class Fit(Printed):
         if self.fewest is None:
             sure = self.at_least > n
             of = "" if self.plan.target is None else f" for target {self.plan.target}"
-            found = f"that fits {'can be' if sure else 'was'} found"
-            return f"no placement{of} {found}; the least over:"
+            placement = f"that fits {'can be' if sure else 'was'} found"
+            return f"no placement{of} {placement}; the least over:"
         surely = self.fewest == self.at_least
         fewer = "no fewer can hold it" if surely else "on fewer, no placement was found"
         rate = "" if self.plan.verdict.steady is None else f" at {rate_in_words(self.plan)}"
@@ -238,8 +238,8 @@ class _Trial:
     options: Mapping[str, Any]
 
     def fit(self) -> Fit:
-        given = Problem.make(self.graph, self.cluster, self.costs)
-        binding = bind(given, self.constraints)
+        problem = Problem.make(self.graph, self.cluster, self.costs)
+        binding = bind(problem, self.constraints)
         order = _by_size(binding)
         at_least = 1 if self.target is not None else _at_least(binding, order)
         n = self.cluster.n_devices
@@ -267,24 +267,24 @@ class _Trial:
         fewest = _least(on, at_least, n)
         return Fit(plans[fewest], fewest, at_least, footprints(plans[fewest]))
 
-    def streaming(self, found: Fit) -> Fit:
+    def streaming(self, fitted: Fit) -> Fit:
         """The same fit, planned for throughput on the same devices."""
         self.progress("throughput", None)
         method: dict[str, Any] = {"method": "auto"}
         if self.target is not None:
             method = {"target": self.target, **self.options}
         binding = bind(Problem.make(self.graph, self.cluster, self.costs), self.constraints)
-        assert found.fewest is not None, "it fits"
+        assert fitted.fewest is not None, "it fits"
         plan = place(
             self.graph,
             self.cluster,
             costs=self.costs,
-            constraints=self.only(_by_size(binding)[: found.fewest]),
+            constraints=self.only(_by_size(binding)[: fitted.fewest]),
             objective="throughput",
             progress=self.progress,
             **method,
         )
-        return replace(found, plan=plan, footprints=footprints(plan))
+        return replace(fitted, plan=plan, footprints=footprints(plan))
 
     def only(self, devices: list[int]) -> Constraints:
         """The constraints, with only these devices allowed."""
@@ -357,7 +357,7 @@ class _Trial:
             Problem.make(self.graph, self.cluster, self.costs)
         ):
             return ()
-        made: list[tuple[int, str, dict[str, Any]]] = []
+        ways: list[tuple[int, str, dict[str, Any]]] = []
         for options, words in WAYS:
             self.progress(f"replicas, {words}", None)
             with suppress(InfeasibleError):
@@ -370,10 +370,10 @@ class _Trial:
                     constraints=self.constraints,
                     **options,
                 )
-                made.append((max(_most_over(plan), 0), words, options))
-        if not made:
+                ways.append((max(_most_over(plan), 0), words, options))
+        if not ways:
             return ()
-        lacking, words, options = min(made, key=lambda one: one[0])
+        lacking, words, options = min(ways, key=lambda one: one[0])
         asked = " ".join(f"--option {name}={value}" for name, value in options.items())
         command = f"--method data-parallel {asked}"
         if not lacking:

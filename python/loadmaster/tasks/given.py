@@ -21,7 +21,7 @@ ClusterLike = Cluster | str | os.PathLike[str]
 OnOom = Literal["error", "best_effort"]
 
 
-def as_graph(given: Any) -> OpGraph:
+def as_graph(source: Any) -> OpGraph:
     """The graph, or what a file or an example has.
 
     Raises
@@ -34,20 +34,20 @@ def as_graph(given: Any) -> OpGraph:
     >>> as_graph("example:lenet").n_ops
     104
     """
-    if isinstance(given, OpGraph):
-        return given
-    if any(base.__module__.startswith("torch.nn.") for base in type(given).__mro__):
-        name = type(given).__name__
-        is_graph = any(base.__name__ == "GraphModule" for base in type(given).__mro__)
+    if isinstance(source, OpGraph):
+        return source
+    if any(base.__module__.startswith("torch.nn.") for base in type(source).__mro__):
+        name = type(source).__name__
+        is_graph = any(base.__name__ == "GraphModule" for base in type(source).__mro__)
         if not is_graph:
             raise InputError(
                 f"{name} is a model, not its graph: give lm.capture(model, inputs), or for a "
                 "training step lm.capture(model, inputs, optimizer=torch.optim.AdamW)"
             )
-    return read(given)
+    return read(source)
 
 
-def as_cluster(given: Any) -> Cluster:
+def as_cluster(source: Any) -> Cluster:
     """The cluster, or that of a TOML file, a preset or an instance.
 
     Raises
@@ -60,15 +60,15 @@ def as_cluster(given: Any) -> Cluster:
     >>> as_cluster("4xV100-PCIe").n_devices
     4
     """
-    if isinstance(given, Cluster):
-        return given
-    if isinstance(given, str) and given.startswith(INSTANCE):
+    if isinstance(source, Cluster):
+        return source
+    if isinstance(source, str) and source.startswith(INSTANCE):
         from loadmaster.readers import instances
 
-        return instances.load(given.removeprefix(INSTANCE)).cluster
-    if isinstance(given, str | os.PathLike):
-        return Cluster.named(os.fspath(given))
+        return instances.load(source.removeprefix(INSTANCE)).cluster
+    if isinstance(source, str | os.PathLike):
+        return Cluster.named(os.fspath(source))
     raise InputError(
         f"a cluster is a Cluster, the name of a preset or the path of a TOML file, not a "
-        f"{type(given).__name__}"
+        f"{type(source).__name__}"
     )

@@ -165,19 +165,19 @@ class Leaderboard(Printed):
     def _standing(
         self,
         method: str,
-        found: Mapping[str, float],
+        own: Mapping[str, float],
         ratios: Mapping[str, Mapping[str, float]],
         common: set[str],
     ) -> Standing:
-        shared = [found[name] for name in found if name in common] or [*found.values()]
-        least = {name: min(r[name] for r in ratios.values() if name in r) for name in found}
+        shared = [own[name] for name in own if name in common] or [*own.values()]
+        least = {name: min(r[name] for r in ratios.values() if name in r) for name in own}
         return Standing(
             rank=0,
             method=method,
-            solved=len(found),
+            solved=len(own),
             mean=statistics.geometric_mean(shared) if shared else None,
-            worst=max(found.values(), default=None),
-            best=sum(ratio <= least[name] * (1 + SAME) for name, ratio in found.items()),
+            worst=max(own.values(), default=None),
+            best=sum(ratio <= least[name] * (1 + SAME) for name, ratio in own.items()),
             seconds=sum(row.seconds for row in self.rows if row.method == method),
         )
 
@@ -210,11 +210,11 @@ class Leaderboard(Printed):
         by_place = {(row.instance, row.method): row for row in self.rows}
         rows = [["instance", "best known", "bound", *self.methods]]
         for name in self.instances:
-            found = [by_place.get((name, method)) for method in self.methods]
-            first = next((row for row in found if row is not None), None)
+            results = [by_place.get((name, method)) for method in self.methods]
+            first = next((row for row in results if row is not None), None)
             if first is not None:
                 best = "-" if first.best_known is None else format_seconds(first.best_known)
-                cells = [_cell(row) for row in found]
+                cells = [_cell(row) for row in results]
                 rows.append([name, best, format_seconds(first.lower_bound), *cells])
         return rows
 
@@ -404,10 +404,10 @@ def leaderboard(
     )
 
 
-def _methods(given: MethodLike | Iterable[MethodLike], split: str) -> dict[str, dict[str, Any]]:
+def _methods(methods: MethodLike | Iterable[MethodLike], split: str) -> dict[str, dict[str, Any]]:
     """Options by the name of the method, checked."""
     chosen: dict[str, dict[str, Any]] = {}
-    for each in _several(given):
+    for each in _several(methods):
         text, options = each if isinstance(each, tuple) else (each, {})
         name = method_of(text)
         if name in chosen:
@@ -420,34 +420,34 @@ def _methods(given: MethodLike | Iterable[MethodLike], split: str) -> dict[str, 
     return chosen
 
 
-def _several(given: MethodLike | Iterable[MethodLike]) -> list[MethodLike]:
+def _several(methods: MethodLike | Iterable[MethodLike]) -> list[MethodLike]:
     """One method as several."""
-    if isinstance(given, str):
-        return [given]
-    several: list[Any] = list(given)
-    is_one = isinstance(given, tuple) and len(several) == 2 and isinstance(several[1], Mapping)
+    if isinstance(methods, str):
+        return [methods]
+    several: list[Any] = list(methods)
+    is_one = isinstance(methods, tuple) and len(several) == 2 and isinstance(several[1], Mapping)
     return [(several[0], several[1])] if is_one else several
 
 
 def _instances(
-    given: str | Iterable[str | Instance], folder: str | os.PathLike[str] | None
+    wanted: str | Iterable[str | Instance], folder: str | os.PathLike[str] | None
 ) -> list[Instance]:
     """The instances, each once."""
-    found: dict[str, Instance] = {}
-    for one in [given] if isinstance(given, str) else given:
+    instances: dict[str, Instance] = {}
+    for one in [wanted] if isinstance(wanted, str) else wanted:
         if isinstance(one, Instance):
-            found.setdefault(one.name, one)
+            instances.setdefault(one.name, one)
             continue
         # What is not listed may be of the form that listed ones have.
         for name in known.names(one, folder) or [one]:
-            if name not in found:
+            if name not in instances:
                 loaded = known.load(name, folder)
-                found.setdefault(loaded.name, loaded)
-    if not found:
+                instances.setdefault(loaded.name, loaded)
+    if not instances:
         raise InputError(
             "no instance to plan: give names or globs, as `loadmaster instances` lists"
         )
-    return [*found.values()]
+    return [*instances.values()]
 
 
 def _bound(problem: Problem, one: Instance, space: str) -> float:

@@ -53,8 +53,8 @@ def measuring_plan(
     >>> plan.method, len(set(plan.devices.tolist())), plan.fits
     ('order-place', 1, True)
     """
-    found = fit(graph, cluster, costs, constraints=constraints, progress=progress)
-    if found.fits:
-        return found.plan
-    short = cluster.shortfall(found.plan.memory.peak)
-    raise InfeasibleError(f"no placement to measure with: {found}", short)
+    fitted = fit(graph, cluster, costs, constraints=constraints, progress=progress)
+    if fitted.fits:
+        return fitted.plan
+    short = cluster.shortfall(fitted.plan.memory.peak)
+    raise InfeasibleError(f"no placement to measure with: {fitted}", short)

@@ -59,11 +59,11 @@ def optimise_order(
     seconds = checks.time_limit(time_limit)
     checks.integer("workers", workers)
     cpsat.require()
-    problem, given = plan.binding.problem, plan.assignment
+    problem, before = plan.binding.problem, plan.assignment
     n_ops = problem.graph.n_ops
     if n_ops > MAX_OPS:
         return _noted(plan, f"order: {n_ops} ops are more than the {MAX_OPS} that can be ordered")
-    best = Candidate(problem, given, problem.verdict(given))
+    best = Candidate(problem, before, problem.verdict(before))
     instance = instance_of(problem, np.zeros(n_ops, dtype=np.uint64), 0.0)
     order = by_start(problem.graph, best.schedule.start, best.schedule.finish)
 
@@ -73,26 +73,26 @@ def optimise_order(
 
     if seconds == 0:
         return _noted(plan, "order: no time to look for a better one")
-    found = cpsat.solve(
+    solved = cpsat.solve(
         instance,
-        settled(instance, given.devices, order),
+        settled(instance, before.devices, order),
         time_limit=seconds,
         workers=workers,
         seed=problem.seed,
         is_fixed=True,
         progress=told,
     )
-    if found.start is not None:
-        finish = found.start + instance.time[np.arange(n_ops), given.devices]
-        own = in_order(instance, found.start, finish)
-        sequence = Assignment(given.devices, ranks(own), "fixed", given.estimate)
+    if solved.start is not None:
+        finish = solved.start + instance.time[np.arange(n_ops), before.devices]
+        own = in_order(instance, solved.start, finish)
+        sequence = Assignment(before.devices, ranks(own), "fixed", before.estimate)
         best = problem.objective.better(best, judged(problem, sequence))
-    least = instance.seconds(found.bound)
+    least = instance.seconds(solved.bound)
     note = f"order: no order of this placement takes less than {least:.6g} s (CP-SAT)"
     if problem.objective.is_proved(best.verdict, least):
         note = "order: proved optimal for this placement (CP-SAT, first come, first served)"
-    if found.failure is not None:
-        note = f"order: {found.failure.splitlines()[0]}; the best so far is kept"
+    if solved.failure is not None:
+        note = f"order: {solved.failure.splitlines()[0]}; the best so far is kept"
     ordered = replace(plan, assignment=best.assignment, verdict=best.verdict)
     return _noted(ordered, note)
 

@@ -159,14 +159,14 @@ def plan_for(given: Problem, request: PlanRequest, *, began: float | None = None
     return plan
 
 
-def _function(given: Problem, request: PlanRequest) -> tuple[Callable[..., Candidate], Problem]:
+def _function(problem: Problem, request: PlanRequest) -> tuple[Callable[..., Candidate], Problem]:
     """The function that plans, and the problem at the prices that it plans by."""
     check_planner(request.planner, request.options)
     if not request.planner.is_target:
-        return METHODS[request.planner.name][0], given
+        return METHODS[request.planner.name][0], problem
     system = target_of(request.planner.name)
-    system.check_framework(given.model)
-    return system.plan, system.priced(given)
+    system.check_framework(problem.model)
+    return system.plan, system.priced(problem)
 
 
 def _began_with(problem: Problem, plan: Plan) -> str:
@@ -194,8 +194,8 @@ def _confirmed(one: Candidate, tell: Callable[..., None]) -> Candidate:
     verdict = streamed(
         one.problem, one.assignment, progress=lambda stage: tell(stage, None, one.problem)
     )
-    found = replace(one, verdict=verdict)
-    if one.fits and not found.fits and not one.problem.best_effort:
+    confirmed = replace(one, verdict=verdict)
+    if one.fits and not confirmed.fits and not one.problem.best_effort:
         short = one.problem.cluster.shortfall(verdict.peak)
         devices = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
         raise InfeasibleError(
@@ -203,7 +203,7 @@ def _confirmed(one: Candidate, tell: Callable[..., None]) -> Candidate:
             "memory, or place with objective='step'",
             short,
         )
-    return found
+    return confirmed
 
 
 def _search_whole_ops(problem: Problem, **options: Any) -> Candidate:
@@ -266,17 +266,17 @@ def _first(
 
 def _in_stages(rivals: list[Candidate]) -> list[Candidate]:
     """The candidates with contiguous stages. Candidates that cannot have them are left out."""
-    found: list[Candidate] = []
+    staged: list[Candidate] = []
     refused: InfeasibleError | None = None
     for one in rivals:
         try:
-            found.append(contiguous(one))
+            staged.append(contiguous(one))
         except InfeasibleError as error:
             refused = refused or error
-    if not found:
+    if not staged:
         assert refused is not None
         raise refused
-    return found
+    return staged
 
 
 def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
@@ -286,7 +286,7 @@ def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
             yield rival(problem)
 
 
-def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
+def _beside_bound(whole: Problem, progress: Progress | None) -> Callable[..., None]:
     """Tells step times as incumbents, if there is somebody to tell.
 
     What a transform made of a problem stands beside the bound of plans that may split ops: that of
@@ -294,19 +294,19 @@ def _beside_bound(given: Problem, told: Progress | None) -> Callable[..., None]:
     """
     least: dict[bool, float] = {}
 
-    def tell(stage: str, makespan: float | None, problem: Problem = given) -> None:
-        if told is None:
+    def tell(stage: str, makespan: float | None, problem: Problem = whole) -> None:
+        if progress is None:
             return
         if makespan is None:
-            told(stage, None)
+            progress(stage, None)
             return
         if isinstance(makespan, Incumbent) and makespan.lower_bound:
-            told(stage, makespan)
+            progress(stage, makespan)
             return
-        is_whole = problem.program is given.program
+        is_whole = problem.program is whole.program
         if is_whole not in least:
-            least[is_whole] = (bound if is_whole else split_bound)(given).seconds
-        told(stage, Incumbent(makespan, least[is_whole]))
+            least[is_whole] = (bound if is_whole else split_bound)(whole).seconds
+        progress(stage, Incumbent(makespan, least[is_whole]))
 
     return tell
 
@@ -318,7 +318,7 @@ def _plan(
     placed = binding.released(candidate.problem)
     bounds = _bounds(binding.problem, candidate)
     searched = candidate.space if placed.program is binding.given.program else SPLIT_OPS
-    found = bounds[searched]
+    chosen = bounds[searched]
     return Plan(
         problem=placed,
         assignment=candidate.assignment,
@@ -326,8 +326,8 @@ def _plan(
         method=method,
         # A recipe is kept with the program that was made by it.
         options={key: value for key, value in options.items() if key != "recipe"},
-        lower_bound=found.seconds,
-        bound_source=found.source,
+        lower_bound=chosen.seconds,
+        bound_source=chosen.source,
         space=searched,
         bounds={space: one.seconds for space, one in bounds.items()},
         offers=candidate.offers,

@@ -365,13 +365,13 @@ def _swept(ledger: _Ledger, crew_for: Callable[[int], _Crew], retries: int) -> S
 # -- cases -------------------------------------------------------------------------------------
 
 
-def _several(what: str, given: Any, *kinds: type) -> list[Any]:
+def _several(what: str, value: Any, *kinds: type) -> list[Any]:
     """One thing of these kinds, or several, as a list."""
-    if isinstance(given, kinds):
-        return [given]
-    if not isinstance(given, Iterable):
-        raise InputError(f"{what} is {given!r}: wants one or several")
-    several = list(given)
+    if isinstance(value, kinds):
+        return [value]
+    if not isinstance(value, Iterable):
+        raise InputError(f"{what} is {value!r}: wants one or several")
+    several = list(value)
     wrong = [one for one in several if not isinstance(one, kinds)]
     if wrong or not several:
         raise InputError(f"{what} has {wrong[0]!r}" if wrong else f"no {what} are given")
@@ -383,21 +383,21 @@ def _planners(
 ) -> list[tuple[Planner, dict[str, Any]]]:
     """Methods, then targets, with their options."""
     planners = [
-        _planner(given, is_target=is_target)
+        _planner(named, is_target=is_target)
         for what, several, is_target in (("methods", methods, False), ("targets", targets, True))
-        for given in (_several(what, several, str, tuple) if several else ())
+        for named in (_several(what, several, str, tuple) if several else ())
     ]
     if not planners:
         raise InputError("no methods and no targets are given")
     return planners
 
 
-def _planner(given: Any, *, is_target: bool) -> tuple[Planner, dict[str, Any]]:
-    match (given, {}) if isinstance(given, str) else given:
+def _planner(named: Any, *, is_target: bool) -> tuple[Planner, dict[str, Any]]:
+    match (named, {}) if isinstance(named, str) else named:
         case (str(name), Mapping() as chosen):
             options = dict(chosen)
         case _:
-            raise InputError(f"a method is {given!r}: wants its name, or its name and its options")
+            raise InputError(f"a method is {named!r}: wants its name, or its name and its options")
     with refusing(f"options of {name!r} cannot be written as JSON", TypeError, ValueError):
         json.dumps(options, allow_nan=False)
     own = {k: v for k, v in options.items() if k not in _OF_PLACE}
@@ -448,12 +448,14 @@ def _cases(
     """Every combination once, by its key."""
     version = metadata.version("loadmaster")
     obeyed = json.dumps(constraints.to_document(), sort_keys=True)
-    on = [as_cluster(given) for given in _several("clusters", clusters, str, os.PathLike, Cluster)]
+    on = [
+        as_cluster(source) for source in _several("clusters", clusters, str, os.PathLike, Cluster)
+    ]
     known = [(cluster.name or "cluster", cluster.to_toml(), cluster.digest) for cluster in on]
     unused = list(starts)
     cases: dict[Key, Case] = {}
-    for given in _several("graphs", graphs, str, os.PathLike, OpGraph):
-        graph = as_graph(given)
+    for source in _several("graphs", graphs, str, os.PathLike, OpGraph):
+        graph = as_graph(source)
         name, packed = graph.name or "graph", _packed(graph.to_document())
         start = next((one for one in starts if one.plan.program.graph.names == graph.names), None)
         unused = [one for one in unused if one is not start]

@@ -248,8 +248,8 @@ def what_if(
     )
 
     def prospect(name: str, hardware: Hardware) -> Prospect:
-        told = of_case(progress, name)
-        return _prospect(plan, name, hardware, replace(search, progress=told))
+        of_this = of_case(progress, name)
+        return _prospect(plan, name, hardware, replace(search, progress=of_this))
 
     prospects = [prospect(*one) for one in todo]
     return WhatIf(plan, _shared(plan, prospects, [hardware for _, hardware in todo]))
@@ -259,10 +259,10 @@ def _prospect(plan: Plan, name: str, hardware: Hardware, search: PlanRequest) ->
     kept = _seen(plan, hardware.problem(plan))
     step = None if kept is None or not kept[1].fits else plan.objective.seconds(kept[1])
     try:
-        found = plan_for(hardware.whole_problem(plan), _request(plan, search))
+        made_again = plan_for(hardware.whole_problem(plan), _request(plan, search))
     except InfeasibleError as error:
         return Prospect(name, hardware.cluster, None, step, str(error))
-    return Prospect(name, hardware.cluster, found, step)
+    return Prospect(name, hardware.cluster, made_again, step)
 
 
 def _request(plan: Plan, search: PlanRequest) -> PlanRequest:
@@ -391,21 +391,21 @@ class Hardware:
         allowing = _allowing(program.source, copies)
         if not program.is_plain:
             program = program.with_graph(allowing, _allowing(program.graph, copies))
-        made = Problem.make(
+        changed = Problem.make(
             allowing if program.is_plain else program,
             self.cluster,
             self._costs(plan.problem.costs),
             seed=plan.seed,
             source_costs=self._costs(plan.costs),
         )
-        return replace(made, objective=plan.objective)
+        return replace(changed, objective=plan.objective)
 
     def whole_problem(self, plan: Plan) -> Problem:
         """The same, of the user's ops, whole."""
         copies = {n: known for n in self._types if (known := self.like[n][0]) != n}
         graph = _allowing(plan.graph, copies)
-        made = Problem.make(graph, self.cluster, self._costs(plan.costs), seed=plan.seed)
-        return replace(made, objective=plan.objective)
+        changed = Problem.make(graph, self.cluster, self._costs(plan.costs), seed=plan.seed)
+        return replace(changed, objective=plan.objective)
 
     @property
     def _types(self) -> tuple[str, ...]:

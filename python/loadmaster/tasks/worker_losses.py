@@ -49,9 +49,9 @@ class Losses:
         workers = getattr(getattr(executor, "_client", None), "nthreads", None)
         if workers is None:
             return None
-        made = cls(workers)
-        made.look()
-        return made
+        losses = cls(workers)
+        losses.look()
+        return losses
 
     def forget(self) -> None:
         """Starts anew: there is a result."""
