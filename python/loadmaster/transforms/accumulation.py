@@ -93,32 +93,32 @@ class Accumulation:
 
 def _gathers(graph: OpGraph, roles: Roles) -> NDArray[np.bool_]:
     """True for ops that gather parameters that micro-batches read in one pass alone."""
-    found = graph.is_member & ~roles.many
-    if not found.any():
-        return found
-    at = np.flatnonzero(found)
-    found[at] = [graph.collectives[op].startswith("all_gather/") for op in at.tolist()]
-    if not found.any():
-        return found
+    gathers = graph.is_member & ~roles.many
+    if not gathers.any():
+        return gathers
+    at = np.flatnonzero(gathers)
+    gathers[at] = [graph.collectives[op].startswith("all_gather/") for op in at.tolist()]
+    if not gathers.any():
+        return gathers
     src, dst, data = graph.src, graph.dst, roles.tensor >= 0
     late = np.fromiter(map("b".__eq__, graph.phases), bool, graph.n_ops)
     phases = np.zeros((2, graph.n_ops), dtype=bool)
     for row, is_late in zip(phases, (False, True), strict=True):
         row[src[data & roles.many[dst] & (late[dst] == is_late)]] = True
-    found &= ~phases.all(axis=0)
+    gathers &= ~phases.all(axis=0)
     group, members = _groups(graph)
     lacks = np.zeros(int(group.max()) + 1, dtype=bool)
     while True:
-        reads_other = data & found[dst] & ~(found | graph.placeholder)[src]
-        other_reads = data & found[src] & ~(found | roles.many)[dst]
+        reads_other = data & gathers[dst] & ~(gathers | graph.placeholder)[src]
+        other_reads = data & gathers[src] & ~(gathers | roles.many)[dst]
         bad = np.zeros(graph.n_ops, dtype=bool)
         bad[dst[reads_other]] = bad[src[other_reads]] = True
         # Members are together what they are.
-        lacks[group[(bad | ~found)[members]]] = True
+        lacks[group[(bad | ~gathers)[members]]] = True
         bad[members] |= lacks[group]
-        if not (bad & found).any():
-            return found
-        found &= ~bad
+        if not (bad & gathers).any():
+            return gathers
+        gathers &= ~bad
 
 
 def _waits(graph: OpGraph, roles: Roles, modules: Sequence[str]) -> NDArray[np.bool_]:
@@ -151,10 +151,10 @@ def _passes(graph: OpGraph, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
     """
     stride = np.int64(int(tensor.max(initial=-1)) + 1)
     out = np.flatnonzero(graph.view[graph.src] & (tensor >= 0))
-    given = np.unique(graph.src[out] * stride + tensor[out])
-    found = np.flatnonzero(graph.view[graph.dst] & (tensor >= 0))
+    read = np.unique(graph.src[out] * stride + tensor[out])
+    views = np.flatnonzero(graph.view[graph.dst] & (tensor >= 0))
     passes = np.zeros(len(tensor), dtype=bool)
-    passes[found] = np.isin(graph.dst[found] * stride + tensor[found], given)
+    passes[views] = np.isin(graph.dst[views] * stride + tensor[views], read)
     return passes
 
 

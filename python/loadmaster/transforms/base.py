@@ -57,7 +57,7 @@ def build(
             for kind, seconds in times.items()
         }
 
-    known = {TEXTS[column]: made for column, made in texts.items()} | {
+    known = {TEXTS[column]: text for column, text in texts.items()} | {
         "stands_for": lambda: np.where(own, -1, stands_for[serves]).astype(np.int8),
         "updates": before.updates[serves],
         "is_restricted": before.is_restricted,

@@ -49,5 +49,5 @@ def with_control(
     if isinstance(graph, Program):
         return graph.with_graph(graph.source, with_control(graph.graph, src, dst, meta).graph)
     core = fast.with_control(graph._core, src.astype(np.int64), dst.astype(np.int64))
-    made = graph.of_same_ops(core, {**graph.meta, **(meta or {})})
-    return Program.made(graph, made, np.arange(graph.n_ops, dtype=np.int32))
+    changed = graph.of_same_ops(core, {**graph.meta, **(meta or {})})
+    return Program.made(graph, changed, np.arange(graph.n_ops, dtype=np.int32))

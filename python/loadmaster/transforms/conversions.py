@@ -51,11 +51,11 @@ def stages(n_axes: int) -> list[tuple[int, int]]:
     >>> [(fast.COLLECTIVES[kind], axis) for kind, axis in stages(2)][:3]
     [('reduce_scatter', 1), ('reduce_scatter', 0), ('all_to_all', 1)]
     """
-    found = []
+    steps = []
     for word, is_outer_first in STAGES:
         axes = range(n_axes) if is_outer_first else reversed(range(n_axes))
-        found += [(fast.COLLECTIVES.index(word), axis) for axis in axes]
-    return found
+        steps += [(fast.COLLECTIVES.index(word), axis) for axis in axes]
+    return steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +236,8 @@ def _expert_op(layout: Layout, tensor: Ints, first: Ints) -> Ints:
     of_maker = experts.part[maker] >= 0
     op = np.where(of_maker, maker, first)
     n = int(experts.part.max(initial=0)) + 1
-    found = (experts.layer[op].astype(np.int64) * n + experts.part[op]) * 2 + of_maker
-    return np.where(experts.part[op] >= 0, found, -1)
+    number = (experts.layer[op].astype(np.int64) * n + experts.part[op]) * 2 + of_maker
+    return np.where(experts.part[op] >= 0, number, -1)
 
 
 def _served(tensor: Ints, want: NDArray[np.int32], owner: Ints) -> Ints:

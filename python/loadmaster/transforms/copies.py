@@ -49,9 +49,9 @@ class WholeCopies:
     @cached_property
     def at(self) -> NDArray[np.int64]:
         """The place of the op that each copy has of each op: int64 [n, n_ops]."""
-        made = ~self.common[None, :] | (self.first == np.arange(self.n))[:, None]
-        numbers = np.cumsum(made.ravel()).reshape(made.shape) - 1
-        numbers[~made] = numbers[self.first[np.nonzero(~made)[0]], np.nonzero(~made)[1]]
+        has = ~self.common[None, :] | (self.first == np.arange(self.n))[:, None]
+        numbers = np.cumsum(has.ravel()).reshape(has.shape) - 1
+        numbers[~has] = numbers[self.first[np.nonzero(~has)[0]], np.nonzero(~has)[1]]
         return numbers
 
     @cached_property
@@ -107,7 +107,7 @@ class WholeCopies:
                 core[name] = np.where(codes >= 0, codes + number * of, -1)
         names = self._names()
         tensor = _without_gaps(edges["tensor"])
-        made = fast.OpGraph(names, edges["src"], edges["dst"], tensor, edges["bytes"], **core)
+        core_graph = fast.OpGraph(names, edges["src"], edges["dst"], tensor, edges["bytes"], **core)
         known: dict[str, Any] = {TEXTS[column]: text for column, text in self._texts().items()}
         known |= {
             "names": names,
@@ -119,7 +119,7 @@ class WholeCopies:
             "has_marked_names": True,
             "time": {kind: seconds[serves] for kind, seconds in graph.time.items()},
         }
-        built = OpGraph.made(made, known, name=graph.name, meta=graph.meta)
+        built = OpGraph.made(core_graph, known, name=graph.name, meta=graph.meta)
         return Program.made(graph, built, serves, **of_program)
 
     def _names(self) -> list[str]:

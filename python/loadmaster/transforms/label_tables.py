@@ -101,8 +101,8 @@ class LabelTables:
         self, form: NDArray[Any], which: NDArray[Any], label: NDArray[Any]
     ) -> NDArray[np.int32]:
         """The spec of an output of an op under a label; arrays broadcast."""
-        found: NDArray[np.int32] = self._made[self._first_output[form] + which, _column(label)]
-        return found
+        specs: NDArray[np.int32] = self._made[self._first_output[form] + which, _column(label)]
+        return specs
 
     def needed(
         self, form: NDArray[Any], which: NDArray[Any], label: NDArray[Any]
@@ -111,42 +111,42 @@ class LabelTables:
         n = len(self._needed)
         # An op may have more arguments than its form, if it has none.
         at = np.minimum(self._first_input[form] + which, n - 1)
-        found: NDArray[np.int32] = self._needed[at, _column(label)]
-        return found
+        specs: NDArray[np.int32] = self._needed[at, _column(label)]
+        return specs
 
     def work_class(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.int64]:
         """The way in which an op under a label is shared: a class of
         :class:`.mesh_ways.MeshWays`.
         """
-        found: NDArray[np.int64] = self._work[form, _column(label)]
-        return found
+        classes: NDArray[np.int64] = self._work[form, _column(label)]
+        return classes
 
     def exchanged(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.int64]:
         """Bytes that parts of an op under a label all-reduce."""
-        found: NDArray[np.int64] = self._exchanged[form, _column(label)]
-        return found
+        bytes_: NDArray[np.int64] = self._exchanged[form, _column(label)]
+        return bytes_
 
     def is_batch(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.bool_]:
         """True for an op that a label cuts by the batch."""
-        found: NDArray[np.bool_] = self._is_batch[form, _column(label)]
-        return found
+        by_batch: NDArray[np.bool_] = self._is_batch[form, _column(label)]
+        return by_batch
 
     def experts(self, form: NDArray[Any], label: NDArray[Any]) -> NDArray[np.int64]:
         """The number of experts that an op under a label shares out; 0: it is not cut
         by experts.
         """
-        found: NDArray[np.int64] = self._experts[form, _column(label)]
-        return found
+        counts: NDArray[np.int64] = self._experts[form, _column(label)]
+        return counts
 
     def size_class(
         self, form: NDArray[Any], which: NDArray[Any], factor: NDArray[Any]
     ) -> NDArray[np.int64]:
         """The way in which an output is shared if a factor of it is cut."""
         width = self._size_class.shape[1]
-        found: NDArray[np.int64] = self._size_class[
+        classes: NDArray[np.int64] = self._size_class[
             self._first_output[form] + which, np.minimum(factor, width - 1)
         ]
-        return found
+        return classes
 
 
 def _classes(outputs: Sequence[Sequence[Factor]], number: dict[int, int]) -> NDArray[np.int64]:

@@ -197,9 +197,9 @@ class Layout:
     @cached_property
     def is_batch(self) -> NDArray[np.bool_]:
         """Per axis and op, whether the op is cut by the batch: bool [n_axes, n_ops]."""
-        found: NDArray[np.bool_] = self.tables.is_batch(self.form_of, self.labels)
-        found &= ~self.graph.view
-        return found
+        by_batch: NDArray[np.bool_] = self.tables.is_batch(self.form_of, self.labels)
+        by_batch &= ~self.graph.view
+        return by_batch
 
     # -- ops, their outputs and arguments: the same for every layout of the graph ---------------
 
@@ -325,8 +325,8 @@ class Layout:
         """
         graph, (number, count) = self.graph, self.expert
         is_whole = (self.labels == OWNER) & (number >= 0)
-        found = np.where(is_whole, count, self.tables.experts(self.form_of, self.labels))
-        return np.where(graph.view | graph.placeholder | graph.updates, 0, found)
+        counts = np.where(is_whole, count, self.tables.experts(self.form_of, self.labels))
+        return np.where(graph.view | graph.placeholder | graph.updates, 0, counts)
 
     def loaded(self, way: NDArray[np.int64], ops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ways [n] in which ops share something, with the load of experts as it is."""
@@ -339,13 +339,13 @@ class Layout:
         is_whole = self.labels[axis, ops] == OWNER
         code = np.stack([way, axis, of_axis, is_whole])
         some, which = np.unique(code, axis=1, return_inverse=True)
-        found = [
+        ways = [
             self.ways.loaded(one, at, Load(thousandths, self._first(at, n, bool(whole)), n))
             if n
             else one
             for one, at, n, whole in some.T.tolist()
         ]
-        return np.array(found, dtype=np.int64)[which.ravel()]
+        return np.array(ways, dtype=np.int64)[which.ravel()]
 
     def _first(self, axis: int, n: int, is_whole: bool) -> int:
         """The number of experts, of so many, at the first place of an axis."""
@@ -361,12 +361,12 @@ class Layout:
     def made(self) -> NDArray[np.int32]:
         """Per axis and output, how it lies: int32 [n_axes, n_outputs]."""
         which = np.arange(len(self.maker)) - self.first_output[self.maker]
-        made = self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
+        specs = self.tables.made(self.form_of[self.maker], which, self.labels[:, self.maker])
         if self.batch_norm == "local":
             of = np.flatnonzero(sums_gradients(self.graph)[self.maker] & (which > 0))
             is_cut = self.tables.exchanged(self.form_of, self.labels)[:, self.maker[of]] > 0
-            made[:, of] = np.where(is_cut & (made[:, of] == REPLICATE), PARTIAL, made[:, of])
-        return made
+            specs[:, of] = np.where(is_cut & (specs[:, of] == REPLICATE), PARTIAL, specs[:, of])
+        return specs
 
     @cached_property
     def wanted(self) -> NDArray[np.int32]:
@@ -386,22 +386,22 @@ class Layout:
     @cached_property
     def conversion(self) -> NDArray[np.int8]:
         """The collective that each argument needs on each axis (:func:`.specs.conversion`)."""
-        made = self.made[:, self.tensor]
-        kinds = conversion(made, self.wanted)
+        have = self.made[:, self.tensor]
+        kinds = conversion(have, self.wanted)
         is_elsewhere = (
             self.owner[:, self.maker[self.tensor]] != self.owner[:, self.dimensions.reader]
         )
-        is_elsewhere &= (made == OWNER) & (self.wanted == OWNER)
+        is_elsewhere &= (have == OWNER) & (self.wanted == OWNER)
         kinds = np.where(is_elsewhere, np.int8(FORBIDDEN), kinds)
         is_bad = (kinds == FORBIDDEN) & self.is_read
         if is_bad.any():
             axis, at = np.argwhere(is_bad)[0].tolist()
             d, names = self.dimensions, self.graph.names
-            wanted, made = self.wanted[axis, at], self.made[axis, self.tensor[at]]
+            wanted, have = self.wanted[axis, at], self.made[axis, self.tensor[at]]
             raise InputError(
                 f"axis {self.mesh.names[axis]!r}: op {names[d.reader[at]]!r} needs the tensor of "
                 f"{names[d.root[at]]!r} {_SPECS.get(int(wanted), 'cut')}, and it is "
-                f"{_SPECS.get(int(made), 'cut')}: no collective turns one into the other, so label "
+                f"{_SPECS.get(int(have), 'cut')}: no collective turns one into the other, so label "
                 "one of the two otherwise"
             )
         return np.where(self.is_read, kinds, np.int8(-1))

@@ -66,8 +66,8 @@ class MeshWays:
         for of_axis in classes:
             code = code * self._base + of_axis
         some, which = np.unique(code, return_inverse=True)
-        found = [self._way(one) for one in some.tolist()]
-        return np.array(found, dtype=np.int64)[which]
+        ways = [self._way(one) for one in some.tolist()]
+        return np.array(ways, dtype=np.int64)[which]
 
     def loaded(self, way: int, axis: int, load: Load) -> int:
         """A way in which the first place of an axis has more of its share, the others less."""

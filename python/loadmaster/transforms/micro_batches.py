@@ -276,16 +276,16 @@ class _MicroBatches:
         stride = int(tensor.max(initial=-1)) + 1
         made = tensor[sums.edge]
         so_far, ids = self.maker * m, made
-        found = Links()
+        links = Links()
         for j in range(1, m):
             here = self._end(each, j)
-            found.add(sums.edge, so_far, here, ids, self.bytes)
-            found.add(sums.edge, self.maker * m + j, here, made + j * stride, self.bytes)
+            links.add(sums.edge, so_far, here, ids, self.bytes)
+            links.add(sums.edge, self.maker * m + j, here, made + j * stride, self.bytes)
             so_far, ids = here, m * stride + (j - 1) * n + each
         read, of = sums.reads, sums.sum_of
         is_sum = self.many[graph.src[read]]
         from_ = np.where(is_sum, so_far[of], graph.src[read] * m)
-        found.add(read, from_, graph.dst[read] * m, ids[of], graph.bytes[read])
+        links.add(read, from_, graph.dst[read] * m, ids[of], graph.bytes[read])
         wait = sums.waiting
         for j in range(m):
             if j == 1:
@@ -293,8 +293,8 @@ class _MicroBatches:
                 # the last of them is there.
                 wait = wait[~self._is_read(wait)]
             ends = graph.src[wait] * m + j, graph.dst[wait] * m
-            found.add(wait, *ends, tensor[wait], np.zeros(len(wait), dtype=np.uint64))
-        return found.columns()
+            links.add(wait, *ends, tensor[wait], np.zeros(len(wait), dtype=np.uint64))
+        return links.columns()
 
     def _is_read(self, edges: NDArray[np.intp]) -> NDArray[np.bool_]:
         """True for edges to ops that micro-batches read, or that are made of them once."""

@@ -148,11 +148,11 @@ class _Recomputation:
         inner = can[src] & can[dst] & (self.segment[src] == self.segment[dst])
         for a, b in zip(src[inner].tolist(), dst[inner].tolist(), strict=True):
             needs[b].append(a)
-        found = wanted & can
+        copied = wanted & can
         for op in np.argsort(-self.rank).tolist():
-            if found[op]:
-                found[needs[op]] = True
-        return found
+            if copied[op]:
+                copied[needs[op]] = True
+        return copied
 
     def _first(self, shown: NDArray[np.int64]) -> NDArray[np.int64]:
         """Per segment, the op of the backward pass that comes first of those that read what has
@@ -179,13 +179,13 @@ class _Recomputation:
         copy[again] = at[n:]
         serves = serves[order]
         is_copy = ~is_original[order]
-        made = OpGraph(
+        running = OpGraph(
             self._ops(serves, is_copy, original, copy),
             self._edges(original, copy),
             name=graph.name,
             meta={k: v for k, v in graph.meta.items() if k != TIME_SOURCES},
         )
-        return Program.made(graph, made, serves, notes=(self._note(again),))
+        return Program.made(graph, running, serves, notes=(self._note(again),))
 
     def _note(self, again: NDArray[np.int64]) -> str:
         """The cost, in words."""
@@ -235,19 +235,19 @@ class _Recomputation:
         """The calls, with the tensors that each op reads now."""
         first, second = original.tolist(), copy.tolist()
         backward = self.is_backward.tolist()
-        made = []
+        calls = []
         for op, again in zip(ops, copies, strict=True):
             call = args[op]
             if call is not None:
                 reads_copies = again or backward[op]
 
                 def now(read: int, either: bool = reads_copies) -> int:
-                    found: int = second[read] if either and second[read] >= 0 else first[read]
-                    return found
+                    at: int = second[read] if either and second[read] >= 0 else first[read]
+                    return at
 
                 call = renumbered(call, now)
-            made.append(call)
-        return made
+            calls.append(call)
+        return calls
 
     def _edges(self, original: NDArray[np.int64], copy: NDArray[np.int64]) -> dict[str, Any]:
         """Edges of the graph, with readers in the backward pass on copies, and those of copies."""
@@ -307,20 +307,20 @@ class _Recomputation:
         """The segment of each op that is recomputed, and of each view of one in the backward pass;
         -1: of none.
         """
-        found = np.where(self.copied, self.segment, -1)
+        segment = np.where(self.copied, self.segment, -1)
         views = self.carries & self.graph.view[self.dst] & self.is_backward[self.dst]
         rows = np.flatnonzero(views)
         for row in rows[np.argsort(self.rank[self.dst[rows]], kind="stable")].tolist():
-            found[self.dst[row]] = max(found[self.dst[row]], found[self.src[row]])
-        return found
+            segment[self.dst[row]] = max(segment[self.dst[row]], segment[self.src[row]])
+        return segment
 
 
 def storage_of(graph: OpGraph) -> NDArray[np.int64]:
     """The op or placeholder whose storage each op's result is in."""
     shows = graph.reduced.shows.astype(np.int64)
-    found = np.where(graph.view, shows, np.where(graph.alias_of >= 0, graph.alias_of, shows))
+    storage = np.where(graph.view, shows, np.where(graph.alias_of >= 0, graph.alias_of, shows))
     while True:
-        further = found[found]
-        if (further == found).all():
-            return found
-        found = further
+        further = storage[storage]
+        if (further == storage).all():
+            return storage
+        storage = further

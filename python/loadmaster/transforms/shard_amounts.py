@@ -74,9 +74,9 @@ def _accessed(layout: Layout) -> _Terms:
     graph, d = layout.graph, layout.dimensions
     n, own = graph.n_ops, own_weights(graph)
     read = layout.argument_bytes.astype(np.float64)
-    made = layout.tensor_bytes.astype(np.float64)
+    outputs = layout.tensor_bytes.astype(np.float64)
     all_read = np.bincount(d.reader, read, n) + own
-    all_made = np.bincount(layout.maker, made, n)
+    all_made = np.bincount(layout.maker, outputs, n)
     accessed = graph.bytes_accessed.astype(np.float64)
     is_all = (accessed >= all_read + all_made) & (all_read + all_made > 0)
     by_output = ~is_all & (all_made > 0)
@@ -89,13 +89,13 @@ def _accessed(layout: Layout) -> _Terms:
     read_way = layout.loaded(layout.wanted_way[some], d.reader[some].astype(np.int64))
     read_way = np.where(is_state, layout.wanted_way[some], read_way)
     made_way = layout.loaded(layout.made_way, layout.maker)
-    kept = np.flatnonzero((is_all | by_output)[layout.maker] & (made > 0))
+    kept = np.flatnonzero((is_all | by_output)[layout.maker] & (outputs > 0))
     held = np.flatnonzero(is_all & (own > 0))
     alone = np.flatnonzero(rest)
     return _terms(
         n,
         (d.reader[some], read_way, read[some] * scale[d.reader[some]]),
-        (layout.maker[kept], made_way[kept], made[kept] * scale[layout.maker[kept]]),
+        (layout.maker[kept], made_way[kept], outputs[kept] * scale[layout.maker[kept]]),
         (held, np.full(len(held), WHOLE), own[held].astype(np.float64) * scale[held]),
         (alone, layout.work_way[alone], accessed[alone]),
     )
@@ -104,15 +104,15 @@ def _accessed(layout: Layout) -> _Terms:
 def _outputs(layout: Layout) -> _Terms:
     """Bytes that copies of ops output. New storage is shared as the tensors are that lie in it."""
     graph = layout.graph
-    n, made = graph.n_ops, layout.tensor_bytes.astype(np.float64)
-    all_made = np.bincount(layout.maker, made, n)
+    n, outputs = graph.n_ops, layout.tensor_bytes.astype(np.float64)
+    all_made = np.bincount(layout.maker, outputs, n)
     total = graph.output_bytes.astype(np.float64)
-    some = np.flatnonzero((made > 0) & (total[layout.maker] > 0))
+    some = np.flatnonzero((outputs > 0) & (total[layout.maker] > 0))
     of = layout.maker[some]
     alone = np.flatnonzero((total > 0) & (all_made == 0))
     return _terms(
         n,
-        (of, layout.made_way[some], made[some] * (total[of] / all_made[of])),
+        (of, layout.made_way[some], outputs[some] * (total[of] / all_made[of])),
         (alone, np.full(len(alone), WHOLE), total[alone]),
     )
 

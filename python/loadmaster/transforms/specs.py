@@ -98,8 +98,8 @@ def conversion(have: ArrayLike, want: ArrayLike) -> NDArray[np.int8]:
     (True, True)
     """
     before, after = np.broadcast_arrays(np.asarray(have), np.asarray(want))
-    found = _CONVERSION[np.minimum(before, _SHARD), np.minimum(after, _SHARD)]
-    return np.where((before == after) & (before >= 0), np.int8(FREE), found)
+    kinds = _CONVERSION[np.minimum(before, _SHARD), np.minimum(after, _SHARD)]
+    return np.where((before == after) & (before >= 0), np.int8(FREE), kinds)
 
 
 def part_weights(size: int, shares: Sequence[float]) -> NDArray[np.int64]:
@@ -283,11 +283,11 @@ def work(form: Form, label: int, shares: Sequence[float], amount: Amount) -> Wor
             before, after = halo(form.cuts[label - 1], i, factors)
             halos[i, 1:] += bytes_ * before
             halos[i, :-1] += bytes_ * after
-    made = [
+    written = [
         bytes_ * fraction(spec, factors, shares)
         for spec, bytes_, factors in zip(gives, amount.outputs, form.outputs, strict=True)
     ]
-    outputs = np.array(made).reshape(len(gives), k)
+    outputs = np.array(written).reshape(len(gives), k)
     share = work_share(form, label, shares)
     scale = accessed_share(
         amount.accessed, (all_read, sum(amount.outputs)), (read, outputs.sum(axis=0)), share

@@ -122,18 +122,18 @@ def _updated(copies: WholeCopies, edges: dict[str, NDArray[Any]]) -> dict[str, N
     last[state] = writer
     reader = np.flatnonzero((last[graph.src] >= 0) & (copies.tensor >= 0))
     in_place = reader[graph.alias_of[last[graph.src[reader]]] >= 0]
-    made = {name: column.copy() for name, column in edges.items()}
+    updated = {name: column.copy() for name, column in edges.items()}
     for step in range(1, n):
         at = step * m + in_place
-        made["src"][at] = copies.at[step - 1, last[graph.src[in_place]]]
-        made["tensor"][at] = copies.tensor[in_place] + (n + step) * copies.stride
+        updated["src"][at] = copies.at[step - 1, last[graph.src[in_place]]]
+        updated["tensor"][at] = copies.tensor[in_place] + (n + step) * copies.stride
     first = np.searchsorted(state, graph.src[reader])
     count = np.searchsorted(state, graph.src[reader], side="right") - first
     of = np.repeat(reader, count)
     number = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
     waits_on = writer[np.repeat(first, count) + number]
     later = copies.at[1:, graph.dst[of]].ravel()
-    return _with_control(made, copies.at[:-1, waits_on].ravel(), later)
+    return _with_control(updated, copies.at[:-1, waits_on].ravel(), later)
 
 
 def _with_control(

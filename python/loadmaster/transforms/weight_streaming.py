@@ -67,25 +67,25 @@ def stream_weights(graph: OpGraph, parameters: Iterable[int]) -> Program:
             raise InputError(f"op {graph.names[op]!r} is no parameter: only weights are streamed")
     edges = _Edges(graph)
     src, dst, is_held = edges.added(chosen)
-    made = OpGraph(
+    streamed_graph = OpGraph(
         _ops(graph, chosen),
         _with_edges(graph, src, dst, is_held),
         name=graph.name,
         meta={k: v for k, v in graph.meta.items() if k != TIME_SOURCES},
     )
-    return Program.made(graph, made, np.arange(graph.n_ops, dtype=np.int32))
+    return Program.made(graph, streamed_graph, np.arange(graph.n_ops, dtype=np.int32))
 
 
 def streamed(program: Program) -> NDArray[np.bool_]:
     """True for the user's ops that are parameters which the program loads, bool [source.n_ops]."""
     source = program.source
-    found = np.zeros(source.n_ops, dtype=bool)
+    is_loaded = np.zeros(source.n_ops, dtype=bool)
     if program.is_plain or LOAD not in program.graph.kinds:
-        return found
+        return is_loaded
     loads = np.array([kind == LOAD for kind in program.graph.kinds], dtype=bool) & ~program.own
-    found[program.serves[loads]] = True
-    found &= source.stands_for == PARAMETER
-    return found
+    is_loaded[program.serves[loads]] = True
+    is_loaded &= source.stands_for == PARAMETER
+    return is_loaded
 
 
 def _ops(graph: OpGraph, chosen: list[int]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def flat_shards(program: Program, tape: Tape, k: int) -> dict[int, Flat]:
     graph = tape.graph
     updates, d = Updates.of(graph, graph.roles.many), Dimensions.of(graph)
     tensors = {p.op: p.tensor for p in tape.placeholders}
-    found: dict[int, Flat] = {}
+    shards: dict[int, Flat] = {}
     for parameter, number in zip(
         updates.parameter.tolist(), updates.of_parameter.tolist(), strict=True
     ):
@@ -90,12 +90,12 @@ def flat_shards(program: Program, tape: Tape, k: int) -> dict[int, Flat]:
         flat = Flat.of(tensors[parameter], k)
         for op in ops:
             works = graph.placeholder[op] or graph.view[op] or may_be_flat(d.forms[d.form_of[op]])
-            if not works or op in found:
+            if not works or op in shards:
                 raise InputError(
                     f"op {graph.names[op]!r} ({graph.kinds[op]}) of the optimizer does not work on "
                     f'parts of {graph.names[parameter]!r} alone: plan with shards="parameters"'
                 )
             if not graph.placeholder[op] or tensors[op].shape == flat.sizes:
-                found[op] = flat
-        found[parameter] = flat
-    return found
+                shards[op] = flat
+        shards[parameter] = flat
+    return shards

@@ -39,7 +39,7 @@ class Halo:
         cls, form: Form, cut: Cut, inputs: Sequence[Piece | None], outputs: Sequence[Piece | None]
     ) -> Halo:
         """Of a device that has these pieces, and makes these; None: none that is cut."""
-        n_inputs, found, n = len(form.inputs), [np.empty(0, dtype=np.int64)], 1
+        n_inputs, rows, n = len(form.inputs), [np.empty(0, dtype=np.int64)], 1
         every = [*zip(cut.inputs, form.inputs, inputs, strict=True)]
         every += [*zip(cut.outputs, form.outputs, outputs, strict=True)]
         for i, (spec, factors, piece) in enumerate(every):
@@ -47,10 +47,10 @@ class Halo:
                 continue
             step, axis = _step(cut, i), factors[spec][0]
             if i >= n_inputs or step == 1:
-                found.append(piece.box[axis] // step)
+                rows.append(piece.box[axis] // step)
             if step == 1:
                 n = max(n, piece.sizes[axis])
-        places = np.unique(np.concatenate(found))
+        places = np.unique(np.concatenate(rows))
         return cls(cut, form, places[places < n], n)
 
     def wider(self, i: int, piece: Piece) -> Piece:

@@ -28,31 +28,31 @@ def least_pieces(
         now = there[-1]
         there.append([union([now[o] for o in of]) if is_join else p
                       for of, p in zip(group, now, strict=True)])  # fmt: skip
-    found = [list(final)]
+    least = [list(final)]
     for group, before in zip(reversed(groups), reversed(there[:-1]), strict=True):
-        after = found[0]
-        found.insert(0, [
+        after = least[0]
+        least.insert(0, [
             common(union([after[o] for o in of]), p) for of, p in zip(group, before, strict=True)
         ])  # fmt: skip
-    for group, is_join, before, after in zip(groups, joins, found, found[1:], strict=False):
+    for group, is_join, before, after in zip(groups, joins, least, least[1:], strict=False):
         for of, piece in zip(group, after, strict=True):
             sources = [before[o] for o in of]
             for source in [union(sources)] if is_join else sources:
                 if common(source, piece).numel < piece.numel:
                     raise ElsewhereError
-    return found
+    return least
 
 
-def brings(whats: Sequence[Any], pieces: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+def brings(functions: Sequence[Any], pieces: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """The tensors that a member brings, of what its device has."""
-    return [what(piece) for what, piece in zip(whats, pieces, strict=True)]
+    return [function(piece) for function, piece in zip(functions, pieces, strict=True)]
 
 
 def gives(
-    whats: Sequence[Any], brought: Sequence[Sequence[torch.Tensor]], own: Sequence[torch.Tensor]
+    functions: Sequence[Any], brought: Sequence[Sequence[torch.Tensor]], own: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
     """The tensors that a member makes of those that all have brought."""
-    return [what(each, own) for what, each in zip(whats, brought, strict=True)]
+    return [function(each, own) for function, each in zip(functions, brought, strict=True)]
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype, piece: torch.Tensor | None) -> torch.Tensor:
@@ -69,10 +69,10 @@ def joined(
     brought: Sequence[torch.Tensor],
     own: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    made = torch.empty(shape, dtype=brought[0].dtype)
+    tensor = torch.empty(shape, dtype=brought[0].dtype)
     for move, piece in zip(moves, brought, strict=True):
-        move.put(piece, made)
-    return made
+        move.put(piece, tensor)
+    return tensor
 
 
 def summed(
@@ -81,10 +81,10 @@ def summed(
     brought: Sequence[torch.Tensor],
     own: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    made = moves[0].taken(brought[0]).reshape(shape).clone()
+    total = moves[0].taken(brought[0]).reshape(shape).clone()
     for move, piece in zip(moves[1:], brought[1:], strict=True):
-        made += move.taken(piece).reshape(shape)
-    return made
+        total += move.taken(piece).reshape(shape)
+    return total
 
 
 def put(
@@ -96,8 +96,8 @@ def put(
 ) -> None:
     """Writes what is brought into what the device has itself."""
     shape = own[at].shape
-    made = (joined if joins else summed)(moves, shape, brought, own)
-    own[at].copy_(made)
+    tensor = (joined if joins else summed)(moves, shape, brought, own)
+    own[at].copy_(tensor)
 
 
 def cut_out(taking: Taking, piece: torch.Tensor) -> torch.Tensor:
@@ -116,13 +116,13 @@ def whole(
     pieces: Sequence[torch.Tensor],
 ) -> torch.Tensor:
     """A whole tensor of pieces and of partial sums, and a view of it."""
-    made = torch.zeros(sizes, dtype=pieces[0].dtype)
+    tensor = torch.zeros(sizes, dtype=pieces[0].dtype)
     for move, piece in zip(moves, pieces, strict=True):
-        move.add(piece, made)
+        move.add(piece, tensor)
     for call, i in chain:
         part, slots = counted(call)
-        values: list[Any] = [made] * len(slots) + [None] * len(call.results)
+        values: list[Any] = [tensor] * len(slots) + [None] * len(call.results)
         results = tuple(len(slots) + j for j in range(len(call.results)))
         runner(replace(part, results=results))(values)
-        made = values[len(slots) + i]
-    return made
+        tensor = values[len(slots) + i]
+    return tensor

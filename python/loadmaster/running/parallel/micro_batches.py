@@ -69,11 +69,11 @@ def micro_batched(
 
 def _per_sample(tapes: Sequence[Tape], samples: Sequence[NDArray[np.int64]]) -> set[str]:
     """The outputs that have a row per sample."""
-    found = set(tapes[0].outputs)
+    names = set(tapes[0].outputs)
     for tape, mine in zip(tapes, samples, strict=True):
         sizes = {name: tape.slots[slot].sizes for name, slot in tape.outputs.items()}
-        found &= {name for name, of in sizes.items() if of[:1] == (len(mine),)}
-    return found
+        names &= {name for name, of in sizes.items() if of[:1] == (len(mine),)}
+    return names
 
 
 class _Joined:
@@ -123,25 +123,25 @@ class _Joined:
         """New numbers for the slots of a tape; what there is once has those of the first."""
         tape, first, storages = self._tapes[j], self._n, self._n_storages
         here, there = by_op(tape), by_op(self._tapes[0])
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         for slot, one in tape.slots.items():
             op = int(self._at[j, one.op])
             if j and self._is_once[op]:
-                found[slot] = self._slot_at[0][there[one.op][here[one.op].index(slot)]]
+                numbers[slot] = self._slot_at[0][there[one.op][here[one.op].index(slot)]]
                 continue
-            found[slot] = first + slot
+            numbers[slot] = first + slot
             storage = storages + one.storage
             self._n_storages = max(self._n_storages, storage + 1)
             self._slots[first + slot] = replace(one, op=op, storage=storage)
-        found |= {slot: first + slot for slot in tape.numbers}
+        numbers |= {slot: first + slot for slot in tape.numbers}
         self._n = first + tape.n_values
-        self._slot_at.append(found)
+        self._slot_at.append(numbers)
 
     def _accumulate(self, maker: int, result: int, ops: Sequence[int]) -> None:
         """Calls that add up a result of an op of the tapes; ``ops`` add, from the second on."""
-        made = [at[of[maker][result]] for at, of in zip(self._slot_at, self._made, strict=True)]
-        weight = [self._parts.weight(maker, j) for j in range(len(made))]
-        first = so_far = made[0]
+        slots = [at[of[maker][result]] for at, of in zip(self._slot_at, self._made, strict=True)]
+        weight = [self._parts.weight(maker, j) for j in range(len(slots))]
+        first = so_far = slots[0]
         for j, op in enumerate(ops, 1):
             in_place = bool(self._graph.alias_of[op] >= 0)
             like = self._slots[so_far]
@@ -151,7 +151,7 @@ class _Joined:
             weights = (weight[0] if j == 1 else 1.0, weight[j])
             self._additions.append(
                 Call(
-                    op, partial(_added, weights, in_place), (Ref(so_far), Ref(made[j])), {},
+                    op, partial(_added, weights, in_place), (Ref(so_far), Ref(slots[j])), {},
                     (self._n,), writes=(so_far,) if in_place else (),
                 )
             )  # fmt: skip
@@ -182,32 +182,32 @@ class _Joined:
         InputError
             No op reads both.
         """
-        given = self._made[0][maker]
-        if len(given) == 1:
+        results = self._made[0][maker]
+        if len(results) == 1:
             return [0] * len(chains)
-        found: list[int] = []
+        adding: list[int] = []
         for ops in chains:
             readers = self._read_by(ops[-1])
-            left = [i for i in range(len(given)) if i not in found]
-            left.sort(key=lambda i: -len(self._readers[given[i]] & readers))
-            if not left or not self._readers[given[left[0]]] & readers:
+            left = [i for i in range(len(results)) if i not in adding]
+            left.sort(key=lambda i: -len(self._readers[results[i]] & readers))
+            if not left or not self._readers[results[left[0]]] & readers:
                 name = self._tapes[0].graph.names[maker]
                 raise InputError(
                     f"op {name!r} gives several results, and nothing says which of them is "
                     "accumulated: such micro-batches do not run. Plan without them"
                 )
-            found.append(left[0])
-        return found
+            adding.append(left[0])
+        return adding
 
     def _read_by(self, op: int) -> set[int]:
         """The ops that read what an op gives, or views of it."""
-        graph, found, left = self._graph, set[int](), [op]
+        graph, readers, left = self._graph, set[int](), [op]
         while left:
             mine = (graph.src == left.pop()) & (graph.roles.tensor >= 0)
-            after = set(graph.dst[mine].tolist()) - found
-            found |= after
+            after = set(graph.dst[mine].tolist()) - readers
+            readers |= after
             left += [reader for reader in after if graph.view[reader]]
-        return found
+        return readers
 
     def _summed(self, slot: int) -> int:
         """The slot that an op which runs once reads in the place of the first micro-batch's."""
@@ -252,8 +252,8 @@ class _Joined:
             def read(slot: int, is_once: bool = is_once) -> int:
                 return self._summed(at[slot]) if is_once else at[slot]
 
-            made = renumbered(call, ops[call.op], read, at.__getitem__, ops)
-            yield replace(made, writes=tuple(map(read, call.writes)))
+            renumbered_call = renumbered(call, ops[call.op], read, at.__getitem__, ops)
+            yield replace(renumbered_call, writes=tuple(map(read, call.writes)))
 
     def _outputs(self) -> tuple[dict[str, int], dict[str, Joint]]:
         outputs: dict[str, int] = {}
@@ -263,19 +263,19 @@ class _Joined:
                 self._output(at, tape, name)
                 for at, tape in zip(self._slot_at, self._tapes, strict=True)
             ]
-            what = name.partition("@")[0]  # of a replica, or of the whole batch
-            if what.startswith(("parameter.", "gradient.")):
-                made = self._of_sums(parts)
-                if name in self._tapes[0].outputs and len(made.slots) == 1:
-                    outputs[name] = made.slots[0]
+            output = name.partition("@")[0]  # of a replica, or of the whole batch
+            if output.startswith(("parameter.", "gradient.")):
+                total = self._of_sums(parts)
+                if name in self._tapes[0].outputs and len(total.slots) == 1:
+                    outputs[name] = total.slots[0]
                 else:
-                    joints[name] = made
-            elif what == "loss":
+                    joints[name] = total
+            elif output == "loss":
                 op = int(self._tapes[0].slots[self._tapes[0].slots_of([name])[0]].op)
                 weights = [self._parts.weight(op, j) for j in range(len(parts))]
                 joints[name] = _joint(parts, partial(_mean, weights))
-            elif what in self._per_sample:
-                order = self._order if what == name else None
+            elif output in self._per_sample:
+                order = self._order if output == name else None
                 joints[name] = _joint(parts, partial(_put_together, order))
             else:
                 joints |= {f"{name}@m{j}": part for j, part in enumerate(parts)}
@@ -348,10 +348,10 @@ def _added(
 
 
 def _mean(weights: Sequence[float], losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    found = losses[0] * weights[0]
+    mean = losses[0] * weights[0]
     for weight, loss in zip(weights[1:], losses[1:], strict=True):
-        found = found + loss * weight
-    return found
+        mean = mean + loss * weight
+    return mean
 
 
 def _put_together(order: torch.Tensor | None, parts: Sequence[torch.Tensor]) -> torch.Tensor:

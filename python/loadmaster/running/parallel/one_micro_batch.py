@@ -70,9 +70,9 @@ class MicroBatches:
             parts.append(shares / shares.sum())
         whole = np.array(sizes) / sum(sizes) @ np.array(parts)
         number = {op: i for i, op in enumerate(at[0].tolist())}
-        found = tuple((number[first], tuple(chain)) for first, chain in sums)
+        chains = tuple((number[first], tuple(chain)) for first, chain in sums)
         return cls(
-            before, at, program.micro[at[0]] < 0, found, np.vstack([*parts, whole]), tuple(sizes)
+            before, at, program.micro[at[0]] < 0, chains, np.vstack([*parts, whole]), tuple(sizes)
         )
 
     @property
@@ -82,12 +82,12 @@ class MicroBatches:
 
     def samples(self, j: int) -> Ints:
         """The samples of a micro-batch: of each replica, those of its own that come next."""
-        found, first = [], 0
+        slices, first = [], 0
         for size, part in zip(self.sizes, self.part, strict=False):
             ends = first + np.rint(size * np.cumsum(np.append(0.0, part))).astype(np.int64)
-            found.append(np.arange(ends[j], ends[j + 1]))
+            slices.append(np.arange(ends[j], ends[j + 1]))
             first += size
-        return np.concatenate(found)
+        return np.concatenate(slices)
 
     def of_micro_batch(self, j: int) -> Program:
         """The program of the samples of one micro-batch."""
@@ -136,7 +136,7 @@ def _before(program: Program, at: Ints, sums: Sequence[tuple[int, Sequence[int]]
     same[tensor[of_sums]] = added[src[of_sums]]
     kept = (number[src] >= 0) & (number[dst] >= 0) & (added[dst] < 0)
     names = graph.names
-    made = OpGraph(
+    before = OpGraph(
         {
             "name": [names[op].removesuffix("@m0") for op in ops.tolist()],
             "kind": [graph.kinds[op] for op in ops.tolist()],
@@ -157,4 +157,4 @@ def _before(program: Program, at: Ints, sums: Sequence[tuple[int, Sequence[int]]
     share = np.where((share > 1 + 1e-9) | (at[0] == at[-1]), program.share[ops], share)
     columns = {name: getattr(program, name)[ops] for name in COLUMNS}
     columns |= {"share": share, "micro": np.full(len(ops), -1, dtype=np.int32)}
-    return replace(program, graph=made, **columns)
+    return replace(program, graph=before, **columns)

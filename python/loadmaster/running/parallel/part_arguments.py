@@ -100,8 +100,8 @@ class PartArguments:
         ]
         parts = tuple(tensors.copy(part, device) if part >= 0 else -1 for part in call.parts)
         op = tensors.copy(call.op, device)
-        made = part_call.called(replace(call, op=op), results, known)
-        return replace(made, parts=parts, random=call.random, seeded=call.op)
+        bare = part_call.called(replace(call, op=op), results, known)
+        return replace(bare, parts=parts, random=call.random, seeded=call.op)
 
     def of(self, call: Call, device: int, *, exchanges: bool) -> PartCall:
         """The arguments with which a device calls its part of an op; ``exchanges``: parts exchange
@@ -113,7 +113,7 @@ class PartArguments:
             return self._uncut(numbered, slots, device)
         form, labels = source.form(op), layout.labels[:, op].tolist()
         cuts = {axis: form.cuts[label - 1] for axis, label in enumerate(labels) if label > 0}
-        made = [
+        pieces = [
             self.tensors.piece(op, output, device)
             for output, slot in enumerate(call.results[: len(form.outputs)])
             if slot >= 0
@@ -124,7 +124,7 @@ class PartArguments:
             if any(spec >= 0 for spec in (*cut.inputs, *cut.outputs))
         ]
         kind = source.tape.graph.kinds[op]
-        slices = exchanges or works_on_slices(call, kind, words, made)
+        slices = exchanges or works_on_slices(call, kind, words, pieces)
         halos = {
             axis: self._halo(call, device, cut)
             for axis, cut in cuts.items()
@@ -311,17 +311,17 @@ class PartArguments:
         """Notes that a part changes its last argument, a piece of a tensor in the slot ``held``, as
         a view of it or as a copy. A copy of a placeholder is written back.
         """
-        graph, op, device, made = self.source.tape.graph, read.call.op, read.device, self.tensors
+        graph, op, device, tensors = self.source.tape.graph, read.call.op, read.device, self.tensors
         state = int(graph.alias_of[op]) if graph.alias_of[op] >= 0 else read.shown.op
-        is_home = (read.shown.op, read.shown.output, device) in made.at_home
+        is_home = (read.shown.op, read.shown.output, device) in tensors.at_home
         last = len(part_call.refs) - 1
         if is_view and (is_home or not graph.placeholder[state]):
             part_call.writes.append(held.slot)
             part_call.written.append(last)
             if is_home:
-                made.at_home.add((op, 0, device))
+                tensors.at_home.add((op, 0, device))
             return
-        home = made.made.get((state, 0, device))
+        home = tensors.made.get((state, 0, device))
         if not graph.placeholder[state] or home is None:
             return
         if common(held.piece, home.piece).numel == home.piece.numel:

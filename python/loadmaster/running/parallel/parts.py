@@ -73,18 +73,18 @@ class Argument:
     in_rows: bool = False
     more: tuple[Move, ...] = ()
 
-    def taken(self, given: Any) -> torch.Tensor:
+    def taken(self, values: Any) -> torch.Tensor:
         """The argument, from what the device has, and from what neighbours have sent."""
-        piece, *rows = given if self.more else (given,)
+        piece, *rows = values if self.more else (values,)
         if self.taking is None or piece is None:
             if not self.is_read:
                 return torch.zeros((), dtype=self.dtype).expand(self.shape)
             return torch.zeros(self.shape, dtype=self.dtype)
-        found = self.taking.taken(piece)
+        tensor = self.taking.taken(piece)
         if self.inside is None:
-            return found.contiguous() if self.in_rows else found
-        whole = torch.zeros(self.shape, dtype=found.dtype)
-        self.inside.put(found, whole)
+            return tensor.contiguous() if self.in_rows else tensor
+        whole = torch.zeros(self.shape, dtype=tensor.dtype)
+        self.inside.put(tensor, whole)
         for move, sent in zip(self.more, rows, strict=True):
             move.put(sent, whole)
         return whole
@@ -138,16 +138,16 @@ class Part:
         self._run(slots)
         for (at, back), home in zip(self._back, homes, strict=True):
             back.put(slots[at], home)
-        found = slots[self._first :]
+        results = slots[self._first :]
         for i, move in enumerate(self._kept):
-            if move is not None and found[i] is not None:
-                found[i] = move.taken(found[i]).clone()
+            if move is not None and results[i] is not None:
+                results[i] = move.taken(results[i]).clone()
         if self._scale != 1.0:
-            found = [each * self._scale if each is not None else None for each in found]
-        return found
+            results = [each * self._scale if each is not None else None for each in results]
+        return results
 
 
-def works_on_slices(call: Call, kind: str, words: Sequence[str], made: Sequence[Piece]) -> bool:
+def works_on_slices(call: Call, kind: str, words: Sequence[str], pieces: Sequence[Piece]) -> bool:
     """True for a part that needs slices alone, which is cut along dimensions of these ``words``.
 
     ``made`` are the pieces that it makes.
@@ -165,7 +165,7 @@ def works_on_slices(call: Call, kind: str, words: Sequence[str], made: Sequence[
         return kind.startswith(_EVEN)
     if rule.family == "put-back":
         axis = int(call.args[2])
-        return made[0].flat is None and len(made[0].box[axis]) == made[0].sizes[axis]
+        return pieces[0].flat is None and len(pieces[0].box[axis]) == pieces[0].sizes[axis]
     at = _GROUPS.get(kind.split(".")[1])
     is_grouped = at is not None and len(call.args) > at and call.args[at] != 1
     return not is_grouped or all(word.startswith("batch") for word in words)

@@ -67,32 +67,32 @@ class Piece:
     @cached_property
     def index(self) -> Ints:
         """Places of the elements in the whole tensor, row-major, in the piece's order."""
-        found = np.zeros(1, dtype=np.int64)
+        places_of_all = np.zeros(1, dtype=np.int64)
         for size, places in zip(self.sizes, self.box, strict=True):
-            found = (found[:, None] * size + places).ravel()
-        return found if self.flat is None else found[self.flat]
+            places_of_all = (places_of_all[:, None] * size + places).ravel()
+        return places_of_all if self.flat is None else places_of_all[self.flat]
 
     def locate(self, index: Ints) -> Ints:
         """Places in the piece, row-major, of elements of the whole tensor that it has."""
         if self.flat is not None:
             return _found(self.index, index)
-        found, rest = np.zeros_like(index), index
+        at, rest = np.zeros_like(index), index
         stride = 1
         for size, places in zip(reversed(self.sizes), reversed(self.box), strict=True):
             rest, place = np.divmod(rest, max(size, 1))
-            found = found + _found(places, place) * stride
+            at = at + _found(places, place) * stride
             stride *= len(places)
-        return found
+        return at
 
 
 def _found(places: Ints, wanted: Ints) -> Ints:
     """The index of each of some places among ascending ones."""
-    found = np.searchsorted(places, wanted)
+    at = np.searchsorted(places, wanted)
     if wanted.size and not (
-        len(places) and (places[np.minimum(found, len(places) - 1)] == wanted).all()
+        len(places) and (places[np.minimum(at, len(places) - 1)] == wanted).all()
     ):
         raise ElsewhereError
-    return found
+    return at
 
 
 def union(pieces: Sequence[Piece]) -> Piece:
@@ -142,9 +142,9 @@ def _selection(places: Ints) -> slice | Ints:
 
 def _selections(places: Sequence[Ints]) -> tuple[Selection, ...]:
     """An index of a tensor: slices, or if that cannot be, columns that span the axes."""
-    found = [_selection(each) for each in places]
-    if all(isinstance(each, slice) for each in found):
-        return tuple(each for each in found if isinstance(each, slice))
+    selections = [_selection(each) for each in places]
+    if all(isinstance(each, slice) for each in selections):
+        return tuple(each for each in selections if isinstance(each, slice))
     n = len(places)
     return tuple(
         torch.from_numpy(each.copy()).view([-1 if i == j else 1 for j in range(n)])
@@ -207,11 +207,11 @@ class Shown:
 
     def index(self, box: Sequence[Ints]) -> Ints:
         """The elements of the tensor that a box of the view shows, in the shape of the box."""
-        found = np.full((1,) * len(box), self.offset, dtype=np.int64)
+        places_of_all = np.full((1,) * len(box), self.offset, dtype=np.int64)
         for axis, (places, stride) in enumerate(zip(box, self.strides, strict=True)):
             shape = [-1 if i == axis else 1 for i in range(len(box))]
-            found = found + (places * stride).reshape(shape)
-        return found
+            places_of_all = places_of_all + (places * stride).reshape(shape)
+        return places_of_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class _Again:
 
     def tape(self) -> Tape:
         """The whole."""
-        calls = [made for call in self._tape.calls for made in self._calls(call)]
+        calls = [one for call in self._tape.calls for one in self._calls(call)]
         return replace(
             self._tape,
             graph=self._graph,
@@ -75,13 +75,13 @@ class _Again:
         op = call.op
         seeded = op if call.seeded < 0 else call.seeded
         read = self._read if self._is_backward[op] else int
-        found = [replace(renumbered(call, self._first[op], read, int, self._first), seeded=seeded)]
+        calls = [replace(renumbered(call, self._first[op], read, int, self._first), seeded=seeded)]
         if self._is_backward[op]:
-            found[0] = replace(found[0], writes=tuple(map(read, call.writes)))
+            calls[0] = replace(calls[0], writes=tuple(map(read, call.writes)))
         if self._second[op] >= 0:
-            made = renumbered(call, self._second[op], self._read, self._read, self._second)
-            found.append(replace(made, seeded=seeded))
-        return found
+            second = renumbered(call, self._second[op], self._read, self._read, self._second)
+            calls.append(replace(second, seeded=seeded))
+        return calls
 
     def _read(self, slot: int) -> int:
         """The slot that stands for another in recomputed ops and in the backward pass."""

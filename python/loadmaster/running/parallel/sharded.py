@@ -73,10 +73,10 @@ def sharded(
         return _tape(program, DeviceTensors(source, expansion, Specs(layout, of_parts=False)))
 
 
-def _refuse_changed(program: Program, made: Program) -> None:
-    if made.graph.names == program.graph.names:
+def _refuse_changed(program: Program, expected: Program) -> None:
+    if expected.graph.names == program.graph.names:
         return
-    pairs = zip(made.graph.names, program.graph.names, strict=False)
+    pairs = zip(expected.graph.names, program.graph.names, strict=False)
     other = next((b for a, b in pairs if a != b), program.graph.names[-1])
     raise InputError(
         f"op {other!r} is not of the program that the recipe makes: plan again with this "

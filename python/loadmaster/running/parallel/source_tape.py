@@ -80,11 +80,11 @@ class SourceTape:
     @cached_property
     def maker(self) -> dict[int, tuple[int, int]]:
         """The op that makes each slot that is no view, and which of its outputs it is."""
-        made = {placed.slot: (placed.op, 0) for placed in self.tape.placeholders}
+        makers = {placed.slot: (placed.op, 0) for placed in self.tape.placeholders}
         for call in self.tape.calls:
             if not self.tape.graph.view[call.op]:
-                made |= {slot: (call.op, i) for i, slot in enumerate(call.results)}
-        return made
+                makers |= {slot: (call.op, i) for i, slot in enumerate(call.results)}
+        return makers
 
     @property
     def runs(self) -> list[Call]:

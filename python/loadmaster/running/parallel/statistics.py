@@ -90,10 +90,10 @@ def exchange_of(function: Any) -> Exchange | None:
 
 def _sums(parts: Sequence[Part], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Sums of what is brought, each weighted as its gradients are."""
-    found = []
+    sums = []
     for each in zip(*brought, strict=True):
-        found.append(sum(t * part.weight for part, t in zip(parts, each, strict=True)))
-    return found
+        sums.append(sum(t * part.weight for part, t in zip(parts, each, strict=True)))
+    return sums
 
 
 def _moments(parts: Sequence[Part], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
@@ -135,8 +135,8 @@ def _batch_norm_ends(
     scale = (variance + eps).rsqrt()
     factor = scale if weight is None else scale * weight
     shift = -mean * factor if bias is None else bias - mean * factor
-    made = torch.addcmul(_by_channel(x, shift), x, _by_channel(x, factor))
-    return made, mean, scale
+    normed = torch.addcmul(_by_channel(x, shift), x, _by_channel(x, factor))
+    return normed, mean, scale
 
 
 def _batch_norm_backward_brings(
@@ -157,14 +157,14 @@ def _batch_norm_backward_ends(
     normed = (x - _by_channel(x, mean)) * _by_channel(x, scale)
     of_mean, of_normed = (_by_channel(x, total / count) for total in known)
     factor = scale if weight is None else scale * weight
-    made = (gradient - of_mean - normed * of_normed) * _by_channel(x, factor)
+    of_input = (gradient - of_mean - normed * of_normed) * _by_channel(x, factor)
     own = known
     if not part.is_whole and (mask[1] or mask[2]):
         own = _batch_norm_backward_brings(
             part, gradient, x, weight, running_mean, running_var, mean, scale
         )
     return (
-        made if mask[0] else None, own[1] if mask[1] else None, own[0] if mask[2] else None
+        of_input if mask[0] else None, own[1] if mask[1] else None, own[0] if mask[2] else None
     )  # fmt: skip
 
 
@@ -186,9 +186,9 @@ def _layer_norm_ends(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     mean, variance = known
     scale = (variance + eps).rsqrt()
-    made = (x - mean) * scale
-    made = made if weight is None else made * weight
-    return made if bias is None else made + bias, mean, scale
+    normed = (x - mean) * scale
+    normed = normed if weight is None else normed * weight
+    return normed if bias is None else normed + bias, mean, scale
 
 
 def _layer_norm_backward_brings(
@@ -209,10 +209,10 @@ def _layer_norm_backward_ends(
     count = x.numel() / scale.numel() / part.fraction
     weighted = gradient if weight is None else gradient * weight
     normed = (x - mean) * scale
-    made = (weighted - known[0] / count - normed * (known[1] / count)) * scale
+    of_input = (weighted - known[0] / count - normed * (known[1] / count)) * scale
     rows = list(range(x.dim() - len(over)))
     return (
-        made if mask[0] else None,
+        of_input if mask[0] else None,
         (gradient * normed).sum(rows) if mask[1] else None,
         gradient.sum(rows) if mask[2] else None,
     )
@@ -242,27 +242,27 @@ def _log_softmax_ends(part: Part, known: Sequence[Tensor], x: Tensor, *args: Any
 
 
 def _softmax_backward_brings(
-    part: Part, gradient: Tensor, made: Tensor, axis: int, *args: Any
+    part: Part, gradient: Tensor, output: Tensor, axis: int, *args: Any
 ) -> list[Tensor]:
-    return [(gradient * made).sum(axis, keepdim=True)]
+    return [(gradient * output).sum(axis, keepdim=True)]
 
 
 def _softmax_backward_ends(
-    part: Part, known: Sequence[Tensor], gradient: Tensor, made: Tensor, *args: Any
+    part: Part, known: Sequence[Tensor], gradient: Tensor, output: Tensor, *args: Any
 ) -> Tensor:
-    return (gradient - known[0]) * made
+    return (gradient - known[0]) * output
 
 
 def _log_softmax_backward_brings(
-    part: Part, gradient: Tensor, made: Tensor, axis: int, *args: Any
+    part: Part, gradient: Tensor, output: Tensor, axis: int, *args: Any
 ) -> list[Tensor]:
     return [gradient.sum(axis, keepdim=True)]
 
 
 def _log_softmax_backward_ends(
-    part: Part, known: Sequence[Tensor], gradient: Tensor, made: Tensor, *args: Any
+    part: Part, known: Sequence[Tensor], gradient: Tensor, output: Tensor, *args: Any
 ) -> Tensor:
-    return gradient - made.exp() * known[0]
+    return gradient - output.exp() * known[0]
 
 
 # -- losses and norms ------------------------------------------------------------------------------
@@ -279,9 +279,9 @@ def _likelihood_brings(
     classes = torch.from_numpy(part.box[axis])
     at = torch.searchsorted(classes, target.contiguous()).clamp(max=len(classes) - 1)
     mine = (classes[at] == target) & (target != ignored)
-    found = x.gather(axis, at.unsqueeze(axis)).squeeze(axis)
+    picked = x.gather(axis, at.unsqueeze(axis)).squeeze(axis)
     weights = mine.to(x.dtype) if weight is None else weight[at] * mine
-    return [-(found * weights).sum(), weights.sum()]
+    return [-(picked * weights).sum(), weights.sum()]
 
 
 def _likelihood_ends(

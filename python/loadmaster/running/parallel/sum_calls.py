@@ -87,5 +87,5 @@ def _brings(call: Call, part: PartCall, slots: Sequence[int], known: Sequence[in
     if known:
         refs = [Ref(slot) for slot in known]
         return Call(call.op, members.same, (refs,), {}, tuple(slots), True, brings=True)
-    made = part.called(replace(call, several=True), slots, ())
-    return replace(made, brings=True, writes=())
+    brought = part.called(replace(call, several=True), slots, ())
+    return replace(brought, brings=True, writes=())

@@ -149,9 +149,9 @@ class Estimator:
 
     def _kept(self, part: Part) -> Floats:
         """The fraction of each node's tensors that a part has."""
-        made = self.setting.parts.made
-        whole = np.bincount(made.node, made.bytes, self.structure.n)
-        held = np.bincount(made.node, made.bytes * part.outputs, self.structure.n)
+        tensors = self.setting.parts.made
+        whole = np.bincount(tensors.node, tensors.bytes, self.structure.n)
+        held = np.bincount(tensors.node, tensors.bytes * part.outputs, self.structure.n)
         return np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
 
     def _outputs(self, n: int, part: Part) -> NDArray[np.uint64]:

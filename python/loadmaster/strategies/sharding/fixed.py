@@ -32,10 +32,10 @@ def fixed(
         A line means nothing, or an op cannot have its label; states are to be sharded, or devices
         to be overridden, which is said of labels that are known.
     """
-    for what in ("shard_state", "overrides"):
-        if getattr(recipe, what):
+    for name in ("shard_state", "overrides"):
+        if getattr(recipe, name):
             raise InputError(
-                f'recipe: it leaves something to the solver ("auto"), and has {what}, which '
+                f'recipe: it leaves something to the solver ("auto"), and has {name}, which '
                 'counts by the labels of all: label updates "flat" or "owner", or leave them '
                 '"auto" too'
             )
@@ -49,7 +49,7 @@ def fixed(
     ways, graph = structure.ways, structure.graph
     of_nodes = labels[:, structure.op]
     known = np.arange(ways.label.shape[1]) < ways.n_labels[structure.way][:, None]
-    found = np.full(of_nodes.shape, -1, dtype=np.int64)
+    columns = np.full(of_nodes.shape, -1, dtype=np.int64)
     for axis, column in enumerate(of_nodes):
         same = (ways.label[structure.way] == column[:, None]) & known
         lacks = np.flatnonzero((column != FREE) & ~same.any(axis=1))
@@ -60,8 +60,8 @@ def fixed(
                 f"{recipe.mesh.names[axis]!r}: only what updates a parameter can be flat, and only "
                 "that and what is of an expert can be on one device"
             )
-        found[axis] = np.where(column == FREE, -1, same.argmax(axis=1))
-    return found
+        columns[axis] = np.where(column == FREE, -1, same.argmax(axis=1))
+    return columns
 
 
 def masks(structure: Structure, columns: NDArray[np.int64]) -> list[NDArray[np.bool_]]:

@@ -108,8 +108,8 @@ class Frame:
         for i, e in enumerate(firsts(code).tolist()):
             if not says[i]:
                 pairs = specs[left[e]][: counts[src[e]]], specs[right[e]][: counts[dst[e]]]
-                what = role_of(MAY, 0, int(apart[e]))
-                says[i] = (kinds(pairs[0].tobytes(), pairs[1].tobytes(), what) == FORBIDDEN).any()
+                kind = role_of(MAY, 0, int(apart[e]))
+                says[i] = (kinds(pairs[0].tobytes(), pairs[1].tobytes(), kind) == FORBIDDEN).any()
         kept = says[code]
         both = np.concatenate([tied, tied.max(initial=-1) + 1 + hubs.tied])
         of_edges = {name: column[kept] for name, column in zip(_COLUMNS, columns, strict=True)}
@@ -139,11 +139,11 @@ class Frame:
     def pairs(self) -> Pairs:
         """Pairs of specs on edges that are alike, for each :attr:`code`."""
         some = firsts(self.code)
-        what = role_of(self.role[some], self.traffic[some], self.apart[some])
+        roles = role_of(self.role[some], self.traffic[some], self.apart[some])
         n, m = self.counts[self.src[some]], self.counts[self.dst[some]]
         kind, owned = [np.empty(0, dtype=np.int8)], [np.empty(0, dtype=bool)]
         for left, right, role, rows, columns in zip(
-            *(c.tolist() for c in (self.left[some], self.right[some], what, n, m)), strict=True
+            *(c.tolist() for c in (self.left[some], self.right[some], roles, n, m)), strict=True
         ):
             have, want = self.specs[left][:rows], self.specs[right][:columns]
             kind.append(kinds(have.tobytes(), want.tobytes(), role))
@@ -153,12 +153,12 @@ class Frame:
 
     def sizes(self, structure: Structure, of_arguments: Floats, of_nodes: Floats) -> Floats:
         """Bytes of each edge, from those of each argument [n_arguments, m] and node [n, m]."""
-        found = np.zeros((len(self.src), of_arguments.shape[1]))
+        bytes_ = np.zeros((len(self.src), of_arguments.shape[1]))
         of_hubs = self.hubs.largest(structure, of_arguments)
         for where, size in ((OF_ARGUMENT, of_arguments), (OF_HUB, of_hubs), (OF_NODE, of_nodes)):
             some = self.where == where
-            found[some] = size[self.row[some]]
-        return found
+            bytes_[some] = size[self.row[some]]
+        return bytes_
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,18 +208,18 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
 
     first = shared[hubs.first]
     at = np.arange(hubs.n)
-    made = structure.made
+    specs_made = structure.made
     n_together = structure.together
     apart = (structure.unit[a.root] != structure.unit[a.reader]).astype(np.int64)
     read = a.traffic[alone], role[alone], OF_ARGUMENT, alone, n_together[alone], apart[alone]
-    found = a.traffic[shared], role[shared], OF_ARGUMENT, shared, n_together[shared], 0
+    from_hub = a.traffic[shared], role[shared], OF_ARGUMENT, shared, n_together[shared], 0
     nothing = 0, MAY, OF_NOTHING, 0, 1, apart[shared]
     rows = [
-        row(a.root[alone], a.reader[alone], made[alone], wanted[alone], *read),
+        row(a.root[alone], a.reader[alone], specs_made[alone], wanted[alone], *read),
         row(
             hubs.root,
             n + at,
-            made[first],
+            specs_made[first],
             specs,
             hubs.traffic,
             READ,
@@ -228,9 +228,9 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
             n_together[first],
             0,
         ),
-        row(n + hub[shared], a.reader[shared], specs[hub[shared]], wanted[shared], *found),
+        row(n + hub[shared], a.reader[shared], specs[hub[shared]], wanted[shared], *from_hub),
         row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder, 1, 0),
-        row(a.root[shared], a.reader[shared], made[shared], wanted[shared], *nothing),
+        row(a.root[shared], a.reader[shared], specs_made[shared], wanted[shared], *nothing),
     ]
     return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
@@ -271,10 +271,10 @@ class Hubs:
             return np.zeros((0, *size.shape[1:]))
         hub = structure.hub[shared]
         order = np.argsort(hub, kind="stable")
-        found: Floats = np.maximum.reduceat(
+        most: Floats = np.maximum.reduceat(
             size[shared[order]], np.searchsorted(hub[order], range(self.n))
         )
-        return found
+        return most
 
     @classmethod
     def of(cls, structure: Structure, tied: Ints) -> Hubs:
@@ -287,7 +287,7 @@ class Hubs:
         phase = np.where(a.traffic[of] == ACTIVATION, -1, structure.phase[a.reader[of]])
         tie = joint(tied[a.root[of]], a.output[of], phase)
         n_ties = int(tie.max(initial=-1)) + 1
-        found: list[set[int]] = [{REPLICATE} for _ in range(n_ties)]
+        specs_of_tie: list[set[int]] = [{REPLICATE} for _ in range(n_ties)]
         for specs, row in (
             (ways.outputs, structure.made),
             (structure.specs_wanted, structure.wanted),
@@ -295,8 +295,8 @@ class Hubs:
             of_hub, of_row = tie[hub], row[rows]
             some = firsts(joint(of_hub, of_row)) if len(rows) else rows
             for t, r in zip(of_hub[some].tolist(), of_row[some].tolist(), strict=True):
-                found[t].update(specs[r].tolist())
-        lists = [np.array(sorted(specs - {ANY}), dtype=np.int32) for specs in found]
+                specs_of_tie[t].update(specs[r].tolist())
+        lists = [np.array(sorted(specs - {ANY}), dtype=np.int32) for specs in specs_of_tie]
         traffic = np.full(len(of), ACTIVATION, dtype=np.int8)
         np.maximum.at(traffic, hub, a.traffic[rows])
         return cls(a.root[of], first, traffic, tie, tie, lists)
@@ -312,8 +312,8 @@ def kinds(specs: bytes, wanted: bytes, role: int) -> NDArray[np.int8]:
     """The conversions of pairs of specs, int32 as bytes, on an edge of a role: row by row."""
     have = np.frombuffer(specs, dtype=np.int32)[:, None]
     want = np.frombuffer(wanted, dtype=np.int32)[None, :]
-    found: NDArray[np.int8] = _of_pairs(have, want, role).reshape(-1)
-    return found
+    of_pairs: NDArray[np.int8] = _of_pairs(have, want, role).reshape(-1)
+    return of_pairs
 
 
 def _of_pairs(have: NDArray[np.int32], want: NDArray[np.int32], role: int) -> NDArray[np.int8]:

@@ -42,8 +42,8 @@ def dense(values: NDArray[Any]) -> NDArray[np.int64]:
         if most - least < _SPREAD * len(values):
             there = np.zeros(most - least + 1, dtype=np.int64)
             there[values - least] = 1
-            found: NDArray[np.int64] = (np.cumsum(there) - 1)[values - least]
-            return found
+            ranks: NDArray[np.int64] = (np.cumsum(there) - 1)[values - least]
+            return ranks
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -65,7 +65,7 @@ def firsts(code: NDArray[np.int64]) -> NDArray[np.int64]:
     >>> firsts(np.array([1, 2, 0, 1])).tolist()
     [2, 0, 1]
     """
-    found = np.full(int(code.max(initial=-1)) + 1, -1, dtype=np.int64)
+    rows = np.full(int(code.max(initial=-1)) + 1, -1, dtype=np.int64)
     # Of rows of one number, the one that is written last stays.
-    found[code[::-1]] = np.arange(len(code))[::-1]
-    return found[found >= 0]
+    rows[code[::-1]] = np.arange(len(code))[::-1]
+    return rows[rows >= 0]

@@ -21,15 +21,15 @@ from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shards import shard
 
 
-def expanded(space: Space, found: Ranked, *, is_near: bool = True) -> Candidate:
+def expanded(space: Space, ranked: Ranked, *, is_near: bool = True) -> Candidate:
     """The parts of ranked labels on the devices of their mesh, judged in the best order known."""
     problem = space.source
-    program = shard(problem.model, layout(space, found), space.recompute)
+    program = shard(problem.model, layout(space, ranked), space.recompute)
     placed = problem.transformed(program)
-    device = found.mesh.on(problem.cluster)
+    device = ranked.mesh.on(problem.cluster)
     at = device[np.maximum(program.rank, 0)[placed.reduced.op_of]]
     best = in_best_order(placed, at, is_near=is_near).noted(*program.notes)
-    estimate = found.labels.estimate.step_time
+    estimate = ranked.labels.estimate.step_time
     return replace(best, assignment=replace(best.assignment, estimate=estimate))
 
 
@@ -48,42 +48,42 @@ def in_best_order(
     return in_time_for_collectives(best) if is_near and best.fits else best
 
 
-def layout(space: Space, found: Ranked) -> Layout:
+def layout(space: Space, ranked: Ranked) -> Layout:
     """Ranked labels as a layout of the graph in which nothing is recomputed yet."""
-    labels = space.structure.labels(found.labels.columns)
+    labels = space.structure.labels(ranked.labels.columns)
     problem = space.problem
     imbalance = problem.expert_imbalance
-    made = Layout(
+    labelled = Layout(
         Dimensions.of(problem.model),
-        found.mesh,
+        ranked.mesh,
         labels,
         batch_norm=space.batch_norm,
         expert_imbalance=imbalance,
     )
     if (said := space.recipe) is not None:
-        made = replace(made, bucket_bytes=said.bucket_bytes)
+        labelled = replace(labelled, bucket_bytes=said.bucket_bytes)
     return (
-        made
+        labelled
         if space.again is None
-        else made.of_graph(space.source.model, space.again.first.tolist())
+        else labelled.of_graph(space.source.model, space.again.first.tolist())
     )
 
 
-def with_recipe(space: Space, found: Ranked, candidate: Candidate) -> Candidate:
+def with_recipe(space: Space, ranked: Ranked, candidate: Candidate) -> Candidate:
     """The candidate that ranked labels became, with their recipe in its program, and its degrees of
     parallelism.
     """
     problem = candidate.problem
     name = space.recipe.name if space.recipe else ""
-    labels = layout(space, found)
+    labels = layout(space, ranked)
     recipe = replace(labels.recipe(), recompute=space.recompute, name=name)
     program = replace(problem.program, recipe=recipe)
-    made = replace(
+    noted = replace(
         candidate,
         problem=replace(problem, program=program),
         parallelism=degrees(labels, space.recompute),
     )
-    return made.noted(*without_rule(space.source))
+    return noted.noted(*without_rule(space.source))
 
 
 def without_rule(problem: Problem) -> tuple[str, ...]:
@@ -101,9 +101,9 @@ def without_rule(problem: Problem) -> tuple[str, ...]:
     )
 
 
-def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
+def notes(ranked: Ranked, candidate: Candidate) -> tuple[str, ...]:
     """Notes on labels that were judged."""
-    labels = found.labels
+    labels = ranked.labels
     gap = (
         f"labelling gap {labels.gap:.2%}: with equal layers cut alike, other cuts along an axis "
         "lower the search's sum of times by no more; the sum does not know what overlaps"
@@ -111,4 +111,4 @@ def notes(found: Ranked, candidate: Candidate) -> tuple[str, ...]:
     ratio = labels.estimate.step_time / candidate.verdict.step_time - 1
     side = "above" if ratio > 0 else "below"
     off = f"{abs(ratio):.1%} {side}"
-    return f"on {found.words}; the search's own estimate is {off} the simulation", gap
+    return f"on {ranked.words}; the search's own estimate is {off} the simulation", gap

@@ -58,7 +58,7 @@ def place(problem: Problem, *, tp: int | None = None, sequence: bool = True) -> 
     rows = best_of(_labelled(space, shapes, sequence), len(shapes))
     if not rows:
         raise InfeasibleError("no labels of features, heads and experts go with each other")
-    judged = [(expanded(space, found), found) for found in rows[:2]]
+    judged = [(expanded(space, ranked), ranked) for ranked in rows[:2]]
     best, labels = min(judged, key=lambda one: problem.objective.rank(one[0].verdict))
     best = with_recipe(space, labels, best).noted(*notes(labels, best))
     return accepted(best.problem, Outcome(best, 1.0))

@@ -135,11 +135,11 @@ class Parts:
         place = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
         texts = graph.outputs
         sizes = {text: _bytes(text) for text in {texts[op] for op in structure.op.tolist()}}
-        made = [
+        bytes_ = [
             sizes[texts[op]][p] if p < len(sizes[texts[op]]) else 0.0
             for op, p in zip(structure.op[whose].tolist(), place.tolist(), strict=True)
         ]
-        return Tensors(whose, place, np.array(made, dtype=np.float64))
+        return Tensors(whose, place, np.array(bytes_, dtype=np.float64))
 
     @cached_property
     def nature(self) -> Ints:
@@ -176,16 +176,16 @@ class Parts:
         places : of Place
             Those that may be the slowest. Sizes of tensors are those of the first.
         """
-        found: Part | None = None
+        slowest: Part | None = None
         for place in places:
             part = self._at(nodes, columns, shares, place)
-            if found is None:
-                found = part
+            if slowest is None:
+                slowest = part
             else:
-                longest = np.maximum(found.seconds, part.seconds)
-                found = replace(found, seconds=longest)
-        assert found is not None, "a mesh has places"
-        return found
+                longest = np.maximum(slowest.seconds, part.seconds)
+                slowest = replace(slowest, seconds=longest)
+        assert slowest is not None, "a mesh has places"
+        return slowest
 
     def of_all(
         self, columns: Ints, shares: Sequence[Sequence[float]], places: Sequence[Place]
@@ -244,9 +244,9 @@ class Parts:
         exchanged *= share
         exchanged *= np.array([len(s) for s in shares])[:, None] ** (exchanged > 0)
         read = np.where(is_any, 0.0, self.read.bytes[reads])
-        made = self.made.bytes[makes]
-        whole = np.bincount(reader, read, n), np.bincount(maker, made, n)
-        of_part = np.bincount(reader, read * inputs, n), np.bincount(maker, made * outputs, n)
+        written = self.made.bytes[makes]
+        whole = np.bincount(reader, read, n), np.bincount(maker, written, n)
+        of_part = np.bincount(reader, read * inputs, n), np.bincount(maker, written * outputs, n)
         scale = accessed_share(self.accessed[nodes], whole, of_part, share)
         halo = np.bincount(reader, read * extra, n) / np.maximum(self.accessed[nodes], 1.0)
         work = share * owners, (scale + halo) * owners
@@ -287,8 +287,8 @@ class Parts:
             self.free[of],
             self._outputs,
         )
-        found = costs_of(work, self.problem.costs, self.problem.cluster).time[:, type_]
-        return found[distinct]
+        seconds = costs_of(work, self.problem.costs, self.problem.cluster).time[:, type_]
+        return seconds[distinct]
 
 
 def _divided(sizes: Ints, by: Ints) -> Ints:
@@ -298,11 +298,11 @@ def _divided(sizes: Ints, by: Ints) -> Ints:
 
 def _bytes(text: str) -> list[float]:
     """Bytes of each output in a text such as ``"f32[8,16]"``."""
-    found = []
+    sizes = []
     for dtype, shape in parse_output(text):
         bits = int("".join(filter(str.isdigit, dtype or "")) or 8 * _ITEM_BYTES)
-        found.append(float(np.prod(shape)) * max(bits / 8, 1) if shape is not None else 0.0)
-    return found
+        sizes.append(float(np.prod(shape)) * max(bits / 8, 1) if shape is not None else 0.0)
+    return sizes
 
 
 def _mixed(tensors: Tensors, n: int) -> NDArray[np.uint64]:
@@ -314,6 +314,6 @@ def _mixed(tensors: Tensors, n: int) -> NDArray[np.uint64]:
     )
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    found = np.zeros(n, dtype=np.uint64)
-    np.add.at(found, tensors.node, mixed)
-    return found
+    numbers = np.zeros(n, dtype=np.uint64)
+    np.add.at(numbers, tensors.node, mixed)
+    return numbers

@@ -75,8 +75,8 @@ class Ranked:
         labels = self.solver.untied(self.labels)
         if labels is self.labels:
             return self
-        found = replace(self, labels=labels, fits=labels.fits(memory)).looked_at()
-        return min(self, found, key=lambda one: one.key)
+        other = replace(self, labels=labels, fits=labels.fits(memory)).looked_at()
+        return min(self, other, key=lambda one: one.key)
 
     @property
     def words(self) -> str:
@@ -114,14 +114,14 @@ def best_of(rows: Iterable[Ranked], most: int) -> list[Ranked]:
     return [*sorted(close, key=lambda one: one.key), *distinct[most:]]
 
 
-def _lighter(space: Space, mesh: Mesh, found: list[Ranked]) -> Mesh | None:
+def _lighter(space: Space, mesh: Mesh, rows: list[Ranked]) -> Mesh | None:
     """The mesh of one axis on which the devices with most to do have as much less as their memory
     wants, and the others more. None: the quickest fits, or devices have equal parts.
     """
     shares = mesh.axes[0].shares
-    if len(mesh.axes) > 1 or shares is None or not found:
+    if len(mesh.axes) > 1 or shares is None or not rows:
         return None
-    quickest = min(found, key=lambda one: one.labels.estimate.step_time)
+    quickest = min(rows, key=lambda one: one.labels.estimate.step_time)
     if quickest.fits:
         return None
     least = quickest.labels.estimate.peak
@@ -139,11 +139,11 @@ def _evenness(mesh: Mesh) -> float:
     """The factor on the work over the number of devices: 1 where devices are alike, less
     where the fastest do more than their even share.
     """
-    found = 1.0
+    factor = 1.0
     for axis in mesh.axes:
         if axis.shares is not None:
-            found *= axis.size * max(axis.shares)
-    return found
+            factor *= axis.size * max(axis.shares)
+    return factor
 
 
 def _is_hopeless(best: Ranked, floor: float, mesh: Mesh) -> bool:

@@ -21,11 +21,11 @@ def recomputed(space: Space) -> Iterator[Space]:
         if patterns and patterns not in tried:
             tried.add(patterns)
             try:
-                found = Space.of(problem, patterns)
+                recomputing = Space.of(problem, patterns)
             except InputError:
                 return
-            if found.problem.model.n_ops > problem.model.n_ops:
-                yield found
+            if recomputing.problem.model.n_ops > problem.model.n_ops:
+                yield recomputing
 
 
 def layers(modules: list[str], level: int) -> tuple[str, ...]:
@@ -36,13 +36,13 @@ def layers(modules: list[str], level: int) -> tuple[str, ...]:
     >>> layers(["h.0.fc", "h.1.fc", "m.layers.0.blocks.1.mlp", "head"], 2)
     ('m.layers.*.blocks.*',)
     """
-    found: dict[str, None] = {}
+    patterns: dict[str, None] = {}
     for module in dict.fromkeys(modules):
         words = module_path(module)
         numbers = [i for i, word in enumerate(words) if word.isdigit()]
         if len(numbers) >= level:
             outer = words[: numbers[level - 1] + 1]
-            found["".join(".*" if w.isdigit() else f".{escaped_pattern(w)}" for w in outer)[1:]] = (
-                None
-            )
-    return tuple(found)
+            patterns[
+                "".join(".*" if w.isdigit() else f".{escaped_pattern(w)}" for w in outer)[1:]
+            ] = None
+    return tuple(patterns)

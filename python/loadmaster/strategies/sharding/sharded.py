@@ -86,11 +86,11 @@ def place(
     labels: Ranked | None = None
     is_cut = False
     try:
-        for found, of, where in in_all_spaces(space, budget):
-            if best is None or problem.objective.better(best, found) is found:
-                best, labels, space = found, of, where
+        for candidate, of, where in in_all_spaces(space, budget):
+            if best is None or problem.objective.better(best, candidate) is candidate:
+                best, labels, space = candidate, of, where
                 words = "one device" if of is None else f"sharded on {of.words}"
-                tell(words, Incumbent(found.verdict.step_time))
+                tell(words, Incumbent(candidate.verdict.step_time))
     except InfeasibleError as error:
         if recipe is None:
             raise
@@ -118,15 +118,15 @@ def in_all_spaces(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ran
     recomputed; each with the space that it is of.
     """
     fits = False
-    for found, labels in sharded(space, budget):
-        fits = fits or found.fits
-        yield found, labels, space
+    for candidate, labels in sharded(space, budget):
+        fits = fits or candidate.fits
+        yield candidate, labels, space
     if fits or budget.lacks(0.0) or space.recipe is not None:
         return
     for again in recomputed(space):
-        for found, labels in sharded(again, budget):
+        for candidate, labels in sharded(again, budget):
             if labels is not None:
-                yield found, labels, again
+                yield candidate, labels, again
 
 
 def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | None]]:
@@ -142,10 +142,10 @@ def sharded(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked | 
             return
     for _ in range(_ATTEMPTS):
         over = 1.0
-        for found, labels in _judged(space, budget):
-            if over == 1.0 and labels.fits and not found.fits:
-                over = found.overfull
-            yield found, labels
+        for candidate, labels in _judged(space, budget):
+            if over == 1.0 and labels.fits and not candidate.fits:
+                over = candidate.overfull
+            yield candidate, labels
         if over == 1.0 or budget.lacks(0.0):
             return
         space = replace(space, share=_SPARE * space.share / over)

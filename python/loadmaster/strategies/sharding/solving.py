@@ -183,8 +183,8 @@ class Solver:
             columns, gap = self._round(columns, weight, price)
             if best is not None and np.array_equal(before, columns):
                 break
-            found = Labels(columns, self.estimator.estimate(columns), gap, weight, price)
-            best = found if best is None or found.key(memory) < best.key(memory) else best
+            labels = Labels(columns, self.estimator.estimate(columns), gap, weight, price)
+            best = labels if best is None or labels.key(memory) < best.key(memory) else best
             if best.estimate.step_time >= _FAR * to_beat:
                 break
         assert best is not None, "there is a round"
@@ -196,9 +196,9 @@ class Solver:
         """
         columns, gaps = columns.copy(), []
         for axis in range(self.n_axes):
-            tables, found = self._solved(axis, columns, weight, price)
-            columns[axis] = found.labels[tables.at[: columns.shape[1]]]
-            gaps.append(found.gap)
+            tables, solved = self._solved(axis, columns, weight, price)
+            columns[axis] = solved.labels[tables.at[: columns.shape[1]]]
+            gaps.append(solved.gap)
         return columns, max(gaps)
 
     def untied(self, labels: Labels) -> Labels:
@@ -236,16 +236,16 @@ class Solver:
         """
         price = 0.0
         for weight in weights:
-            found = self.solve(weight, price, memory=memory, to_beat=to_beat)
-            if not found.fits(memory) and found.estimate.step_time < to_beat:
-                found = self._within(found, memory)
-                if not found.fits(memory):
+            labels = self.solve(weight, price, memory=memory, to_beat=to_beat)
+            if not labels.fits(memory) and labels.estimate.step_time < to_beat:
+                labels = self._within(labels, memory)
+                if not labels.fits(memory):
                     # Bytes alone counted: other weights find none that hold less.
-                    yield found
+                    yield labels
                     return
             # What one weight had to pay, others have to pay about as well.
-            price = found.price
-            yield found
+            price = labels.price
+            yield labels
 
     def _within(self, free: Labels, memory: float) -> Labels:
         """Labels that fit, of the least price found by bisection; it ends where the price costs
@@ -260,10 +260,10 @@ class Solver:
             if best.estimate.step_time <= (1 + _CHEAP) * free.estimate.step_time:
                 break
             middle = (low + high) / 2
-            found = self.solve(free.weight, unit * 10**middle, best.columns)
-            if found.fits(memory):
+            labels = self.solve(free.weight, unit * 10**middle, best.columns)
+            if labels.fits(memory):
                 high = middle
-                best = min((found, best), key=lambda one: one.estimate.step_time)
+                best = min((labels, best), key=lambda one: one.estimate.step_time)
             else:
                 low = middle
         return best

@@ -189,13 +189,13 @@ class Structure:
         """The spec of the root that each label of a reader wants: int32 [rows, most labels]."""
         a, ways = self.arguments, self.ways
         some = firsts(self.wanted)
-        found: NDArray[np.int32] = ways.inputs[
+        specs: NDArray[np.int32] = ways.inputs[
             ways.first_input[self.way[a.reader[some]]] + a.position[some]
         ].copy()
         for row, back in enumerate(a.back[some].tolist()):
-            cut = found[row] >= 0
-            found[row, cut] = np.array((*self.dimensions.backs[back], -1))[found[row, cut]]
-        return found
+            cut = specs[row] >= 0
+            specs[row, cut] = np.array((*self.dimensions.backs[back], -1))[specs[row, cut]]
+        return specs
 
     @cached_property
     def made(self) -> NDArray[np.int64]:
@@ -210,15 +210,15 @@ class Structure:
         phase = np.where(a.traffic == WEIGHT, self.phase[a.reader], -1)
         code = joint(a.root, a.output, phase)
         shared = ~a.is_written & (self.stands_for[a.root] != INPUT)
-        found = np.full(len(code), -1, dtype=np.int64)
+        hubs = np.full(len(code), -1, dtype=np.int64)
         if not shared.any():
-            return found
+            return hubs
         pairs = firsts(joint(code[shared], a.reader[shared]))
         readers = np.bincount(code[shared][pairs], minlength=int(code.max()) + 1)
         has = shared & (readers[code] > 1)
         if has.any():
-            found[has] = joint(code[has])
-        return found
+            hubs[has] = joint(code[has])
+        return hubs
 
     @cached_property
     def phase(self) -> NDArray[np.int64]:
@@ -244,10 +244,10 @@ class Structure:
     @cached_property
     def is_long(self) -> NDArray[np.bool_]:
         """True for nodes of the forward pass that the backward pass reads."""
-        a, found = self.arguments, np.zeros(self.n, dtype=bool)
+        a, long = self.arguments, np.zeros(self.n, dtype=bool)
         later = (self.phase[a.reader] == 1) & (self.phase[a.root] == 0)
-        found[a.root[later & (self.stands_for[a.root] < 0)]] = True
-        return found
+        long[a.root[later & (self.stands_for[a.root] < 0)]] = True
+        return long
 
     @cached_property
     def resident(self) -> NDArray[np.float64]:
@@ -258,15 +258,15 @@ class Structure:
 def owners(graph: OpGraph, op: NDArray[np.int64], node: NDArray[np.int64]) -> NDArray[np.int64]:
     """The node whose storage each node writes into; -1: it has storage of its own."""
     alias = graph.alias_of[op]
-    found = np.full(len(op), -1, dtype=np.int64)
+    owner = np.full(len(op), -1, dtype=np.int64)
     in_place = np.flatnonzero((alias >= 0) & ~graph.view[op])
     shows = graph.reduced.shows
     for i in in_place.tolist():
         at = int(alias[i])
         while shows[at] != at or (graph.alias_of[at] >= 0):
             at = int(shows[at] if shows[at] != at else graph.alias_of[at])
-        found[i] = node[at]
-    return found
+        owner[i] = node[at]
+    return owner
 
 
 def _arguments(dimensions: Dimensions, node: NDArray[np.int64]) -> Arguments:

@@ -237,9 +237,9 @@ class _Building:
         exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
         exchange += self.traffic.neighbours(part.halos[self.axis])
         makes, maker = self.parts.made.of(nodes)
-        made = self.parts.made.bytes[makes]
-        whole = np.bincount(maker, made, len(nodes))
-        held = np.bincount(maker, made * part.outputs, len(nodes))
+        written = self.parts.made.bytes[makes]
+        whole = np.bincount(maker, written, len(nodes))
+        held = np.bincount(maker, written * part.outputs, len(nodes))
         kept = np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
         new = structure.graph.output_bytes[structure.op[nodes]].astype(np.float64)
         unary[rows, SECONDS] = part.seconds + exchange
@@ -281,7 +281,7 @@ class _Building:
         structure, a = self.structure, self.structure.arguments
         out, into = self.setting.fractions(self.columns)
         turn = {step: i for i, step in enumerate(stages(len(self.columns)))}
-        found = np.repeat(self.parts.tensor[:, None], len(fast.COLLECTIVES), axis=1)
+        sizes = np.repeat(self.parts.tensor[:, None], len(fast.COLLECTIVES), axis=1)
         for axis, column in enumerate(self.columns):
             if axis == self.axis:
                 continue
@@ -292,8 +292,8 @@ class _Building:
             when = np.where(is_free, -1, turns[np.maximum(kind, 0)])
             for code in range(len(fast.COLLECTIVES)):
                 is_done = is_free | (when < turn.get((code, self.axis), -1))
-                found[:, code] *= np.where(is_done, into[axis], out[axis])
-        return found
+                sizes[:, code] *= np.where(is_done, into[axis], out[axis])
+        return sizes
 
     def _pairs(self, some: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
         """Of tables, each of one of some edges: where its pairs start, its columns, and costs."""
@@ -317,7 +317,7 @@ class _Building:
         owned = pairs.owned & (together > 1)[table]
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)
-        found = np.zeros((len(table), 4))
+        costs = np.zeros((len(table), 4))
         where = np.where(overlaps, OVERLAPPED, SECONDS)[table]
-        found[np.arange(len(table)), where] = seconds[owned.astype(np.int64), table, pairs.kind]
-        return pairs.start, pairs.columns, found
+        costs[np.arange(len(table)), where] = seconds[owned.astype(np.int64), table, pairs.kind]
+        return pairs.start, pairs.columns, costs

@@ -95,10 +95,10 @@ class Traffic:
 
     def neighbours(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds in which every device gets so many bytes from the next one of its group."""
-        found = np.zeros(len(sizes))
+        seconds = np.zeros(len(sizes))
         if (some := sizes > 0).any():
-            found[some] = self._hop[0] + sizes[some] * self._hop[1]
-        return found
+            seconds[some] = self._hop[0] + sizes[some] * self._hop[1]
+        return seconds
 
     @cached_property
     def _hop(self) -> tuple[float, float]:
@@ -113,16 +113,16 @@ class Traffic:
         """Seconds of a conversion of each of some tensors; of one that is smaller than a bucket of
         so many bytes its share of the bucket's.
         """
-        found = np.zeros(len(sizes))
+        seconds = np.zeros(len(sizes))
         if code < 0 or not len(sizes):
-            found[:] = self.seconds(code, 0.0)
-            return found
+            seconds[:] = self.seconds(code, 0.0)
+            return seconds
         alone = np.flatnonzero((sizes > 0) & (sizes >= bucket))
         rounded = np.rint(sizes[alone]).astype(np.int64)
         which = dense(rounded)
         times = self._timed(code, rounded[firsts(which)].tolist())
-        found[alone] = np.array(times)[which] if times else 0.0
+        seconds[alone] = np.array(times)[which] if times else 0.0
         if bucket > 0 and len(alone) < len(sizes):
             shares = np.flatnonzero(sizes < bucket)
-            found[shares] = self.seconds(code, bucket) * sizes[shares] / bucket
-        return found
+            seconds[shares] = self.seconds(code, bucket) * sizes[shares] / bucket
+        return seconds

@@ -48,8 +48,8 @@ def _around(structure: Structure, nature: NDArray[np.int64]) -> NDArray[np.int64
     so are outputs made alike: each step of a recurrence is another argument of what stacks them.
     """
     a, code = structure.arguments, nature
-    made, wanted = joint(*structure.ways.outputs.T), joint(*structure.specs_wanted.T)
-    place = joint(made[structure.made], wanted[structure.wanted])
+    have, wanted = joint(*structure.ways.outputs.T), joint(*structure.specs_wanted.T)
+    place = joint(have[structure.made], wanted[structure.wanted])
     salt = _scrambled(place.astype(np.uint64)) | np.uint64(1)
     for _ in range(REACH):
         sums = np.zeros((2, structure.n), dtype=np.uint64)

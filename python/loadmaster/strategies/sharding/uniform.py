@@ -100,12 +100,12 @@ def _follow(structure: Structure, product: NDArray[np.bool_]) -> NDArray[np.bool
     ends = (arguments.reader[is_data].tolist(), arguments.root[is_data].tolist())
     for reader, root in zip(*ends, strict=True):
         makers.setdefault(reader, []).append(root)
-    found = np.zeros(structure.n, dtype=bool)
+    follows = np.zeros(structure.n, dtype=bool)
     for node in sorted(makers):  # Ops are listed in the order in which they run.
-        read = [made for made in makers[node] if not stops[made]]
-        stops[node] |= any(is_root[made] for made in makers[node])
-        found[node] = any(starts[made] or found[made] for made in read)
-    return found
+        read = [maker for maker in makers[node] if not stops[maker]]
+        stops[node] |= any(is_root[maker] for maker in makers[node])
+        follows[node] = any(starts[maker] or follows[maker] for maker in read)
+    return follows
 
 
 def _of_kind(structure: Structure, word: str) -> NDArray[np.bool_]:
@@ -116,11 +116,11 @@ def _of_kind(structure: Structure, word: str) -> NDArray[np.bool_]:
 
 def matrices(structure: Structure) -> NDArray[np.bool_]:
     """True for nodes that are parameters of two dimensions or more: bool [n_nodes]."""
-    texts, found = structure.graph.outputs, np.zeros(structure.n, dtype=bool)
+    texts, is_matrix = structure.graph.outputs, np.zeros(structure.n, dtype=bool)
     for node in np.flatnonzero(structure.stands_for == PARAMETER).tolist():
         sizes = parse_output(texts[int(structure.op[node])])[0][1]
-        found[node] = len(sizes or ()) > 1
-    return found
+        is_matrix[node] = len(sizes or ()) > 1
+    return is_matrix
 
 
 def products(structure: Structure) -> NDArray[np.bool_]:
@@ -136,10 +136,12 @@ def products(structure: Structure) -> NDArray[np.bool_]:
     is_matrix = np.zeros(updates.n + 1, dtype=bool)
     is_matrix[updates.of_parameter[(at >= 0) & weights[at]]] = True
     of_matrix = is_matrix[updates.of_op[structure.op[a.reader]]] & (a.traffic == GRADIENT)
-    made = np.zeros(structure.n, dtype=bool)
-    made[a.root[of_matrix]] = True
-    found: NDArray[np.bool_] = (reads | _spread(made, reader, root)) & ~structure.in_update
-    return found
+    is_weight = np.zeros(structure.n, dtype=bool)
+    is_weight[a.root[of_matrix]] = True
+    are_products: NDArray[np.bool_] = (
+        reads | _spread(is_weight, reader, root)
+    ) & ~structure.in_update
+    return are_products
 
 
 def _is_cast(structure: Structure) -> NDArray[np.bool_]:
@@ -150,12 +152,12 @@ def _is_cast(structure: Structure) -> NDArray[np.bool_]:
 
 
 def _spread(
-    found: NDArray[np.bool_], source: NDArray[np.int64], target: NDArray[np.int64]
+    reached: NDArray[np.bool_], source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Nodes, and those that can be reached from them by links. O(links) a link of a chain."""
     while True:
-        more = found.copy()
-        more[target[found[source]]] = True
-        if np.array_equal(more, found):
-            return found
-        found = more
+        more = reached.copy()
+        more[target[reached[source]]] = True
+        if np.array_equal(more, reached):
+            return reached
+        reached = more

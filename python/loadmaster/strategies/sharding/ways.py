@@ -97,7 +97,7 @@ class Ways:
         of_op, of_inputs, of_outputs = (
             (n, most) for n in (len(forms), sum(n_inputs), sum(n_outputs))
         )
-        made = cls(
+        ways = cls(
             np.array([len(row) for row in labels], dtype=np.int64),
             np.zeros(of_op, dtype=np.int32),
             np.zeros(of_op, dtype=np.int64),
@@ -121,20 +121,20 @@ class Ways:
             np.zeros(of_op, dtype=bool),
         )
         for row, (form, _, of_expert, sums_late) in enumerate(forms):
-            later = made.outputs[made.first_output[row] :][1 : len(form.outputs)]
+            later = ways.outputs[ways.first_output[row] :][1 : len(form.outputs)]
             for column, label in enumerate(labels[row]):
-                made._fill(row, column, form, label)
-                if sums_late and made.exchanged[row, column] > 0:
+                ways._fill(row, column, form, label)
+                if sums_late and ways.exchanged[row, column] > 0:
                     later[later[:, column] == REPLICATE, column] = PARTIAL
                 is_theirs = label > 0 and form.cuts[label - 1].shares_experts
-                made.shares_experts[row, column] = is_theirs or (label == OWNER and of_expert)
-        return made
+                ways.shares_experts[row, column] = is_theirs or (label == OWNER and of_expert)
+        return ways
 
     def with_role(self, wanted: Collection[str]) -> NDArray[np.bool_]:
         """True for labels of one of some roles: bool [n, most]."""
         known, codes = self._roles
-        found: NDArray[np.bool_] = np.isin(codes, [known[role] for role in wanted if role in known])
-        return found
+        have: NDArray[np.bool_] = np.isin(codes, [known[role] for role in wanted if role in known])
+        return have
 
     @cached_property
     def _roles(self) -> tuple[dict[str, int], NDArray[np.int64]]:
@@ -192,9 +192,9 @@ def _fraction(size: int, shares: tuple[float, ...], place: int) -> float:
 
 def labels_of(form: Form, may_update: bool, of_expert: bool) -> list[int]:
     """The labels that an op may have: whole first."""
-    found = list(range(len(form.cuts) + 1))
-    found += [FLAT] if may_update and _may_be_flat(form) else []
-    return found + [OWNER] * (may_update or of_expert)
+    labels = list(range(len(form.cuts) + 1))
+    labels += [FLAT] if may_update and _may_be_flat(form) else []
+    return labels + [OWNER] * (may_update or of_expert)
 
 
 def _role(form: Form, label: int) -> str:
