@@ -29,3 +29,12 @@ def test_an_idle_device_is_no_part_of_the_mesh(graph):
     plan = on(graph, 3, "jax")
     assert plan.recipe.mesh.devices == ("gpu0", "gpu1")
     assert "DEVICES = [0, 1]" in lm.writers.jax(plan)
+
+
+def test_a_pipeline_may_have_any_number_of_stages():
+    """Of seven devices not only seven and three have stages."""
+    graph, seven = lm.read("example:lenet"), EIGHT.subset(list(range(7)))
+    plan = lm.place(graph, seven, "pipeline", devices_per_stage=1)
+    for stages in range(2, 8):
+        asked = lm.place(graph, seven, "pipeline", devices_per_stage=1, stages=stages)
+        assert plan.makespan <= asked.makespan, stages

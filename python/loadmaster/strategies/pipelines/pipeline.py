@@ -74,8 +74,8 @@ def place(
     micro_batches : int, optional
         Parts of the batch. Absent: several numbers are tried.
     stages : int, optional
-        Sets of devices that have stages. Absent: all devices, a half of them, a quarter, and so
-        on, with one each; or all devices with several each.
+        Sets of devices that have stages. Absent: any number of devices with one each; or all
+        devices with several each.
     devices_per_stage : int, optional
         Devices that share the work of a stage. Absent: one, or any number of which the devices are
         two sets or more.
@@ -101,7 +101,15 @@ def place(
             f"and none of {', '.join(map(str, counts))} is a multiple of any of "
             f"{', '.join(map(str, numbers))}: give other micro_batches or stages"
         )
-    asked = PipelineChoices(counts, numbers, NAMED, is_free=True, stages=stages, widths=widths)
+    asked = PipelineChoices(
+        counts,
+        numbers,
+        NAMED,
+        is_free=True,
+        stages=stages,
+        widths=widths,
+        others=space.others(stages),
+    )
     if schedule != "auto":
         asked = replace(asked, schedules=(schedule,), is_free=False)
     best = fastest(space, asked, time_limit=time_limit, progress=progress)
@@ -117,7 +125,8 @@ class PipelineChoices:
 
     With ``is_free``, a schedule is also searched for. Where the stages of a pipeline tell of a step
     much longer than ``least`` seconds, it is not judged. ``stages`` is the number that a user
-    wants, and ``widths`` are numbers of devices in each.
+    wants, and ``widths`` are numbers of devices in each. Of the numbers of stages ``others`` only
+    those are tried that go with the micro-batches and the schedule of the best of ``numbers``.
     """
 
     counts: Sequence[int]
@@ -129,6 +138,7 @@ class PipelineChoices:
     least: float = float("inf")
     stages: int | None = None
     widths: Sequence[int] = (1,)
+    others: Sequence[int] = ()
 
 
 def fastest(
@@ -157,7 +167,9 @@ def pipelines_below(
     """The same among other plans, the best of which takes ``least`` seconds."""
     counts, numbers = space.checked(None, None)
     widths = space.widths(None, None)
-    asked = PipelineChoices(counts, numbers, NAMED, is_free=True, least=least, widths=widths)
+    asked = PipelineChoices(
+        counts, numbers, NAMED, is_free=True, least=least, widths=widths, others=space.others(None)
+    )
     yield from _pipelines(space, asked, budget)
 
 
@@ -243,9 +255,22 @@ def _ranked(
             rows = sorted(rows, key=lambda shape: shape.seconds)[: asked.judged]
         if rows:
             break
+    if rows and rows[0].inside is None:
+        rows = [*rows, *_of_other_numbers(space, asked, rows[0], share)]
     # No schedule is searched for where stages are in a V, so nothing but cuts makes it shorter.
     hope = asked.least * (1 + (HOPE if asked.schedules != (IN_V,) else NEAR))
     return [shape for shape in rows if shape.least < asked.least and shape.seconds < hope]
+
+
+def _of_other_numbers(
+    space: PipelineSpace, asked: PipelineChoices, best: PipelineShape, share: float
+) -> list[PipelineShape]:
+    """The best with another number of stages, its micro-batches and its schedule, if stages tell of
+    a shorter step then.
+    """
+    schedules = [name for name in asked.schedules if name == best.schedule]
+    shapes = ranked(space, [best.m], asked.others, schedules, share)
+    return [shape for shape in shapes[:1] if shape.seconds < best.seconds]
 
 
 def _searched(

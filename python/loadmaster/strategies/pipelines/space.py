@@ -231,6 +231,11 @@ class PipelineSpace:
             numbers = [checks.integer("stages", stages, 2, n)]
         return counts, numbers
 
+    def others(self, stages: int | None) -> list[int]:
+        """The other numbers of stages than :meth:`checked` has, where a user may have said one."""
+        n = self.problem.cluster.n_devices
+        return [p for p in range(n, 1, -1) if p not in halvings(n)] if stages is None else []
+
     def widths(self, width: int | None, stages: int | None) -> list[int]:
         """The numbers of devices in a stage to try, where a user may have said them: 1, and those
         that divide the devices into two stages or more.

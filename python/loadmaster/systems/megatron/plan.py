@@ -144,7 +144,7 @@ def best_grid(
     if next(grids.sizes(asked), None) is None:
         sizes = ", ".join(f"{name} {value}" for name, value in named.items() if value)
         raise InfeasibleError(
-            f"no grid of {len(grids.devices)} devices, of a half of them, and so on, with "
+            f"no grid of {len(grids.devices)} devices or fewer, with "
             f"{sizes or 'any sizes'}: dp divides the batch of {grids.batch}, no heads in equal "
             f"parts are fewer than tp, and stages have one of the {len(layer_list)} layers or more"
             f"{_of_experts(grids, asked)}"

@@ -46,7 +46,7 @@ def pipelining(
     micro_batches : int, optional
         Parts of the batch, which it must be divisible by. Absent: several numbers are tried.
     stages : int, optional
-        Ranks. Absent: all devices, a half of them, a quarter, and so on.
+        Ranks. Absent: any number of devices.
     schedule : "auto" (default), "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble" or "zb-v"
         "auto": the best of these.
     time_limit, progress
@@ -78,7 +78,10 @@ def pipelining(
             raise InputError(f"schedule {schedule!r} is for training: an inference has 'gpipe'")
         schedules = ("gpipe",)
     best = fastest(
-        space, PipelineChoices(counts, numbers, schedules), time_limit=time_limit, progress=progress
+        space,
+        PipelineChoices(counts, numbers, schedules, others=space.others(stages)),
+        time_limit=time_limit,
+        progress=progress,
     )
     if best is None:
         raise InfeasibleError(_nothing(space, counts, numbers))
