@@ -14,12 +14,12 @@ from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.megatron.modules import APART, lines_of_modules
 from loadmaster.systems.megatron.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids
 from loadmaster.systems.shared.layered import listed_layers
+from loadmaster.systems.shared.megatron_modules import APART, lines_of_modules
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 from loadmaster.transforms.shares import batch_size
 
@@ -68,7 +68,7 @@ def megatron(
         Whether what lies between the products may be cut by tokens (sequence parallelism).
     recompute : bool or str, optional
         Whether layers are recomputed as a whole (``"full"``), or which of their modules, such as
-        ``"core_attn,layernorm"`` (:mod:`.megatron_modules`); ``"selective"``: some. Absent: as
+        ``"core_attn,layernorm"`` (``systems/shared/megatron_modules.py``); ``"selective"``: some. Absent: as
         little as fits.
     distributed_optimizer : bool, optional
         Whether replicas have a part each of the optimizer's state. Absent: what is better.

@@ -25,7 +25,6 @@ from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
-from loadmaster.systems.megatron.modules import lines_of_modules
 from loadmaster.systems.shared.expert_parallel import experts_apart, shared
 from loadmaster.systems.shared.layers import (
     LayerSplit,
@@ -34,6 +33,7 @@ from loadmaster.systems.shared.layers import (
     stage_split,
     with_ends,
 )
+from loadmaster.systems.shared.megatron_modules import lines_of_modules
 from loadmaster.systems.shared.processes import devices_of, no_replicas
 from loadmaster.systems.shared.refusal import Reason
 from loadmaster.systems.shared.tensor_parallel import in_layers, norms_by_tokens
