@@ -68,8 +68,8 @@ def megatron(
         Whether what lies between the products may be cut by tokens (sequence parallelism).
     recompute : bool or str, optional
         Whether layers are recomputed as a whole (``"full"``), or which of their modules, such as
-        ``"core_attn,layernorm"`` (``systems/shared/megatron_modules.py``); ``"selective"``: some. Absent: as
-        little as fits.
+        ``"core_attn,layernorm"`` (:mod:`loadmaster.systems.shared.megatron_modules`);
+        ``"selective"``: some. Absent: as little as fits.
     distributed_optimizer : bool, optional
         Whether replicas have a part each of the optimizer's state. Absent: what is better.
     time_limit : float, optional
