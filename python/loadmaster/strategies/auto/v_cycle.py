@@ -164,12 +164,12 @@ def v_cycle(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.strategies.auto.tuning import Way
+    >>> from loadmaster.strategies.auto.tuning import RefinementWay
     >>> from loadmaster.strategies.auto.v_cycle import Hierarchy, v_cycle
     >>> from loadmaster.strategies.candidate import judged
     >>> cluster = lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(lm.read("example:inception-v3"), cluster, "round-robin")
-    >>> before, way = judged(plan.problem, plan.assignment), Way(0, 8.0)
+    >>> before, way = judged(plan.problem, plan.assignment), RefinementWay(0, 8.0)
     >>> groups = Hierarchy.of(plan.problem, way)
     >>> after, _ = v_cycle(plan.problem, before, groups, way, 5_000_000)
     >>> plan.problem.objective.gain(before.verdict, after.verdict) > 0
