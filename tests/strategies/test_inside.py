@@ -54,16 +54,16 @@ nets = st.tuples(
 )
 
 
-def test_what_is_done_again_is_in_the_mirror_twice():
+def test_what_is_recomputed_is_in_the_representative_twice():
     """An op in the forward pass, and once more in the backward pass: one group of the two would
     wait for itself.
     """
     graph = example("gpt3-330m")
     recipe = lm.Recipe({"dp": 2}, {"dp": {"**": "batch"}}, recompute=["h.*"])
     plan = lm.place(graph, TWO, recipe=recipe)
-    mirror = Representative.of(judged(plan.problem, plan.assignment))
-    assert mirror.problem().graph.n_ops == mirror.coarse.n_groups
-    assert mirror.coarse.n_groups > graph.reduced.graph.n_ops
+    representative = Representative.of(judged(plan.problem, plan.assignment))
+    assert representative.problem().graph.n_ops == representative.coarse.n_groups
+    assert representative.coarse.n_groups > graph.reduced.graph.n_ops
 
 
 # -- the order of ops --------------------------------------------------------------------------
@@ -91,11 +91,11 @@ def test_what_is_found_inside_is_never_worse_on_any_number_of_threads(net, seed)
 def test_one_of_equal_replicas_stands_for_all(net):
     widths, batch, _, _ = net
     first = replicas(linears(widths, 4 * batch), PCIE, "all-reduce", "flat")
-    mirror = Representative.of(first)
-    devices = mirror.is_network.astype("int32")
-    one = judged(mirror.problem(), Assignment(devices, ranks(mirror.order)))
+    representative = Representative.of(first)
+    devices = representative.is_network.astype("int32")
+    one = judged(representative.problem(), Assignment(devices, ranks(representative.order)))
     assert one.verdict.step_time == pytest.approx(first.verdict.step_time, rel=1e-9)
-    assert mirror.is_network.sum() == first.schedule.n_collectives
+    assert representative.is_network.sum() == first.schedule.n_collectives
 
 
 def test_what_the_first_collective_waits_for_comes_first():

@@ -5,11 +5,11 @@ ops (:mod:`.search`) takes their graph as it is.
 
 With collectives what is left to find is the order in which replicas run their ops. A collective
 waits for the last of its members, so the order of one replica alone changes nothing. All replicas
-follow one order here, and one of them stands for all: the *mirror* has each op of the user's graph
-once, on a device, and each collective once, on a network that does one at a time. Its ops take what
-they take on the average device. So the same search, with every op bound to where it is, finds an
-order, on a graph that is as many times smaller as there are replicas. What it finds is judged on
-all replicas before it counts.
+follow one order here, and one of them stands for all: the *representative* has each op of the
+user's graph once, on a device, and each collective once, on a network that does one at a time. Its
+ops take what they take on the average device. So the same search, with every op bound to where it
+is, finds an order, on a graph that is as many times smaller as there are replicas. What it finds is
+judged on all replicas before it counts.
 
 Where the search starts, an op comes before another if an earlier collective waits for it: the
 gradient of a layer's weights before that of its inputs.
@@ -39,13 +39,13 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.candidate import Candidate, judged
 
-#: What every replica's device is in the mirror, and all channels together. What an op reads is
-#: there at once.
+#: What every replica's device is for the representative, and all channels together. What an op
+#: reads is there at once.
 _DEVICE, _NETWORK = "device", "network"
 _MIRROR = Cluster(
     [Device(_DEVICE, _DEVICE, 1), Device(_NETWORK, _NETWORK, 1)],
     [Link(_DEVICE, _NETWORK, 1.0, 0.0), Link(_NETWORK, _DEVICE, 1.0, 0.0)],
-    name="mirror",
+    name="representative",
 )
 
 
@@ -69,7 +69,7 @@ class Representative:
 
     @classmethod
     def of(cls, candidate: Candidate) -> Representative:
-        """The mirror of replicas. O(V + E), and sorting."""
+        """The representative of replicas. O(V + E), and sorting."""
         problem = candidate.problem
         op, program = problem.reduced.op_of, problem.program
         # What is done again in the backward pass is apart from what was done first.
@@ -160,8 +160,8 @@ def in_time_for_collectives(replicas: Candidate) -> Candidate:
     """
     if not replicas.problem.has_collectives:
         return replicas
-    mirror = Representative.of(replicas)
-    return mirror.judged(mirror.in_time())
+    representative = Representative.of(replicas)
+    return representative.judged(representative.in_time())
 
 
 def searched_inside(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
@@ -186,11 +186,13 @@ def searched_inside(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
 
 
 def _ordered(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
-    """The replicas, or better ones that a search for an order finds on the mirror."""
-    mirror = Representative.of(replicas)
-    problem = mirror.problem()
-    start = judged(problem, Assignment(mirror.is_network.astype(np.int32), ranks(mirror.order)))
-    search = _Search(_inner(run, problem, budget), mirror=mirror, found=replicas)
+    """The replicas, or better ones that a search for an order finds on the representative."""
+    representative = Representative.of(replicas)
+    problem = representative.problem()
+    start = judged(
+        problem, Assignment(representative.is_network.astype(np.int32), ranks(representative.order))
+    )
+    search = _Search(_inner(run, problem, budget), representative=representative, found=replicas)
     _best(search, start)
     return search.found
 
@@ -210,21 +212,21 @@ def _best(search: Search, start: Candidate) -> Candidate:
 
 @dataclass
 class _Search(Search):
-    """A search on a mirror, whose states are judged on all replicas too.
+    """A search on a representative, whose states are judged on all replicas too.
 
     Attributes
     ----------
-    mirror : Mirror
+    representative : Mirror
     found : Candidate
         The best replicas.
     """
 
-    mirror: Representative = field(kw_only=True)
+    representative: Representative = field(kw_only=True)
     found: Candidate = field(kw_only=True)
 
     def judge(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
-        """A state on the mirror."""
+        """A state on the representative."""
         real = self.found.problem
         self.run.budget.spend(Pace.of(real, self.run.tuning).simulation)
-        self.found = real.objective.better(self.found, self.mirror.judged(order))
+        self.found = real.objective.better(self.found, self.representative.judged(order))
         return super().judge(devices, order)
