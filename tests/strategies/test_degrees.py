@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import loadmaster as lm
+from loadmaster.dimensions.form import OWNER
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.recipe import Mesh, MeshAxis
@@ -48,6 +51,15 @@ def test_state_in_parts_on_the_inner_of_two_axes_is_hybrid():
     for axes, words in (([1], "HSDP 2 x 4"), ([0], "HSDP 4 x 2"), ([0, 1], "FSDP over 8")):
         sharded = layout.with_sharded_state(["parameters"] * GRAPH.n_ops, axes)
         assert str(degrees(sharded)) == words
+
+
+def test_parameters_on_one_device_each_are_in_parts_and_some_alone_have_no_name():
+    layout = Layout.of(GRAPH, lm.Recipe(Mesh.of({"dp": 4}), {"dp": BATCH}))
+    of_set = layout.set_of >= 0
+    all_owned = replace(layout, labels=np.where(of_set, OWNER, layout.labels))
+    assert str(degrees(all_owned)) == "FSDP over 4"
+    some = of_set & np.array([module.startswith("h.0.") for module in GRAPH.modules])
+    assert degrees(replace(layout, labels=np.where(some, OWNER, layout.labels))) is None
 
 
 def test_unequal_shares_are_told():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from loadmaster.model.recomputed import RecomputedSegments, RecomputeLine
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import only_gradients
 
-#: The share of the FLOPs of ops with a batch that an axis of the batch may leave whole.
+#: The share of a step's FLOPs that an axis of the batch may leave whole, and of the state that may
+#: be kept otherwise than the rest.
 _LITTLE = 0.01
 
 
@@ -100,13 +102,35 @@ def _axis(layout: Layout, axis: int) -> _Axis | None:
         is_little = graph.flops[left].sum() <= _LITTLE * graph.flops[runs].sum()
         if of - {"batch", "expert"} or not is_little:
             return None
-        updates = (layout.set_of >= 0) & ~parameter
-        if (labels[parameter] == FLAT).any():
-            return _Axis(size, True, "parameters", by_experts="expert" in of)
-        in_parts = np.isin(labels[updates], (FLAT, OWNER)).any()
-        return _Axis(size, True, "optimizer" if in_parts else "none", by_experts="expert" in of)
+        state = _state(layout, labels, parameter)
+        return None if state is None else _Axis(size, True, state, by_experts="expert" in of)
     cuts_weights = (labels[parameter] > 0).any()
     return _Axis(size, False, "none", "token" in of, _apart(layout, axis)) if cuts_weights else None
+
+
+def _state(
+    layout: Layout, labels: NDArray[np.integer], parameter: NDArray[np.bool_]
+) -> ShardState | None:
+    """The state that devices of an axis have in parts; None: that of some parameters alone.
+
+    A part is a shard of a tensor, or the whole tensor on one device of the axis. Parameters count
+    by their bytes.
+    """
+    in_parts, bytes_ = np.isin(labels, (FLAT, OWNER)), layout.graph.param_bytes
+    updates = (layout.set_of >= 0) & ~parameter
+    of_parameters = _share(in_parts[parameter], bytes_[parameter])
+    of_updates = _share(in_parts[updates], np.ones(int(updates.sum())))
+    if of_parameters >= 1 - _LITTLE:
+        return "parameters"
+    if of_parameters > _LITTLE or _LITTLE < of_updates < 1 - _LITTLE:
+        return None
+    return "optimizer" if of_updates >= 1 - _LITTLE else "none"
+
+
+def _share(mask: NDArray[np.bool_], weight: NDArray[Any]) -> float:
+    """The weighted share of a mask; 0 where nothing has a weight."""
+    total = float(weight.sum(dtype=np.float64))
+    return float(weight[mask].sum(dtype=np.float64)) / total if total else 0.0
 
 
 def _apart(layout: Layout, axis: int) -> bool:
