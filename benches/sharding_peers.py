@@ -35,7 +35,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.form import FLAT, REPLICATE
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.sharding import fsdp, megatron, sharded
 from loadmaster.strategies.sharding.judging import expanded
@@ -124,7 +124,7 @@ def autoparallel(problem: Problem, model: str) -> Iterator[Ranked]:
 def flexflow(problem: Problem) -> Iterator[Ranked]:
     """The labels that FlexFlow's walk ends with, for every weight of what may overlap."""
     space = Space.of(problem)
-    mesh: Mesh = next(meshes(problem))
+    mesh: DeviceMesh = next(meshes(problem))
     solver = Solver(space.setting(mesh))
     tables = Tables.of(solver.setting, 0, solver.whole())
     n = space.structure.n

@@ -35,7 +35,7 @@ from unseen_nets import FAMILIES, FORWARD_SHARE, Net
 import loadmaster as lm
 from loadmaster.costs.program import costs_of, program_costs
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.transforms import (
     Layout,
     Program,
@@ -159,7 +159,7 @@ def shards(repeat: int) -> None:
         took, found = timed(Dimensions.of, graph)
         n_cuts = np.array([len(form.cuts) for form in found.forms] + [0])[found.form_of]
         for axes in ({"x": 8}, {"x": 2, "y": 4}):
-            mesh = Mesh.of(axes)
+            mesh = DeviceMesh.of(axes)
             labels = np.tile(np.minimum(n_cuts, 1).astype(np.int32), (len(axes), 1))
             rows = []
             for _ in range(repeat):

@@ -33,7 +33,7 @@ from truth_real import FIRST, cpus
 
 import loadmaster as lm
 from loadmaster.model.micro import Micro
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.running.measured.learning import learn_times, learnt_links, times_of
 from loadmaster.running.run import ready, started
 
@@ -170,7 +170,7 @@ def planned(tape: lm.Tape, p: int, m: int, schedule: str) -> lm.Plan:
     # The loss has no module of its own: it is the last stage's.
     stage = np.array([int(name[:1]) if name[:1].isdigit() else p - 1 for name in graph.modules])
     names = tuple(device.name for device in cluster.devices)
-    mesh = Mesh(Mesh.of({"pp": p}).axes, names)
+    mesh = DeviceMesh(DeviceMesh.of({"pp": p}).axes, names)
     recipe = Recipe.of_stages(graph, mesh, stage, Micro(m, schedule))
     return lm.place(graph, cluster, costs=costs, recipe=recipe)
 

@@ -11,7 +11,7 @@ import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT, OWNER
 from loadmaster.dimensions.words import FREE, labels_of, words_of
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_labels_come_back_from_a_recipe(known, name, seed):
     labels = (chance.random((2, len(of))) * most).astype(np.int32)
     for label in (FLAT, OWNER, FREE):
         labels[(chance.random(labels.shape) < 0.1) & (of >= 0)] = label
-    mesh = Mesh.of({"dp": 2, "tp": 4})
+    mesh = DeviceMesh.of({"dp": 2, "tp": 4})
     recipe = Recipe.of_labels(dimensions.graph, mesh, words_of(dimensions, mesh.names, labels))
     found = labels_of(dimensions, Recipe.from_toml(recipe.to_toml()))
     assert (found == labels).all()

@@ -24,7 +24,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
 from loadmaster.judge.problem import Problem  # noqa: E402
 from loadmaster.model.micro import Micro  # noqa: E402
-from loadmaster.model.recipe import Mesh, MeshAxis  # noqa: E402
+from loadmaster.model.recipe import DeviceMesh, MeshAxis  # noqa: E402
 from loadmaster.running.parallel.one_micro_batch import MicroBatches  # noqa: E402
 from loadmaster.running.parallel.transformed import transformed  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
@@ -294,7 +294,7 @@ def in_two_stages(tape, said):
     """A plan of two stages of two devices, with the labels of a recipe inside of them."""
     options = {"micro_batches": 4, "stages": 2, "schedule": "1f1b"}
     whole = lm.place(tape.graph, cluster(4), "pipeline", devices_per_stage=1, **options).recipe
-    mesh = Mesh((MeshAxis("pp", 2), *said.mesh.axes))
+    mesh = DeviceMesh((MeshAxis("pp", 2), *said.mesh.axes))
     recipe = replace(said, mesh=mesh, stages=whole.stages, micro=whole.micro)
     return lm.place(tape.graph, cluster(4), recipe=recipe)
 
@@ -326,7 +326,7 @@ def test_stages_of_two_devices_have_the_numbers_of_the_batch(inside):
 @pytest.mark.parametrize(("name", "seed"), [("tied", 1), ("tied", 3), ("LSTM", 2)])
 def test_stages_of_drawn_shards_have_the_numbers_of_the_batch(name, seed):
     tape, _ = taped(name, 16)
-    dimensions, mesh = Dimensions.of(tape.graph), Mesh.of({"x": 2})
+    dimensions, mesh = Dimensions.of(tape.graph), DeviceMesh.of({"x": 2})
     labels = drawn(dimensions, mesh, seed)
     plan = in_two_stages(tape, Layout(dimensions, mesh, labels, batch_norm="synchronised").recipe())
     check(transformed(plan.program, tape).replay(2), tape.replay(2))

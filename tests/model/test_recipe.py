@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.model.micro import Micro
 from loadmaster.model.patterns import Places, Selector, instances
-from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
+from loadmaster.model.recipe import DeviceMesh, MeshAxis, Recipe
 
 EXAMPLES = ("bert-large", "gpt3-330m", "lenet", "mixtral", "rnnlm", "vgg19")
 LABELS = ("whole", "row", "column", "contraction", "flat", "auto")
@@ -75,7 +75,7 @@ def test_words_come_back_exactly(graphs, name, seed, by, rest):
         axis: [word(op, SPECS if graph.placeholder[op] else LABELS) for op in range(graph.n_ops)]
         for axis in ("dp", "tp")
     }
-    recipe = Recipe.of_labels(graph, Mesh.of({"dp": 2, "tp": 4}), words, rest=rest)
+    recipe = Recipe.of_labels(graph, DeviceMesh.of({"dp": 2, "tp": 4}), words, rest=rest)
     assert recipe.words(graph) == words
     assert Recipe.from_toml(recipe.to_toml()).words(graph) == words
 
@@ -101,7 +101,7 @@ def test_words_come_back_whatever_names_are(places, seed):
         {"src": [], "dst": []},
     )
     words = {"tp": [chance.choice(LABELS) for _ in range(n)]}
-    recipe = Recipe.of_labels(graph, Mesh.of({"tp": 4}), words)
+    recipe = Recipe.of_labels(graph, DeviceMesh.of({"tp": 4}), words)
     assert Recipe.from_document(recipe.to_document()).words(graph) == words
 
 
@@ -111,7 +111,7 @@ def test_what_has_no_label_may_have_any(graphs):
         None if view else "Replicate" if p else "row"
         for view, p in zip(graph.view, graph.placeholder, strict=True)
     ]
-    recipe = Recipe.of_labels(graph, Mesh.of({"dp": 4}), {"dp": some})
+    recipe = Recipe.of_labels(graph, DeviceMesh.of({"dp": 4}), {"dp": some})
     assert recipe.labels == {"dp": {"**": "row"}}
     assert not recipe.parameters
 
@@ -123,7 +123,7 @@ def test_more_layers_take_no_more_lines(module):
         pattern = ["Shard(0)", "column", "whole", "contraction"]
         pattern += ["Shard(1)", "contraction", "row", "column"]
         words = pattern * n
-        recipe = Recipe.of_labels(graph, Mesh.of({"tp": 4}), {"tp": words})
+        recipe = Recipe.of_labels(graph, DeviceMesh.of({"tp": 4}), {"tp": words})
         assert recipe.words(graph)["tp"] == words
         return recipe.to_toml().splitlines()
 
@@ -134,12 +134,12 @@ def test_more_layers_take_no_more_lines(module):
 def test_one_layer_apart_is_an_exception_of_one_line():
     graph = layered(12)
     words = ["Replicate" if p else "column" for p in graph.placeholder]
-    common = Recipe.of_labels(graph, Mesh.of({"tp": 2}), {"tp": words})
+    common = Recipe.of_labels(graph, DeviceMesh.of({"tp": 2}), {"tp": words})
     words = [
         "whole" if module == "layers.7.mlp.1" and word == "column" else word
         for word, module in zip(words, graph.modules, strict=True)
     ]
-    apart = Recipe.of_labels(graph, Mesh.of({"tp": 2}), {"tp": words})
+    apart = Recipe.of_labels(graph, DeviceMesh.of({"tp": 2}), {"tp": words})
     assert common.labels == {"tp": {"**": "column"}}
     assert apart.labels == {"tp": {"**": "column", "layers.7.mlp.1": "whole"}}
 
@@ -195,16 +195,16 @@ def test_state_and_recomputation_go_by_modules(graphs):
 
 
 def test_mesh_groups_and_devices():
-    mesh = Mesh((MeshAxis("dp", 2), MeshAxis("tp", 3, (1, 1, 2))))
+    mesh = DeviceMesh((MeshAxis("dp", 2), MeshAxis("tp", 3, (1, 1, 2))))
     assert mesh.groups("dp").tolist() == [[0, 3], [1, 4], [2, 5]]
     assert mesh.groups("tp").tolist() == [[0, 1, 2], [3, 4, 5]]
     cluster = lm.Cluster.preset("8xV100-NVLink")
     assert mesh.on(cluster).tolist() == [0, 1, 2, 3, 4, 5]
-    assert Mesh.of({"tp": 2}, ["gpu7", "gpu1"]).on(cluster).tolist() == [7, 1]
+    assert DeviceMesh.of({"tp": 2}, ["gpu7", "gpu1"]).on(cluster).tolist() == [7, 1]
     with pytest.raises(lm.InputError, match="the mesh has 6 devices"):
         mesh.on(lm.Cluster.preset("4xV100-PCIe"))
     with pytest.raises(lm.InputError, match="no device 'gpu9'"):
-        Mesh.of({"tp": 1}, ["gpu9"]).on(cluster)
+        DeviceMesh.of({"tp": 1}, ["gpu9"]).on(cluster)
 
 
 # -- on disk --------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_mesh_groups_and_devices():
 @pytest.mark.parametrize("suffix", ["toml", "json", "json.gz", "toml.gz"])
 def test_files(tmp_path, suffix):
     recipe = Recipe(
-        Mesh((MeshAxis("dp", 2, (2.0, 1.0)), MeshAxis("tp", 1)), ("b", "a")),
+        DeviceMesh((MeshAxis("dp", 2, (2.0, 1.0)), MeshAxis("tp", 1)), ("b", "a")),
         {"tp": {"h.* aten.mm#2": "column", "**": "row"}},
         {"dp": {"w": "Shard(1).2"}},
         rest="auto",
@@ -305,7 +305,7 @@ def test_a_pattern_of_a_module_that_is_not_there_is_named(graphs):
 
 def test_words_of_another_length_are_refused(graphs):
     with pytest.raises(lm.InputError, match="words of axis 'tp': 1 for"):
-        Recipe.of_labels(graphs["lenet"], Mesh.of({"tp": 2}), {"tp": ["row"]})
+        Recipe.of_labels(graphs["lenet"], DeviceMesh.of({"tp": 2}), {"tp": ["row"]})
 
 
 def test_words_are_per_op_of_the_graph(graphs):
@@ -318,10 +318,12 @@ def test_words_are_per_op_of_the_graph(graphs):
 
 
 def test_a_recipe_prints_as_what_it_is_read_from_and_is_named_in_a_line():
-    recipe = Recipe(Mesh.of({"dp": 2, "tp": 2}), {"dp": {"**": "batch"}, "tp": {"h.*": "column"}})
+    recipe = Recipe(
+        DeviceMesh.of({"dp": 2, "tp": 2}), {"dp": {"**": "batch"}, "tp": {"h.*": "column"}}
+    )
     assert Recipe.from_toml(str(recipe)) == recipe
     assert repr(recipe) == "Recipe(dp 2 x tp 2, 2 lines of labels and parameters)"
-    staged = Recipe(Mesh.of({"pp": 2}), stages={"h.*": 1}, micro={"n": 4, "schedule": "1f1b"})
+    staged = Recipe(DeviceMesh.of({"pp": 2}), stages={"h.*": 1}, micro={"n": 4, "schedule": "1f1b"})
     assert repr(staged).startswith("Recipe(pp 2, 2 stages, 4 micro-batches, 0 lines")
     assert "<pre>format" in staged._repr_html_()
 

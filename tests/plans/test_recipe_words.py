@@ -10,7 +10,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.base.units import counted
 from loadmaster.cli import main
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.plans.effects import EXCHANGE, INPUT, OUTPUT, caused
 from loadmaster.plans.footprint import USES, footprints
 from loadmaster.plans.recipe_tables import byte_rows, module_rows
@@ -75,7 +75,7 @@ def test_the_batch_by_recipe_is_data_parallelism():
 
 
 def test_devices_of_the_mesh_are_those_of_the_plan(plan):
-    turned = replace(DATA, mesh=Mesh.of({"dp": 2}, ["gpu1", "gpu0"]))
+    turned = replace(DATA, mesh=DeviceMesh.of({"dp": 2}, ["gpu1", "gpu0"]))
     found = lm.place(plan.graph, plan.cluster, recipe=turned)
     assert [part.device for part in found.parts("convolution")] == ["gpu1", "gpu0"]
 
@@ -109,7 +109,7 @@ def test_a_method_that_takes_no_recipe_says_so(replicas):
 
 
 def test_overrides_move_whole_ops(replicas):
-    recipe = Recipe(Mesh.of({"dp": 1}, ["gpu0"]), overrides={"convolution": "gpu1"})
+    recipe = Recipe(DeviceMesh.of({"dp": 1}, ["gpu0"]), overrides={"convolution": "gpu1"})
     found = lm.place(replicas.graph, replicas.cluster, recipe=recipe)
     assert found.device("convolution") == "gpu1"
     assert found.device("addmm") == "gpu0"

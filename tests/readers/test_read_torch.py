@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch import export as torch_export
-from loadmaster.readers.pytorch.aten_costs import Tensor, cost, is_known, is_view, written
+from loadmaster.readers.pytorch.aten_costs import AtenTensor, cost, is_known, is_view, written
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
 from loadmaster.readers.shared import symbolic
 from loadmaster.readers.shared.formulas import Cost
@@ -662,11 +662,11 @@ def test_what_is_no_size_is_refused(text):
 
 
 def f32(*shape, strides=None):
-    return Tensor("f32", shape, strides)
+    return AtenTensor("f32", shape, strides)
 
 
 def long(*shape):
-    return Tensor("i64", shape)
+    return AtenTensor("i64", shape)
 
 
 X, W = f32(2, 8, 10, 10), f32(6, 4, 3, 3)  # two groups
@@ -782,7 +782,7 @@ def test_a_kind_with_arguments_it_cannot_have_costs_its_bytes_and_says_so():
         ("aten.contiguous.default", [f32(2, 3, strides=(1, 2))], [f32(2, 3, strides=(3, 1))],
          False),
         ("aten.to.dtype", [f32(2)], [f32(2)], True),
-        ("aten.to.dtype", [f32(2)], [Tensor("f16", (2,))], False),
+        ("aten.to.dtype", [f32(2)], [AtenTensor("f16", (2,))], False),
         ("aten.dropout.default", [f32(2), 0.5, False], [f32(2)], True),
         ("aten.dropout.default", [f32(2), 0.5, True], [f32(2)], False),
         ("aten.reshape.default", [f32(2, 3, 4, strides=(12, 4, 1))], [f32(6, 4)], True),
@@ -835,7 +835,7 @@ def test_costs_are_those_of_the_traced_graphs(stem):
 
 def tensor_in(text):
     match = re.fullmatch(r"(\w+)\[([\d,]*)\]", text)
-    return match and Tensor(match[1], tuple(int(n) for n in match[2].split(",") if n))
+    return match and AtenTensor(match[1], tuple(int(n) for n in match[2].split(",") if n))
 
 
 # ---- order of reads and writes ----------------------------------------------------------------

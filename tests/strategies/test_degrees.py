@@ -11,7 +11,7 @@ import loadmaster as lm
 from loadmaster.dimensions.form import OWNER
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism
-from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.sharding.degrees import degrees, in_stages
 from loadmaster.transforms.layout import Layout
 
@@ -22,7 +22,7 @@ BATCH = {"**": "batch"}
 
 def named(sizes, labels, **rest):
     """The degrees of parallelism of a recipe, in words."""
-    recipe = lm.Recipe(Mesh.of(sizes), labels, **rest)
+    recipe = lm.Recipe(DeviceMesh.of(sizes), labels, **rest)
     found = degrees(Layout.of(GRAPH, recipe), rest.get("recompute", ()))
     return None if found is None else str(found)
 
@@ -47,14 +47,14 @@ def test_labels_that_are_alike_have_a_name(sizes, labels, rest, words):
 
 
 def test_state_in_parts_on_the_inner_of_two_axes_is_hybrid():
-    layout = Layout.of(GRAPH, lm.Recipe(Mesh.of({"a": 2, "b": 4}), {"a": BATCH, "b": BATCH}))
+    layout = Layout.of(GRAPH, lm.Recipe(DeviceMesh.of({"a": 2, "b": 4}), {"a": BATCH, "b": BATCH}))
     for axes, words in (([1], "HSDP 2 x 4"), ([0], "HSDP 4 x 2"), ([0, 1], "FSDP over 8")):
         sharded = layout.with_sharded_state(["parameters"] * GRAPH.n_ops, axes)
         assert str(degrees(sharded)) == words
 
 
 def test_parameters_on_one_device_each_are_in_parts_and_some_alone_have_no_name():
-    layout = Layout.of(GRAPH, lm.Recipe(Mesh.of({"dp": 4}), {"dp": BATCH}))
+    layout = Layout.of(GRAPH, lm.Recipe(DeviceMesh.of({"dp": 4}), {"dp": BATCH}))
     of_set = layout.set_of >= 0
     all_owned = replace(layout, labels=np.where(of_set, OWNER, layout.labels))
     assert str(degrees(all_owned)) == "FSDP over 4"
@@ -63,7 +63,7 @@ def test_parameters_on_one_device_each_are_in_parts_and_some_alone_have_no_name(
 
 
 def test_unequal_shares_are_told():
-    mesh = Mesh((MeshAxis("a", 2, (1.0, 3.0)), MeshAxis("b", 2)))
+    mesh = DeviceMesh((MeshAxis("a", 2, (1.0, 3.0)), MeshAxis("b", 2)))
     found = degrees(Layout.of(GRAPH, lm.Recipe(mesh, {"a": BATCH, "b": BATCH})))
     assert found.shares == (1.0, 1.0, 3.0, 3.0)
     assert str(found) == "DDP over 4, unequal shares"
@@ -71,7 +71,7 @@ def test_unequal_shares_are_told():
 
 def test_stages_keep_what_is_inside_of_them():
     stage = np.array([int("ln_f" in module) for module in GRAPH.modules])
-    layout = Layout.of(GRAPH, lm.Recipe(Mesh.of({"dp": 2}), {"dp": BATCH}))
+    layout = Layout.of(GRAPH, lm.Recipe(DeviceMesh.of({"dp": 2}), {"dp": BATCH}))
     piped = in_stages(GRAPH, layout, stage, Micro(4))
     assert str(piped) == "PP 2 x DP 2, 1F1B, 4 micro-batches"
     assert in_stages(GRAPH, None, stage, Micro(4, in_turn=(1, 1))) is None
@@ -128,9 +128,9 @@ def test_replicas_on_unequal_devices_have_unequal_shares():
 
 
 def test_a_users_recipe_has_a_name_unless_it_moves_ops():
-    recipe = lm.Recipe(Mesh.of({"dp": 2}), {"dp": BATCH})
+    recipe = lm.Recipe(DeviceMesh.of({"dp": 2}), {"dp": BATCH})
     assert str(lm.place(GRAPH, CLUSTER, recipe=recipe).parallelism) == "DDP over 2"
-    whole = lm.Recipe(Mesh.of({"dp": 1}), {"dp": BATCH}, overrides={"addmm": "gpu1"})
+    whole = lm.Recipe(DeviceMesh.of({"dp": 1}), {"dp": BATCH}, overrides={"addmm": "gpu1"})
     assert lm.place(GRAPH, CLUSTER, recipe=whole).parallelism is None
 
 

@@ -14,7 +14,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.systems.shared.grids import Asked, Grid, Grids, JudgedGrids, Known
 from loadmaster.systems.shared.layered import listed_layers
@@ -214,7 +214,7 @@ def test_what_grids_share_is_kept_by_all_that_it_depends_on(graph):
 def test_a_recipe_of_the_same_is_written_the_same(graph, grid):
     again = lm.place(graph, lm.Cluster.preset(CLUSTER), recipe=grid.recipe)
     assert said(again) == said(grid)
-    turned = replace(grid.recipe, mesh=Mesh.of({"pp": 2, "dp": 2, "tp": 2}, [
+    turned = replace(grid.recipe, mesh=DeviceMesh.of({"pp": 2, "dp": 2, "tp": 2}, [
         f"gpu{i}" for i in (7, 6, 5, 4, 3, 2, 1, 0)
     ]))  # fmt: skip
     text = lm.writers.megatron(lm.place(graph, lm.Cluster.preset(CLUSTER), recipe=turned))
@@ -230,7 +230,7 @@ def test_replicas_are_a_grid(graph):
 
 def test_everything_in_the_way_of_a_grid_is_said_at_once(graph):
     recipe = lm.Recipe(
-        Mesh.of({"pp": 2, "dp": 2}),
+        DeviceMesh.of({"pp": 2, "dp": 2}),
         {"dp": {"**": "batch"}},
         shard_state={"**": "parameters"},
         stages={"h.3.fc": 1, "h.4": 1},
@@ -266,7 +266,7 @@ def test_one_micro_batch_goes_through_one_stage_after_another(graph):
     """Each device works a half of the time that one works for both."""
     cluster = lm.Cluster.preset("2xV100-NVLink").with_memory("80GiB")
     stages = {f"h.{i}.**": 1 for i in range(12, 24)} | {"ln_f.**": 1}
-    recipe = lm.Recipe(Mesh.of({"pp": 2}), stages=stages, micro=Micro(1))
+    recipe = lm.Recipe(DeviceMesh.of({"pp": 2}), stages=stages, micro=Micro(1))
     plan = lm.place(graph, cluster, recipe=recipe)
     single = lm.place(graph, cluster, "single")
     assert set(plan.devices.tolist()) == {0, 1}

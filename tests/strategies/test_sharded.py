@@ -15,7 +15,7 @@ from loadmaster.base.effort import Budget
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import judged
 from loadmaster.strategies.sharding import sharded
 from loadmaster.strategies.sharding.judging import expanded
@@ -57,7 +57,7 @@ def one_device(graph: lm.OpGraph, cluster: lm.Cluster) -> float:
 def test_nothing_that_labels_can_say_is_much_faster(widths, batch, k):
     graph, cluster = forward(*widths, batch=batch), PCIE.subset(range(k))
     problem = problem_of(graph, cluster)
-    dimensions, mesh = Dimensions.of(graph), Mesh.of({"x": k})
+    dimensions, mesh = Dimensions.of(graph), DeviceMesh.of({"x": k})
     n_cuts = [len(dimensions.forms[f].cuts) if f >= 0 else 0 for f in dimensions.form_of.tolist()]
     best = np.inf
     for row in itertools.product(*(range(n + 1) for n in n_cuts)):

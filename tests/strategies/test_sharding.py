@@ -15,7 +15,7 @@ import loadmaster as lm
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import PARTIAL
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.labels import LabelCosts
 from loadmaster.strategies.sharding.meshes import meshes
@@ -37,7 +37,7 @@ def problem_of(graph: lm.OpGraph, cluster: lm.Cluster = PCIE) -> Problem:
 
 def setting(graph: lm.OpGraph, *sizes: int, cluster: lm.Cluster = PCIE) -> Setting:
     parts = Parts(problem_of(graph, cluster), Structure.of(by_hand(graph)))
-    mesh = Mesh.of(dict(zip("xyz", sizes, strict=False)))
+    mesh = DeviceMesh.of(dict(zip("xyz", sizes, strict=False)))
     tied = part_played(parts.structure, parts.nature)
     return Setting.of(parts, mesh, Frame.of(parts, tied))
 
@@ -117,7 +117,7 @@ def parts_of_sums(dimensions: Dimensions, batch_norm: str) -> int:
         at = np.minimum(column, ways.n_labels[way] - 1)
         labels = np.zeros((1, structure.graph.n_ops), dtype=np.int32)
         labels[0, structure.op] = ways.label[way, at]
-        layout = Layout(dimensions, Mesh.of({"x": 4}), labels, batch_norm)
+        layout = Layout(dimensions, DeviceMesh.of({"x": 4}), labels, batch_norm)
         count = np.diff(layout.first_output)[structure.op]
         node = np.repeat(np.arange(structure.n), count)
         which = np.arange(len(node)) - np.repeat(np.cumsum(count) - count, count)

@@ -11,7 +11,7 @@ import pytest
 import loadmaster as lm
 from loadmaster.cli import main
 from loadmaster.model.micro import Micro
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.plans.recipe_tables import module_rows
 from loadmaster.plans.rejudged import whole_problem
 from loadmaster.plans.relabel import relabelled
@@ -49,7 +49,7 @@ def whole(graph: lm.OpGraph, cluster: lm.Cluster) -> lm.Plan:
 def plan(request, graph: lm.OpGraph, cluster: lm.Cluster, whole: lm.Plan) -> lm.Plan:
     names = ("gpu3", "gpu1", "gpu0", "gpu2")
     recipe = lm.Recipe(
-        Mesh.of({"pp": 2, "dp": 2}, names),
+        DeviceMesh.of({"pp": 2, "dp": 2}, names),
         stages=whole.recipe.stages,
         micro=Micro(4),
         **INSIDE[request.param],
@@ -231,7 +231,9 @@ def test_two_stages_of_a_device_take_micro_batches_in_turn(graph, cluster) -> No
     options = {"micro_batches": 4, "stages": 2, "schedule": "interleaved-1f1b"}
     whole = lm.place(graph, cluster, "pipeline", devices_per_stage=1, **options)
     assert whole.recipe.micro.virtual == 2
-    recipe = replace(whole.recipe, mesh=Mesh.of({"pp": 2, "dp": 2}), labels={"dp": {"**": "batch"}})
+    recipe = replace(
+        whole.recipe, mesh=DeviceMesh.of({"pp": 2, "dp": 2}), labels={"dp": {"**": "batch"}}
+    )
     plan = lm.place(graph, cluster, recipe=recipe)
     stage = recipe.stage_of(graph)[plan.program.serves]
     assert set(stage.tolist()) == {0, 1, 2, 3}

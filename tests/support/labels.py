@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, specs_of
 
 
-def whole(dimensions: Dimensions, mesh: Mesh) -> NDArray[np.int32]:
+def whole(dimensions: Dimensions, mesh: DeviceMesh) -> NDArray[np.int32]:
     """Every op on every device."""
     return np.zeros((len(mesh.axes), dimensions.graph.n_ops), dtype=np.int32)
 
@@ -47,7 +47,7 @@ def _keeps(cut, made: list[int | None]) -> bool:
     )
 
 
-def by_experts(dimensions: Dimensions, mesh: Mesh) -> NDArray[np.int32]:
+def by_experts(dimensions: Dimensions, mesh: DeviceMesh) -> NDArray[np.int32]:
     """Tokens by the batch, and the ops of experts that have none of it whole on their device, but
     for those that make gradients of routers.
     """
@@ -71,7 +71,9 @@ def with_state(layout: Layout, label: int, *, parameters: bool = False) -> NDArr
     return labels
 
 
-def drawn(dimensions: Dimensions, mesh: Mesh, seed: int, chance: float = 0.7) -> NDArray[np.int32]:
+def drawn(
+    dimensions: Dimensions, mesh: DeviceMesh, seed: int, chance: float = 0.7
+) -> NDArray[np.int32]:
     """Labels drawn one op after another, among those that its arguments' specs allow.
 
     What needs halos, or has fewer parts than devices, is left out.

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import loadmaster as lm
-from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.model.recipe import DeviceMesh, MeshAxis
 
 MESHES = {
-    "2": Mesh.of({"x": 2}),
-    "4": Mesh.of({"x": 4}),
-    "2 x 2": Mesh.of({"x": 2, "y": 2}),
-    "3 : 1": Mesh((MeshAxis("x", 2, (3.0, 1.0)),)),
+    "2": DeviceMesh.of({"x": 2}),
+    "4": DeviceMesh.of({"x": 4}),
+    "2 x 2": DeviceMesh.of({"x": 2, "y": 2}),
+    "3 : 1": DeviceMesh((MeshAxis("x", 2, (3.0, 1.0)),)),
 }
 
 

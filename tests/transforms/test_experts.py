@@ -17,12 +17,12 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import OWNER
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.transforms import Layout, shard
 from loadmaster.transforms.mesh_ways import Load
 
-EIGHT = Mesh.of({"x": 8})
+EIGHT = DeviceMesh.of({"x": 8})
 
 
 @cache
@@ -36,7 +36,7 @@ def planned(imbalance: float) -> lm.Plan:
     return lm.place(mixtral().graph, cluster, "sharded", expert_imbalance=imbalance)
 
 
-def layout(mesh: Mesh, imbalance: float = 1.0) -> Layout:
+def layout(mesh: DeviceMesh, imbalance: float = 1.0) -> Layout:
     d = mixtral()
     labels = np.concatenate([by_experts(d, mesh), *[whole(d, mesh)[1:]] * (len(mesh.shape) > 1)])
     return Layout(d, mesh, labels, expert_imbalance=imbalance)
@@ -131,7 +131,7 @@ def test_names_count_for_nothing():
     ],
 )
 def test_an_expert_is_on_one_device(sizes, place):
-    made = layout(Mesh.of(sizes))
+    made = layout(DeviceMesh.of(sizes))
     experts = mixtral().experts
     for number, at in enumerate(place[0]):
         mine = (experts.of_op == number) & (made.labels[0] == OWNER)
@@ -143,7 +143,7 @@ def test_an_expert_is_on_one_device(sizes, place):
 
 
 def test_two_axes_share_experts_out_between_all_their_devices():
-    d, mesh = mixtral(), Mesh.of({"x": 2, "y": 4})
+    d, mesh = mixtral(), DeviceMesh.of({"x": 2, "y": 4})
     labels = np.where(d.experts.of_op >= 0, OWNER, np.zeros((2, d.graph.n_ops))).astype(np.int32)
     made = Layout(d, mesh, labels)
     device = made.owner[0] * 4 + made.owner[1]
@@ -154,7 +154,7 @@ def test_two_axes_share_experts_out_between_all_their_devices():
 def test_shares_of_uneven_experts_by_hand():
     # Eight experts on four devices, the busiest with 1.2 times its fair share, two of eight: each
     # of its experts has 1.2 of what it has on average, and 8 - 2.4 is left for six.
-    made, experts = layout(Mesh.of({"x": 4}), 1.2), mixtral().experts
+    made, experts = layout(DeviceMesh.of({"x": 4}), 1.2), mixtral().experts
     share = made.share.sum(axis=1)
     runs = ~made.graph.placeholder & (experts.layer == 5)
     found = [share[runs & (experts.of_op == number)] for number in range(8)]
@@ -162,13 +162,13 @@ def test_shares_of_uneven_experts_by_hand():
         assert found[number] == pytest.approx(expected, abs=1e-12)
     assert sum(of[0] for of in found) == pytest.approx(8, abs=1e-9)
     # No device does more than there is, and the others nothing less than nothing.
-    all_of_it = layout(Mesh.of({"x": 4}), 9.0).share.sum(axis=1)
+    all_of_it = layout(DeviceMesh.of({"x": 4}), 9.0).share.sum(axis=1)
     assert all_of_it[runs & (experts.of_op == 0)] == pytest.approx(4, abs=1e-12)
     assert all_of_it[runs & (experts.of_op == 1)] == pytest.approx(0, abs=1e-12)
 
 
 def test_flops_and_bytes_of_the_program_go_by_the_load():
-    made = layout(Mesh.of({"x": 4}), 1.5)
+    made = layout(DeviceMesh.of({"x": 4}), 1.5)
     program = shard(made.graph, made)
     experts, graph = mixtral().experts, made.graph
     product = np.array([kind == "aten.mm.default" for kind in graph.kinds])

@@ -21,11 +21,11 @@ from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.program import COLLECTIVE, SLICE, Program
-from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
+from loadmaster.model.recipe import DeviceMesh, MeshAxis, Recipe
 from loadmaster.transforms import Layout, replicate, shard
 
 CLUSTER = "4xV100-PCIe"
-FOUR = Mesh.of({"x": 4})
+FOUR = DeviceMesh.of({"x": 4})
 
 
 @cache
@@ -47,7 +47,7 @@ def judged(of: Problem, program: Program) -> Verdict:
     return placed.verdict(Assignment(rank[placed.reduced.op_of].astype(np.int32), order))
 
 
-def labelled(graph: lm.OpGraph, mesh: Mesh, words: dict[str, str]) -> Layout:
+def labelled(graph: lm.OpGraph, mesh: DeviceMesh, words: dict[str, str]) -> Layout:
     """A layout of one axis by the words of some ops; the others are whole."""
     dimensions = Dimensions.of(graph)
     labels = whole(dimensions, mesh)
@@ -277,10 +277,10 @@ def test_batch_norms_are_synchronised_as_those_of_replicas():
 # -- shares, and what the judge sees ---------------------------------------------------------------
 
 MESHES = [
-    Mesh.of({"x": 2}),
+    DeviceMesh.of({"x": 2}),
     FOUR,
-    Mesh.of({"x": 2, "y": 2}),
-    Mesh((MeshAxis("x", 4, (4.0, 2.0, 1.0, 1.0)),)),
+    DeviceMesh.of({"x": 2, "y": 2}),
+    DeviceMesh((MeshAxis("x", 4, (4.0, 2.0, 1.0, 1.0)),)),
 ]
 
 
@@ -320,7 +320,7 @@ def test_shares_add_up_and_the_judge_runs_it(seed, mesh, name):
 
 
 def test_an_op_is_on_the_device_of_its_place_on_the_mesh():
-    graph, mesh = mlp(), Mesh.of({"dp": 2, "tp": 2})
+    graph, mesh = mlp(), DeviceMesh.of({"dp": 2, "tp": 2})
     dimensions = Dimensions.of(graph)
     labels = whole(dimensions, mesh)
     labels[0] = cut_along(dimensions, "batch")[0]
@@ -344,7 +344,7 @@ def test_an_op_is_on_the_device_of_its_place_on_the_mesh():
 
 def test_fewer_bytes_cross_the_outer_axis():
     """What is cut on both axes is gathered on the outer one first, while it is small."""
-    graph, mesh = mlp(), Mesh.of({"outer": 2, "inner": 2})
+    graph, mesh = mlp(), DeviceMesh.of({"outer": 2, "inner": 2})
     dimensions = Dimensions.of(graph)
     labels = whole(dimensions, mesh)
     labels[:, graph.index("before")] = 1, 2
@@ -378,7 +378,7 @@ def test_neighbours_send_the_rows_that_parts_need():
 
 def test_unequal_devices_have_unequal_parts():
     graph = chain()
-    mesh = Mesh((MeshAxis("x", 2, (3.0, 1.0)),))
+    mesh = DeviceMesh((MeshAxis("x", 2, (3.0, 1.0)),))
     dimensions = Dimensions.of(graph)
     program = shard(graph, Layout(dimensions, mesh, cut_along(dimensions, "batch")))
     rows = program.parts_of(graph.index("y0"))

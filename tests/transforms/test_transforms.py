@@ -15,7 +15,7 @@ from loadmaster.costs.program import program_costs
 from loadmaster.transforms import Program, replicate
 from loadmaster.transforms.base import shares
 from loadmaster.transforms.shares import batch_size
-from loadmaster.transforms.ways import Ways
+from loadmaster.transforms.ways import SharingWays
 
 LARGE = ("evoformer", "mamba", "nmt_4x2048_train")
 
@@ -321,7 +321,7 @@ def test_a_batch_that_does_not_divide_is_shared_out_unevenly():
 
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=5), st.integers(1, 9))
 def test_even_shares_add_up(totals, n):
-    ways = Ways(n)
+    ways = SharingWays(n)
     way = np.full(len(totals), ways.of_rows((1,) * n))
     parts = ways.amounts(way, np.array(totals, dtype=np.uint64))
     assert [sum(column) for column in zip(*parts.tolist(), strict=True)] == totals

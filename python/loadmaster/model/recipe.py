@@ -102,7 +102,7 @@ class MeshAxis:
 
 
 @dataclass(frozen=True)
-class Mesh:
+class DeviceMesh:
     """Devices on named axes, as in DTensor and JAX.
 
     Attributes
@@ -138,7 +138,7 @@ class Mesh:
             )
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int], devices: Iterable[str] = ()) -> Mesh:
+    def of(cls, sizes: Mapping[str, int], devices: Iterable[str] = ()) -> DeviceMesh:
         """From the sizes of its axes by name."""
         return cls(tuple(MeshAxis(name, size) for name, size in sizes.items()), tuple(devices))
 
@@ -287,7 +287,7 @@ class Recipe(Printed):
     (336, 24)
     """
 
-    mesh: Mesh
+    mesh: DeviceMesh
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rest: str = WHOLE
@@ -314,8 +314,8 @@ class Recipe(Printed):
 
     def __post_init__(self) -> None:
         if isinstance(self.mesh, Mapping):
-            object.__setattr__(self, "mesh", Mesh.of(self.mesh))
-        if not isinstance(self.mesh, Mesh):
+            object.__setattr__(self, "mesh", DeviceMesh.of(self.mesh))
+        if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh is {shown(self.mesh)}: wants sizes of axes by name, or a Mesh")
         checks.one_of("rest", self.rest, (WHOLE, AUTO))
         checks.one_of("batch_norm", self.batch_norm, BATCH_NORMS)
@@ -418,7 +418,7 @@ class Recipe(Printed):
         if self.micro is None:
             return self
         axes = self.mesh.axes[1:]
-        return replace(self, mesh=Mesh(axes), stages={}, micro=None) if axes else None
+        return replace(self, mesh=DeviceMesh(axes), stages={}, micro=None) if axes else None
 
     def _checked(self, tables: Any, words: _Words) -> dict[str, dict[str, str]]:
         """A table per axis, each selector and word of the form that it must have."""
@@ -449,7 +449,11 @@ class Recipe(Printed):
 
     @classmethod
     def of_labels(
-        cls, graph: OpGraph, mesh: Mesh, words: Mapping[str, Sequence[str | None]], **rest: Any
+        cls,
+        graph: OpGraph,
+        mesh: DeviceMesh,
+        words: Mapping[str, Sequence[str | None]],
+        **rest: Any,
     ) -> Recipe:
         """The recipe of a word per axis and op, in few lines.
 
@@ -533,7 +537,7 @@ class Recipe(Printed):
 
     @classmethod
     def of_stages(
-        cls, graph: OpGraph, mesh: Mesh, stage: NDArray[np.integer], micro: Micro, **rest: Any
+        cls, graph: OpGraph, mesh: DeviceMesh, stage: NDArray[np.integer], micro: Micro, **rest: Any
     ) -> Recipe:
         """The recipe of a stage per op, in few lines.
 
@@ -746,7 +750,7 @@ def _patterns(what: str, values: Any) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _mesh(document: Any) -> Mesh:
+def _mesh(document: Any) -> DeviceMesh:
     if not isinstance(document, Mapping) or not isinstance(document.get("axes"), Mapping):
         raise InputError("the mesh has no axes: write [mesh.axes], and under it tp = 4")
     checks.known_keys("mesh", document, ("axes", "shares", "devices"))
@@ -756,7 +760,7 @@ def _mesh(document: Any) -> Mesh:
     for name, of_axis in shares.items():
         if not isinstance(of_axis, list):
             raise InputError(f"shares of axis {name!r} are {shown(of_axis)}: wants a list")
-    return Mesh(
+    return DeviceMesh(
         tuple(
             MeshAxis(name, size, tuple(shares[name]) if name in shares else None)
             for name, size in axes.items()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadmaster.base.units import counted
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import layerless
-from loadmaster.model.recipe import REPLICATE, WHOLE, Mesh
+from loadmaster.model.recipe import REPLICATE, WHOLE, DeviceMesh
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.told import stage_of, told_words
 
@@ -90,7 +90,7 @@ def shares_in_words(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{word} {share:.0%}" for word, share in shown.items())
 
 
-def mesh_in_words(mesh: Mesh) -> str:
+def mesh_in_words(mesh: DeviceMesh) -> str:
     """The axes of a mesh.
 
     >>> mesh_in_words(Mesh.of({"dp": 2, "tp": 4}))

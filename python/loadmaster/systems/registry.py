@@ -79,7 +79,7 @@ class Semantics:
 
 
 @dataclass(frozen=True)
-class Form:
+class WrittenForm:
     """A form that a plan can be written in.
 
     Attributes
@@ -140,7 +140,7 @@ class System:
     name: str
     semantics: Semantics | None = None
     planner: str = ""
-    form: Form | None = None
+    form: WrittenForm | None = None
     beside: tuple[str, ...] = ()
 
     @property

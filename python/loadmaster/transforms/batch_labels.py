@@ -25,7 +25,7 @@ from loadmaster.base.units import counted
 from loadmaster.dimensions.form import FLAT, OWNER
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
-from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.transforms.batch_dimensions import batch_dimensions
 from loadmaster.transforms.gradients import Buckets, Fill, Reducer, filled
 from loadmaster.transforms.layout import Layout
@@ -100,7 +100,7 @@ def batch_layout(graph: OpGraph, how: Replication) -> Layout:
     labels = np.where(graph.roles.many & ~graph.view, 1, 0).astype(np.int32)
     layout = Layout(
         dimensions,
-        Mesh((MeshAxis("batch", how.k, how.rows),)),
+        DeviceMesh((MeshAxis("batch", how.k, how.rows),)),
         labels[None],
         "synchronised" if how.is_synchronised else "local",
         how.bucket_bytes,

@@ -21,7 +21,7 @@ from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, PICKED, REPLIC
 from loadmaster.dimensions.words import FREE, labels_of, labels_there, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.patterns import innermost
-from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
+from loadmaster.model.recipe import BUCKET_BYTES, DeviceMesh, Recipe
 from loadmaster.transforms.batch_dimensions import batch_dimensions
 from loadmaster.transforms.batch_norm import sums_gradients
 from loadmaster.transforms.gradients import Reducer, Updates
@@ -90,7 +90,7 @@ class Layout:
     """
 
     dimensions: Dimensions
-    mesh: Mesh
+    mesh: DeviceMesh
     labels: NDArray[np.int32]
     batch_norm: str = "local"
     bucket_bytes: int = BUCKET_BYTES

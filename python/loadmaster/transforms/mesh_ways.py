@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.transforms.specs import part_weights
-from loadmaster.transforms.ways import Ways
+from loadmaster.transforms.ways import SharingWays
 
 #: Classes of how something is shared along one axis: every device has all of it; equal parts; from
 #: here on a size that is cut. After the sizes come the places of what one device of an axis has.
@@ -49,13 +49,13 @@ class MeshWays:
         Sizes that may be cut. That of class ``FIRST_SIZE + i`` is ``sizes[i]``.
     """
 
-    def __init__(self, mesh: Mesh, sizes: Sequence[int]) -> None:
+    def __init__(self, mesh: DeviceMesh, sizes: Sequence[int]) -> None:
         self.mesh, self.k = mesh, mesh.size
         self._sizes = sizes
         #: The class of what the first device of an axis has alone.
         self.owned = FIRST_SIZE + len(sizes)
         self._base = self.owned + max(mesh.shape)
-        self.ways = Ways(self.k)
+        self.ways = SharingWays(self.k)
         self._known: dict[int, int] = {0: 0}
         #: The place of each device on each axis, int64 [n_axes, k].
         self.places = np.array(np.unravel_index(np.arange(self.k), mesh.shape))

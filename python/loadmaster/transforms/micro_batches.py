@@ -26,7 +26,7 @@ from loadmaster.transforms.batch_norm import is_batch_norm
 from loadmaster.transforms.copy_texts import CopyTexts, dtypes
 from loadmaster.transforms.data_parallel import share_out
 from loadmaster.transforms.shares import amounts, batch_size, only_gradients, own_weights
-from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
+from loadmaster.transforms.ways import WHOLE, ReadEdges, SharingWays, homes_of_copies
 
 
 def micro_batches(graph: OpGraph | Program, m: int, rows: Sequence[int] | None = None) -> Program:
@@ -215,7 +215,7 @@ class _MicroBatches:
     def _copies(self) -> fast._Copies:
         """Columns of :func:`loadmaster.fast.expand` per op and edge."""
         graph, many, roles, m = self.graph, self.many, self.sums.roles, self.m
-        ways = Ways(m)
+        ways = SharingWays(m)
         by_rows = np.array([ways.of_rows(row) for row in self.rows.tolist()])[self.replica]
         first = ways.of_bounds(1, [0] + [1] * (m - 1), [1] * m)
         of_op = np.where(many, by_rows, WHOLE)
@@ -276,7 +276,7 @@ class _MicroBatches:
         stride = int(tensor.max(initial=-1)) + 1
         made = tensor[sums.edge]
         so_far, ids = self.maker * m, made
-        links = Links()
+        links = ReadEdges()
         for j in range(1, m):
             here = self._end(each, j)
             links.add(sums.edge, so_far, here, ids, self.bytes)

@@ -26,7 +26,7 @@ from loadmaster.transforms.shares import (
     only_gradients,
     own_weights,
 )
-from loadmaster.transforms.ways import WHOLE, Links, Ways, homes_of_copies
+from loadmaster.transforms.ways import WHOLE, ReadEdges, SharingWays, homes_of_copies
 
 
 def with_parameter_server(graph: OpGraph, k: int, rows: tuple[int, ...]) -> Program:
@@ -127,7 +127,7 @@ class _Replicas:
     def _copies(self) -> fast._Copies:
         """Columns of :func:`loadmaster.fast.expand` per op and edge."""
         graph, many = self.graph, self.roles.many
-        ways = Ways(self.k)
+        ways = SharingWays(self.k)
         by_rows = ways.of_rows(self.rows)
         return {
             **ways.columns(),
@@ -166,7 +166,7 @@ class _Replicas:
         pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
         into, first = np.unique(pairs, axis=0, return_index=True)
         sums = graph.n_ops * k + np.arange(len(self.summed))
-        found = Links()
+        found = ReadEdges()
         for r in range(k):
             of = into[:, 1]
             ids, size = self.summed[of] + r * stride, self.sum_bytes[of]

@@ -27,7 +27,7 @@ from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lowering import Lowering
 from loadmaster.transforms.shard_amounts import amounts_by_arguments, amounts_of_copies
 from loadmaster.transforms.shares import Amounts
-from loadmaster.transforms.ways import Links
+from loadmaster.transforms.ways import ReadEdges
 
 Ints = NDArray[np.int64]
 
@@ -132,7 +132,7 @@ class Expansion:
         collectives = converting(members)
         with_sums = collectives.then(summing(members, collectives))
         added = with_sums.then(slicing(members, with_sums))
-        links = Links()
+        links = ReadEdges()
         for row in added.links:
             links.add(*row)
         if not (taken := set(added.stems)).isdisjoint(graph.names):

@@ -22,7 +22,7 @@ class WayColumns(TypedDict):
     way_end: NDArray[np.uint64]
 
 
-class Ways:
+class SharingWays:
     """Ways in which ``k`` devices share an amount, each once. The first is :data:`WHOLE`."""
 
     def __init__(self, k: int) -> None:
@@ -93,7 +93,7 @@ def homes_of_copies(only: NDArray[np.int64], k: int) -> HomeColumns:
     return {"homes": homes, "home": home, "together": np.full(len(only), -1)}
 
 
-class Links:
+class ReadEdges:
     """Edges that are no copies, as they are found.
 
     An end is ``op * k + device`` for the copy of an op that a device reads, and ``n_ops * k + i``

@@ -10,17 +10,17 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.registry import SYSTEMS, Form
+from loadmaster.systems.registry import SYSTEMS, WrittenForm
 
 _FLAGS = {"path": "-o FILE", "model": "--model FILE"}
 
 #: Forms of a plan that no system runs, by their names.
 PICTURES = {
-    "dot": Form("loadmaster.writers.pictures.drawings:dot", "DOT for Graphviz"),
-    "graphml": Form(
+    "dot": WrittenForm("loadmaster.writers.pictures.drawings:dot", "DOT for Graphviz"),
+    "graphml": WrittenForm(
         "loadmaster.writers.pictures.drawings:graphml", "GraphML for Gephi, yEd, networkx"
     ),
-    "perfetto": Form(
+    "perfetto": WrittenForm(
         "loadmaster.writers.pictures.trace:write_trace",
         "Perfetto/Chrome trace (JSON)",
         is_file=True,
@@ -28,13 +28,13 @@ PICTURES = {
 }
 
 
-def forms() -> dict[str, Form]:
+def forms() -> dict[str, WrittenForm]:
     """Every form by its name, those of systems first."""
     written = {name: system.form for name, system in SYSTEMS.items() if system.form is not None}
     return written | PICTURES
 
 
-def form_of(name: str) -> Form:
+def form_of(name: str) -> WrittenForm:
     """The form of a name.
 
     Raises

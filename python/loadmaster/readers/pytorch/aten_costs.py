@@ -28,7 +28,7 @@ ITEM_BYTES: dict[str, int] = {dtype: -(-bits // 8) for dtype, bits in formulas.B
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class AtenTensor:
     """Element type (``"f32"``), shape, and strides in elements where the source tells them."""
 
     dtype: str
@@ -128,7 +128,7 @@ def written(kind: str, inputs: Arguments) -> tuple[int, ...]:
     if is_in_place(kind):
         return (0,) if inputs else ()
     if name in _NORMS_OF_BATCHES and len(inputs) > 5 and inputs[5] is True:
-        return tuple(i for i in (3, 4) if isinstance(inputs[i], Tensor))
+        return tuple(i for i in (3, 4) if isinstance(inputs[i], AtenTensor))
     return ()
 
 
@@ -167,12 +167,12 @@ def _family(name: str) -> str:
     return name
 
 
-def _tensors(arguments: Arguments) -> Iterator[Tensor]:
+def _tensors(arguments: Arguments) -> Iterator[AtenTensor]:
     """The distinct tensors among arguments, those in lists too."""
     seen = set()
     for argument in arguments:
         for each in argument if isinstance(argument, (list, tuple)) else (argument,):
-            if isinstance(each, Tensor) and id(each) not in seen:
+            if isinstance(each, AtenTensor) and id(each) not in seen:
                 seen.add(id(each))
                 yield each
 
@@ -191,7 +191,7 @@ unsafe_split_with_sizes unsqueeze unsqueeze_ view view_as view_as_complex view_a
 _VIEWS = frozenset(_VIEW_NAMES.split())
 
 
-def _first(arguments: Arguments) -> Tensor | None:
+def _first(arguments: Arguments) -> AtenTensor | None:
     return next(_tensors(arguments[:1]), None)
 
 
@@ -298,7 +298,7 @@ def _einsum(inputs: Arguments, outputs: Arguments) -> int:
     return einsum_flops(inputs[0], [tensor.shape for tensor in inputs[1]])
 
 
-def _filtered(places: int, weight: Tensor) -> int:
+def _filtered(places: int, weight: AtenTensor) -> int:
     """2 per place and weight of its filters; grouping is in the weight's own shape."""
     return multiply_adds(places, weight.numel) // max(weight.shape[0], 1)
 
@@ -507,48 +507,48 @@ MOVES = (
 
 # ---- bytes ------------------------------------------------------------------------------------
 
-_Moved = Callable[[list[Tensor], list[Tensor]], int]
+_Moved = Callable[[list[AtenTensor], list[AtenTensor]], int]
 
 
-def _size(tensors: Sequence[Tensor]) -> int:
+def _size(tensors: Sequence[AtenTensor]) -> int:
     return sum(tensor.shown_bytes for tensor in tensors)
 
 
-def _in_and_out(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _in_and_out(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     return _size(inputs) + _size(outputs)
 
 
-def _nothing(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _nothing(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     return 0
 
 
-def _overwritten(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _overwritten(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     """The first argument is only a target, or only its shape is read."""
     return _size(outputs) + _size(inputs[1:])
 
 
-def _written(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _written(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     return _size(outputs)
 
 
-def _gathered(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _gathered(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     """As many bytes of the first input as are written, and the indices in full."""
     return formulas.gathered(_size(outputs), _size(inputs[1:]))
 
 
-def _bagged(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _bagged(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     """A row of the table per index; the rest as it is."""
     table, indices = inputs[:2] if len(inputs) > 1 else (inputs[0], inputs[0])
     row = table.nbytes // max(table.shape[0], 1) if table.shape else 0
     return indices.numel * row + _size(inputs[1:]) + _size(outputs)
 
 
-def _scattered(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _scattered(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     """In place: the values are read and as many bytes of the target are written."""
     return _size(inputs[1:]) + _size(inputs[-1:])
 
 
-def _accumulated(inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def _accumulated(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     """In place: as many bytes of the target as of the values are read and written."""
     return _size(inputs[1:]) + 2 * _size(inputs[-1:])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.base.disjoint_sets import DisjointSets
-from loadmaster.readers.pytorch.aten_costs import ITEM_BYTES, Tensor, bare, cost
+from loadmaster.readers.pytorch.aten_costs import ITEM_BYTES, AtenTensor, bare, cost
 from loadmaster.readers.shared.arguments import told
 from loadmaster.readers.shared.columns import FLOAT_NAMES, OPS, GraphColumns, counts, without_flops
 from loadmaster.readers.shared.formulas import Cost
@@ -31,7 +31,7 @@ class GraphValue:
     """
 
     op: int
-    tensor: Tensor
+    tensor: AtenTensor
     owner: int
     storage: int
     written: int = -1
@@ -66,7 +66,7 @@ class AtenGraph(GraphColumns):
 
     # -- ops -------------------------------------------------------------------------------------
 
-    def placeholder(self, name: str, kind: str, tensor: Tensor, module: str = "") -> GraphValue:
+    def placeholder(self, name: str, kind: str, tensor: AtenTensor, module: str = "") -> GraphValue:
         """A tensor that is there when the step begins: parameter, buffer, input, constant."""
         stored = tensor.nbytes if kind in ("parameter", "buffer") else 0
         op = self._add(
@@ -81,7 +81,7 @@ class AtenGraph(GraphColumns):
         self,
         kind: str,
         inputs: Sequence[Any],
-        outputs: Sequence[Tensor | None],
+        outputs: Sequence[AtenTensor | None],
         *,
         name: str = "",
         module: str = "",
@@ -146,12 +146,12 @@ class AtenGraph(GraphColumns):
         a, b = self._together.find(a), self._together.find(b)
         self._together[max(a, b)] = min(a, b)
 
-    def _new(self, op: int, tensor: Tensor) -> GraphValue:
+    def _new(self, op: int, tensor: AtenTensor) -> GraphValue:
         """A value in a storage of its own."""
         self._n_storages += 1
         return GraphValue(op, tensor, op, self._n_storages - 1)
 
-    def _look_at(self, tensor: Tensor) -> None:
+    def _look_at(self, tensor: AtenTensor) -> None:
         if tensor.dtype not in ITEM_BYTES:
             self._sizeless[tensor.dtype] += 1
 

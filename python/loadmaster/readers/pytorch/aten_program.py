@@ -14,7 +14,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.pytorch.aten_costs import (
-    Tensor,
+    AtenTensor,
     is_in_place,
     is_known,
     is_view,
@@ -456,10 +456,10 @@ class _Lowering:
         except (KeyError, ValueError):
             return None
 
-    def sized(self, meta: Sized) -> Tensor:
+    def sized(self, meta: Sized) -> AtenTensor:
         """The tensor, with numbers for its symbols."""
         strides = meta.strides
-        return Tensor(
+        return AtenTensor(
             meta.dtype,
             tuple(self._size(size) for size in meta.sizes),
             None if strides is None else tuple(self._size(stride) for stride in strides),

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
-from loadmaster.readers.pytorch.aten_costs import Tensor, bare
+from loadmaster.readers.pytorch.aten_costs import AtenTensor, bare
 
 #: Kinds that PyTorch 2.13 registers as CompositeImplicitAutograd and that call other ops.
 _COMPOSITE_NAMES = """
@@ -336,7 +336,7 @@ _DTYPES = {
 TENSOR_TYPE = re.compile(r"Tensor\(([^()]*)")
 
 
-def tensor_of(dims: Any, dtype: Any, strides: Any = None) -> Tensor | None:
+def tensor_of(dims: Any, dtype: Any, strides: Any = None) -> AtenTensor | None:
     """A tensor from its recorded shape and type; None for an argument that is no tensor.
 
     >>> str(tensor_of([4, 3], "float")), tensor_of([], "Scalar")
@@ -346,7 +346,7 @@ def tensor_of(dims: Any, dtype: Any, strides: Any = None) -> Tensor | None:
     if kind is None or not _is_shape(dims):
         return None
     known = _is_shape(strides) and len(strides) == len(dims)
-    return Tensor(kind, tuple(dims), tuple(strides) if known else None)
+    return AtenTensor(kind, tuple(dims), tuple(strides) if known else None)
 
 
 def _is_shape(dims: Any) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import parse_json, read_bytes
-from loadmaster.readers.pytorch.aten_costs import Tensor
+from loadmaster.readers.pytorch.aten_costs import AtenTensor
 from loadmaster.readers.pytorch.calls import (
     OP,
     TENSOR_TYPE,
@@ -224,7 +224,7 @@ def _ref(
     number, storage, offset, elements, width = value[:5]
     known = tensor_of(shape, dtype, strides)
     if known is None:
-        known = Tensor(f"u{8 * width}", (elements,))
+        known = AtenTensor(f"u{8 * width}", (elements,))
     reach = elements
     if known.strides is not None and elements:
         reach = 1 + sum((n - 1) * s for n, s in zip(known.shape, known.strides, strict=True))

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from loadmaster.base.errors import InputError
-from loadmaster.readers.pytorch.aten_costs import Tensor, bare, is_view, written
+from loadmaster.readers.pytorch.aten_costs import AtenTensor, bare, is_view, written
 from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, GraphValue, tensor_of
 from loadmaster.readers.pytorch.tensors import dtype_name, layout
 
@@ -39,10 +39,10 @@ _OPS_PER_WORD = 256
 _STEPS = 1000.0
 
 
-def described(tensor: torch.Tensor) -> Tensor:
+def described(tensor: torch.Tensor) -> AtenTensor:
     """Type, sizes and strides of a tensor."""
     sizes, strides = layout(tensor)
-    return Tensor(dtype_name(tensor.dtype), sizes, strides)
+    return AtenTensor(dtype_name(tensor.dtype), sizes, strides)
 
 
 class Listener(Protocol):

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from loadmaster.readers.pytorch.aten_costs import Tensor
+from loadmaster.readers.pytorch.aten_costs import AtenTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TensorRef:
     storage: int
     bytes: int
     reaches: int
-    value: Tensor
+    value: AtenTensor
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from loadmaster.readers.xla.program import Computation, Constant, Type
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class XlaOp:
     """One op as the cost functions see it.
 
     ``read`` is the bytes of those distinct inputs that lie in memory; None: all inputs do.
@@ -97,7 +97,7 @@ def plain(kind: str) -> str:
     return kind.replace("-", "_")
 
 
-def cost(op: Op) -> Cost:
+def cost(op: XlaOp) -> Cost:
     """FLOPs and bytes of an op, of any size.
 
     >>> x, w, y = Type("f32", (8, 16)), Type("f32", (16, 4)), Type("f32", (8, 4))
@@ -125,7 +125,7 @@ def is_elementwise(kind: str) -> bool:
 def arithmetic(body: Computation) -> int:
     """FLOPs of a body that works on single elements: a reduction's, a scatter's or a sort's."""
     return sum(
-        cost(Op(i.kind, _constants(i.operands), [t for _, t in i.results], i.attributes)).flops
+        cost(XlaOp(i.kind, _constants(i.operands), [t for _, t in i.results], i.attributes)).flops
         for i in body.instructions
         if plain(i.kind) in _ELEMENTWISE
     )
@@ -137,10 +137,10 @@ def _constants(operands: Sequence[Any]) -> list[Type]:
 
 # ---- FLOPs ------------------------------------------------------------------------------------
 
-_Count = Callable[[Op], int]
+_Count = Callable[[XlaOp], int]
 
 
-def _none(op: Op) -> int:
+def _none(op: XlaOp) -> int:
     return 0
 
 
@@ -152,70 +152,70 @@ def _per_input(flops: int) -> _Count:
     return lambda op: flops * op.ins[0].numel
 
 
-def _power(op: Op) -> int:
+def _power(op: XlaOp) -> int:
     """Repeated squaring; a negative power divides at the end."""
     y = int(op.attributes["y"])
     products = abs(y).bit_length() + abs(y).bit_count() - 2 if y else 0
     return (products + (y < 0)) * op.outs[0].numel
 
 
-def _dot(op: Op) -> int:
+def _dot(op: XlaOp) -> int:
     left = op.ins[0].shape
     inner = math.prod(int(left[d]) for d in op.attributes["contracting"])
     return multiply_adds(op.outs[0].numel, inner)
 
 
-def _ragged_dot(op: Op) -> int:
+def _ragged_dot(op: XlaOp) -> int:
     """Every row meets the matrix of its own group only."""
     return multiply_adds(op.outs[0].numel, op.ins[0].shape[-1])
 
 
-def _convolution(op: Op) -> int:
+def _convolution(op: XlaOp) -> int:
     """``features`` are output batch and channels and the kernel's input channels, multiplied."""
     axes: Sequence[Axis] = op.attributes["axes"]
     taps = math.prod(axis.taps() for axis in axes)
     return multiply_adds(int(op.attributes["features"]), taps)
 
 
-def _steps(op: Op) -> int:
+def _steps(op: XlaOp) -> int:
     """Ops of a reduction's body; 1 where the reduction's kind names its op."""
     return sum(arithmetic(body) for body in op.bodies) if op.bodies else 1
 
 
-def _reduce(op: Op) -> int:
+def _reduce(op: XlaOp) -> int:
     return op.ins[0].numel * _steps(op)
 
 
-def _window(op: Op) -> int:
+def _window(op: XlaOp) -> int:
     return math.prod(int(size) for size in op.attributes["window"])
 
 
-def _reduce_window(op: Op) -> int:
+def _reduce_window(op: XlaOp) -> int:
     return formulas.pool(op.outs[0].numel, _window(op), _steps(op))
 
 
-def _select_and_scatter(op: Op) -> int:
+def _select_and_scatter(op: XlaOp) -> int:
     """Per source, a comparison at each position of a window that chooses, and an addition."""
     source = op.ins[1] if len(op.ins) > 2 else op.ins[0]
     return source.numel * (_window(op) + 1)
 
 
-def _scatter(op: Op) -> int:
+def _scatter(op: XlaOp) -> int:
     """One step per element of the updates, the last third of the operands."""
     return op.ins[-1].numel * (sum(arithmetic(body) for body in op.bodies) if op.bodies else 1)
 
 
-def _sort(op: Op) -> int:
+def _sort(op: XlaOp) -> int:
     """Comparisons of a merge sort along the sorted axis."""
     length = op.ins[0].shape[int(op.attributes["axis"])]
     return op.ins[0].numel * (max(length, 1) - 1).bit_length()
 
 
-def _top_k(op: Op) -> int:
+def _top_k(op: XlaOp) -> int:
     return formulas.top_k(op.ins[0].numel, op.outs[0].shape[-1])
 
 
-def _fft(op: Op) -> int:
+def _fft(op: XlaOp) -> int:
     length = math.prod(int(n) for n in op.attributes["lengths"])
     return formulas.fft(max(t.numel for t in (op.ins[0], op.outs[0])), length)
 
@@ -223,18 +223,18 @@ def _fft(op: Op) -> int:
 def _matrix(share: float) -> _Count:
     """A factorization of m rows and n columns: ``share`` * m * n * min(m, n) each."""
 
-    def count(op: Op) -> int:
+    def count(op: XlaOp) -> int:
         m, n = op.ins[0].shape[-2:]
         return round(share * op.ins[0].numel * min(m, n))
 
     return count
 
 
-def _triangular_solve(op: Op) -> int:
+def _triangular_solve(op: XlaOp) -> int:
     return op.outs[0].numel * op.ins[0].shape[-1]
 
 
-def _random(op: Op) -> int:
+def _random(op: XlaOp) -> int:
     """Threefry: per 2 words, 20 rounds of add, rotate, xor (5) and five injections of keys (3)."""
     return sum(t.numel for t in op.outs) * (20 * 5 + 5 * 3) // 2
 
@@ -339,26 +339,26 @@ def _sum(types: Sequence[Type]) -> int:
     return sum(t.nbytes for t in types)
 
 
-def _touched(op: Op) -> int:
+def _touched(op: XlaOp) -> int:
     return (_sum(op.ins) if op.read is None else op.read) + _sum(op.outs)
 
 
-def _part(op: Op) -> int:
+def _part(op: XlaOp) -> int:
     """Reads as many bytes of the first input as the op writes, and the indices."""
     return formulas.gathered(_sum(op.outs), _sum(op.ins[1:]))
 
 
-def _update(op: Op) -> int:
+def _update(op: XlaOp) -> int:
     """Reads the update and the indices, and writes as many bytes as the update has."""
     return _sum(op.ins[1:]) + op.ins[1].nbytes
 
 
-def _scattered(op: Op) -> int:
+def _scattered(op: XlaOp) -> int:
     """Reads indices and updates; reads and writes as many elements of the changed operand."""
     return _sum(op.ins[1:]) + 2 * op.ins[-1].nbytes
 
 
-_BYTES: dict[str, Callable[[Op], int]] = {
+_BYTES: dict[str, Callable[[XlaOp], int]] = {
     **dict.fromkeys(_words("gather dynamic_slice slice split"), _part),
     "get": lambda op: 2 * _sum(op.outs),
     **dict.fromkeys(_words("dynamic_update_slice swap addupdate"), _update),

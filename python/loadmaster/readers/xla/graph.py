@@ -33,7 +33,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.readers.shared.arguments import told
 from loadmaster.readers.xla import training as xla_training
 from loadmaster.readers.xla.columns import XlaColumns, XlaValue
-from loadmaster.readers.xla.costs import COLLECTIVES, VIEWS, Op, cost, is_elementwise, plain
+from loadmaster.readers.xla.costs import COLLECTIVES, VIEWS, XlaOp, cost, is_elementwise, plain
 from loadmaster.readers.xla.loops import counters_of, folded, trips_of
 from loadmaster.readers.xla.program import (
     TOKEN,
@@ -278,7 +278,7 @@ class _Inliner:
         kind = plain(instruction.kind)
         read = {v.tensor: v.size for v in values if v.op >= 0}
         work = cost(
-            Op(
+            XlaOp(
                 instruction.kind,
                 [v.type for v in values],
                 types,
@@ -538,7 +538,7 @@ class _Inliner:
                 ]
                 outs = [t for _, t in instruction.results]
                 work = cost(
-                    Op(instruction.kind, ins, outs, instruction.attributes, instruction.bodies)
+                    XlaOp(instruction.kind, ins, outs, instruction.attributes, instruction.bodies)
                 )
                 total += work.flops + work.bytes
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from loadmaster.readers.xla.costs import Op, cost, is_elementwise, plain
+from loadmaster.readers.xla.costs import XlaOp, cost, is_elementwise, plain
 from loadmaster.readers.xla.program import Computation, Constant, Operand, Type
 
 _SLICES = frozenset(("dynamic-slice", "slice", "gather"))
@@ -25,7 +25,7 @@ def fusion(body: Computation) -> dict[str, Any]:
         ins = [_type(o, types) for o in instruction.operands]
         outs = [t for _, t in instruction.results]
         attributes, bodies = instruction.attributes, instruction.bodies
-        work = cost(Op(instruction.kind, ins, outs, attributes, bodies))
+        work = cost(XlaOp(instruction.kind, ins, outs, attributes, bodies))
         flops += work.flops
         known = known and work.known
     traffic = _Traffic(body, types)

@@ -18,7 +18,7 @@ import loadmaster.fast as fast
 from loadmaster.dimensions.form import OWNER, PARTIAL, REPLICATE
 from loadmaster.running.parallel import members
 from loadmaster.running.parallel.device_tensors import DeviceTensors, HeldPiece
-from loadmaster.running.parallel.pieces import Move, Piece
+from loadmaster.running.parallel.pieces import Piece, PieceMove
 from loadmaster.running.tape.calls import Call, Ref
 from loadmaster.running.tape.slots import Slot
 from loadmaster.transforms.conversions import UPDATED
@@ -172,7 +172,7 @@ def _run(
     after: list[HeldPiece | None] = []
     for device, (member, piece) in enumerate(zip(stage.members, stage.after, strict=True)):
         group = tensors.group(stage.axis, device)
-        moves = [Move.of(stage.before[other], piece) for other in group]
+        moves = [PieceMove.of(stage.before[other], piece) for other in group]
         slots, mine = [brought[other] for other in group], of_member[member]
         if stage.home >= 0:
             home = tensors.made.get((stage.home, 0, device))
@@ -193,5 +193,5 @@ def _bring(held: HeldPiece | None, piece: Piece, source: Slot, slot: int) -> _Br
     """A piece of what a device has, or zeros."""
     if held is None or not piece.numel:
         return _Brought(-1, partial(members.zeros, piece.shape, source.dtype), slot)
-    move = Move.of(held.piece, piece)
+    move = PieceMove.of(held.piece, piece)
     return _Brought(held.slot, partial(members.moved, move, piece.shape), slot)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from loadmaster.running.parallel.pieces import Move, Piece
+from loadmaster.running.parallel.pieces import Piece, PieceMove
 from loadmaster.running.parallel.source_tape import ShownTensor, SourceTape
 from loadmaster.running.parallel.spec_pieces import Specs
 from loadmaster.running.tape.calls import Call
@@ -112,7 +112,7 @@ class DeviceTensors:
         for device in self.on(placed.op):
             has_form = self.source.has_form(placed.op)
             piece = self.piece(placed.op, 0, device) if has_form else whole
-            cut = Move.of(whole, piece).taken(tensor).reshape(piece.shape)
+            cut = PieceMove.of(whole, piece).taken(tensor).reshape(piece.shape)
             cut = cut.clone(memory_format=torch.contiguous_format) if is_written else cut
             op = self.copy(placed.op, device)
             slot = self.new(op, source, self._storage_at(placed.slot, device))

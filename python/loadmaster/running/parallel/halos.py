@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from loadmaster.dimensions.form import Cut, Form
-from loadmaster.running.parallel.pieces import Move, Piece
+from loadmaster.running.parallel.pieces import Piece, PieceMove
 
 Ints = NDArray[np.int64]
 
@@ -74,7 +74,7 @@ def _step(cut: Cut, i: int) -> int:
 
 def of_own_rows(function: Callable[..., Any], own: Piece) -> Callable[..., Any]:
     """A convolution's backward pass: gradients of weights are of the part's own rows."""
-    return partial(_backward, function, Move.of(own, Piece.whole(own.sizes)).target)
+    return partial(_backward, function, PieceMove.of(own, Piece.whole(own.sizes)).target)
 
 
 def _backward(

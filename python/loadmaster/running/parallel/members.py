@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from loadmaster.running.parallel.parts import counted
-from loadmaster.running.parallel.pieces import ElsewhereError, Move, Piece, Taking, common, union
+from loadmaster.running.parallel.pieces import (
+    ElsewhereError,
+    Piece,
+    PieceMove,
+    Taking,
+    common,
+    union,
+)
 from loadmaster.running.tape.calls import Call, runner
 
 
@@ -59,12 +66,12 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, piece: torch.Tensor | None) 
     return torch.zeros(shape, dtype=dtype)
 
 
-def moved(move: Move, shape: Sequence[int], piece: torch.Tensor) -> torch.Tensor:
+def moved(move: PieceMove, shape: Sequence[int], piece: torch.Tensor) -> torch.Tensor:
     return move.taken(piece).reshape(shape)
 
 
 def joined(
-    moves: Sequence[Move],
+    moves: Sequence[PieceMove],
     shape: Sequence[int],
     brought: Sequence[torch.Tensor],
     own: Sequence[torch.Tensor],
@@ -76,7 +83,7 @@ def joined(
 
 
 def summed(
-    moves: Sequence[Move],
+    moves: Sequence[PieceMove],
     shape: Sequence[int],
     brought: Sequence[torch.Tensor],
     own: Sequence[torch.Tensor],
@@ -88,7 +95,7 @@ def summed(
 
 
 def put(
-    moves: Sequence[Move],
+    moves: Sequence[PieceMove],
     at: int,
     joins: bool,
     brought: Sequence[torch.Tensor],
@@ -110,7 +117,7 @@ def same(known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def whole(
-    moves: Sequence[Move],
+    moves: Sequence[PieceMove],
     sizes: tuple[int, ...],
     chain: Sequence[tuple[Call, int]],
     pieces: Sequence[torch.Tensor],

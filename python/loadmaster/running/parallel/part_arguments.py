@@ -17,8 +17,8 @@ from loadmaster.running.parallel.part_call import PartCall
 from loadmaster.running.parallel.parts import Argument, counted, works_on_slices
 from loadmaster.running.parallel.pieces import (
     ElsewhereError,
-    Move,
     Piece,
+    PieceMove,
     Shown,
     Taking,
     common,
@@ -228,7 +228,7 @@ class PartArguments:
             slots.append(tensors.new(cutter, slot))
             self.calls.append(Call(cutter, cut, (Ref(held.slot),), {}, (slots[-1],)))
             pieces.append(piece)
-            moves.append(Move.of(piece, whole))
+            moves.append(PieceMove.of(piece, whole))
         if common(union(pieces), wider).numel < wider.numel:
             cuts = ", ".join(repr(halo.cut.name) for halo in halos)
             raise InputError(
@@ -237,7 +237,7 @@ class PartArguments:
                 "places, or parts are shorter than a window. Label it otherwise"
             )
         held = self._held(read, device)
-        inside = Move.of(own, whole)
+        inside = PieceMove.of(own, whole)
         taking = Taking.of(held.piece, read.shown.shown, own)
         argument = Argument(taking, slot.sizes, slot.dtype, inside, more=tuple(moves))
         part_call.add(held.slot, argument, own, slots)
@@ -273,7 +273,7 @@ class PartArguments:
             want = self.tensors.specs.piece(slot.sizes, form.inputs[read.i], specs, owner, device)
         inside = None
         if not part_call.slices and want.shape != slot.sizes:
-            inside = Move.of(want, Piece.whole(slot.sizes))
+            inside = PieceMove.of(want, Piece.whole(slot.sizes))
         shape = slot.sizes if inside is not None else want.shape
         if self._is_zero(read, have):
             part_call.add(-1, Argument(None, shape, slot.dtype))
@@ -325,7 +325,7 @@ class PartArguments:
         if not graph.placeholder[state] or home is None:
             return
         if common(held.piece, home.piece).numel == home.piece.numel:
-            part_call.back.append((last, Move.of(held.piece, home.piece), home.slot))
+            part_call.back.append((last, PieceMove.of(held.piece, home.piece), home.slot))
             part_call.writes.append(home.slot)
         elif self._last_write.get(state) == op:
             raise ElsewhereError
@@ -341,7 +341,7 @@ class PartArguments:
             piece = self.tensors.made[op, output, device].piece
             whole, move = self.source.tape.slots[slot].sizes, None
             if not part_call.slices and piece.shape != whole:
-                move = Move.of(Piece.whole(whole), piece)
+                move = PieceMove.of(Piece.whole(whole), piece)
             part_call.kept.append(move)
             if part_call.slices and piece.flat is None and piece.shape != whole:
                 sizes[whole] = piece.shape

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadmaster.running.parallel.halos import of_own_rows
 from loadmaster.running.parallel.parts import Argument, Part, fitted
-from loadmaster.running.parallel.pieces import Move, Piece
+from loadmaster.running.parallel.pieces import Piece, PieceMove
 from loadmaster.running.tape.calls import Call, Ref, renumbered
 
 Ints = NDArray[np.int64]
@@ -27,10 +27,10 @@ class PartCall:
     scale: float = 1.0
     refs: list[int] = field(default_factory=list)
     arguments: list[Argument | None] = field(default_factory=list)
-    kept: list[Move | None] = field(default_factory=list)
+    kept: list[PieceMove | None] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
-    back: list[tuple[int, Move, int]] = field(default_factory=list)
+    back: list[tuple[int, PieceMove, int]] = field(default_factory=list)
     box: tuple[Ints, ...] = ()
     own_rows: Piece | None = None
     _stand_ins: list[int] = field(default_factory=list)

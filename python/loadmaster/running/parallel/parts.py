@@ -17,7 +17,7 @@ import torch
 
 from loadmaster.base.errors import RunError
 from loadmaster.dimensions.rules import rule_of
-from loadmaster.running.parallel.pieces import Move, Piece, Taking
+from loadmaster.running.parallel.pieces import Piece, PieceMove, Taking
 from loadmaster.running.tape.calls import Call, Ref, runner
 
 #: Families of rules whose parts need slices alone.
@@ -68,10 +68,10 @@ class Argument:
     taking: Taking | None
     shape: tuple[int, ...]
     dtype: torch.dtype
-    inside: Move | None = None
+    inside: PieceMove | None = None
     is_read: bool = True
     in_rows: bool = False
-    more: tuple[Move, ...] = ()
+    more: tuple[PieceMove, ...] = ()
 
     def taken(self, values: Any) -> torch.Tensor:
         """The argument, from what the device has, and from what neighbours have sent."""
@@ -113,10 +113,10 @@ class Part:
         self,
         call: Call,
         arguments: Sequence[Argument | None],
-        kept: Sequence[Move | None],
+        kept: Sequence[PieceMove | None],
         scale: float,
         written: Sequence[int],
-        back: Sequence[tuple[int, Move]],
+        back: Sequence[tuple[int, PieceMove]],
     ) -> None:
         self._arguments, self._kept, self._scale = arguments, kept, scale
         self._written, self._back = written, back

@@ -153,7 +153,7 @@ def _selections(places: Sequence[Ints]) -> tuple[Selection, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PieceMove:
     """The elements that two pieces share, and where they are in each. In ``one_row``:
     of all rows.
     """
@@ -163,7 +163,7 @@ class Move:
     in_one_row: bool
 
     @classmethod
-    def of(cls, source: Piece, target: Piece) -> Move:
+    def of(cls, source: Piece, target: Piece) -> PieceMove:
         """From one piece to another."""
         if source.flat is None and target.flat is None:
             places = [

@@ -24,7 +24,7 @@ from loadmaster.model.batch import batch_of
 from loadmaster.model.program import COMPUTE, Program
 from loadmaster.running.devices.turns import in_turn
 from loadmaster.running.parallel.flat import Flat, flat_shards
-from loadmaster.running.parallel.statistics import Part, exchange_of
+from loadmaster.running.parallel.statistics import PartOfWhole, exchange_of
 from loadmaster.running.tape.calls import Call, Ref, renumbered
 from loadmaster.running.tape.slots import Joint, Placeholder, Slot
 from loadmaster.running.tape.tape import Tape
@@ -307,7 +307,7 @@ class _Joined:
                 self._statistics[member] = tuple(slots[: exchange.n]), tuple(slots[exchange.n :])
         brought = [self._statistics[member][0] for member in members]
         known = self._statistics[members[r]][1]
-        parts = [Part(weight, weight, is_whole=False) for weight in self._weights]
+        parts = [PartOfWhole(weight, weight, is_whole=False) for weight in self._weights]
         yield from exchange.calls(call, r, parts, members[r], brought, known)
 
     # -- sums of gradients, and parameters that were updated elsewhere

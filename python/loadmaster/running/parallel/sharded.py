@@ -20,7 +20,7 @@ from loadmaster.running.parallel import members
 from loadmaster.running.parallel.collective_calls import conversion_calls
 from loadmaster.running.parallel.device_tensors import DeviceTensors
 from loadmaster.running.parallel.part_arguments import PartArguments
-from loadmaster.running.parallel.pieces import ElsewhereError, Move, Piece
+from loadmaster.running.parallel.pieces import ElsewhereError, Piece, PieceMove
 from loadmaster.running.parallel.source_tape import SourceTape
 from loadmaster.running.parallel.spec_pieces import Specs
 from loadmaster.running.parallel.sum_calls import summed_calls, sums_of_ops
@@ -135,5 +135,5 @@ def _joint(tensors: DeviceTensors, name: str, slot: int) -> Joint:
         held = tensors.made[op, output, device]
         if not is_same.any() and held.piece.numel:
             slots.append(held.slot)
-            moves.append(Move.of(held.piece, Piece.whole(sizes)))
+            moves.append(PieceMove.of(held.piece, Piece.whole(sizes)))
     return Joint(tuple(slots), partial(members.whole, moves, sizes, tuple(reversed(chain))))

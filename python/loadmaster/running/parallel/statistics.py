@@ -21,7 +21,7 @@ from loadmaster.running.tape.calls import Call, Ref
 
 
 @dataclass(frozen=True)
-class Part:
+class PartOfWhole:
     """One of several parts of a whole.
 
     Attributes
@@ -57,7 +57,7 @@ class Exchange:
     """
 
     brings: Callable[..., list[Tensor]]
-    total: Callable[[Sequence[Part], Sequence[Sequence[Tensor]]], list[Tensor]]
+    total: Callable[[Sequence[PartOfWhole], Sequence[Sequence[Tensor]]], list[Tensor]]
     ends: Callable[..., Any]
     n: int = 2
 
@@ -65,7 +65,7 @@ class Exchange:
         self,
         call: Call,
         at: int,
-        parts: Sequence[Part],
+        parts: Sequence[PartOfWhole],
         member: int,
         brought: Sequence[Sequence[int]],
         known: Sequence[int],
@@ -88,7 +88,7 @@ def exchange_of(function: Any) -> Exchange | None:
     return _KNOWN.get(str(getattr(function, "overloadpacket", function)).removeprefix("aten."))
 
 
-def _sums(parts: Sequence[Part], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def _sums(parts: Sequence[PartOfWhole], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Sums of what is brought, each weighted as its gradients are."""
     sums = []
     for each in zip(*brought, strict=True):
@@ -96,7 +96,7 @@ def _sums(parts: Sequence[Part], brought: Sequence[Sequence[Tensor]]) -> list[Te
     return sums
 
 
-def _moments(parts: Sequence[Part], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def _moments(parts: Sequence[PartOfWhole], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Mean and variance of all, of those of parts (Chan, Golub, LeVeque 1979)."""
     means, variances = (torch.stack(list(each)) for each in zip(*brought, strict=True))
     shape = (-1, *(1,) * (means.dim() - 1))
@@ -116,14 +116,14 @@ def _by_channel(x: Tensor, values: Tensor) -> Tensor:
     return values.view(1, -1, *(1,) * (x.dim() - 2))
 
 
-def _batch_norm_brings(part: Part, x: Tensor, *args: Any) -> list[Tensor]:
+def _batch_norm_brings(part: PartOfWhole, x: Tensor, *args: Any) -> list[Tensor]:
     variance, mean = torch.var_mean(x, _others(x), correction=0)
     return [mean, variance]
 
 
 def _batch_norm_ends(
-    part: Part, known: Sequence[Tensor], x: Tensor, weight: Tensor | None, bias: Tensor | None,
-    running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float,
+    part: PartOfWhole, known: Sequence[Tensor], x: Tensor, weight: Tensor | None,
+    bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     mean, variance = known
@@ -140,7 +140,7 @@ def _batch_norm_ends(
 
 
 def _batch_norm_backward_brings(
-    part: Part, gradient: Tensor, x: Tensor, weight: Tensor | None, running_mean: Any,
+    part: PartOfWhole, gradient: Tensor, x: Tensor, weight: Tensor | None, running_mean: Any,
     running_var: Any, mean: Tensor, scale: Tensor, *args: Any,
 ) -> list[Tensor]:  # fmt: skip
     over = _others(x)
@@ -149,7 +149,7 @@ def _batch_norm_backward_brings(
 
 
 def _batch_norm_backward_ends(
-    part: Part, known: Sequence[Tensor], gradient: Tensor, x: Tensor, weight: Tensor | None,
+    part: PartOfWhole, known: Sequence[Tensor], gradient: Tensor, x: Tensor, weight: Tensor | None,
     running_mean: Any, running_var: Any, mean: Tensor, scale: Tensor, train: bool, eps: float,
     mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
@@ -175,14 +175,16 @@ def _last(sizes: Sequence[int]) -> list[int]:
     return list(range(-len(sizes), 0))
 
 
-def _layer_norm_brings(part: Part, x: Tensor, sizes: Sequence[int], *args: Any) -> list[Tensor]:
+def _layer_norm_brings(
+    part: PartOfWhole, x: Tensor, sizes: Sequence[int], *args: Any
+) -> list[Tensor]:
     variance, mean = torch.var_mean(x, _last(sizes), correction=0, keepdim=True)
     return [mean, variance]
 
 
 def _layer_norm_ends(
-    part: Part, known: Sequence[Tensor], x: Tensor, sizes: Sequence[int], weight: Tensor | None,
-    bias: Tensor | None, eps: float,
+    part: PartOfWhole, known: Sequence[Tensor], x: Tensor, sizes: Sequence[int],
+    weight: Tensor | None, bias: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     mean, variance = known
     scale = (variance + eps).rsqrt()
@@ -192,8 +194,8 @@ def _layer_norm_ends(
 
 
 def _layer_norm_backward_brings(
-    part: Part, gradient: Tensor, x: Tensor, sizes: Sequence[int], mean: Tensor, scale: Tensor,
-    weight: Tensor | None, *args: Any,
+    part: PartOfWhole, gradient: Tensor, x: Tensor, sizes: Sequence[int], mean: Tensor,
+    scale: Tensor, weight: Tensor | None, *args: Any,
 ) -> list[Tensor]:  # fmt: skip
     weighted = gradient if weight is None else gradient * weight
     normed = (x - mean) * scale
@@ -202,7 +204,7 @@ def _layer_norm_backward_brings(
 
 
 def _layer_norm_backward_ends(
-    part: Part, known: Sequence[Tensor], gradient: Tensor, x: Tensor, sizes: Sequence[int],
+    part: PartOfWhole, known: Sequence[Tensor], gradient: Tensor, x: Tensor, sizes: Sequence[int],
     mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None, mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     over = _last(sizes)
@@ -221,46 +223,48 @@ def _layer_norm_backward_ends(
 # -- softmax ---------------------------------------------------------------------------------------
 
 
-def _softmax_brings(part: Part, x: Tensor, axis: int, *args: Any) -> list[Tensor]:
+def _softmax_brings(part: PartOfWhole, x: Tensor, axis: int, *args: Any) -> list[Tensor]:
     most = x.amax(axis, keepdim=True)
     return [most, (x - most).exp().sum(axis, keepdim=True)]
 
 
-def _softmax_total(parts: Sequence[Part], brought: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def _softmax_total(
+    parts: Sequence[PartOfWhole], brought: Sequence[Sequence[Tensor]]
+) -> list[Tensor]:
     most = torch.stack([each[0] for each in brought])
     largest = most.amax(0)
     sums = torch.stack([each[1] for each in brought])
     return [largest, (sums * (most - largest).exp()).sum(0)]
 
 
-def _softmax_ends(part: Part, known: Sequence[Tensor], x: Tensor, *args: Any) -> Tensor:
+def _softmax_ends(part: PartOfWhole, known: Sequence[Tensor], x: Tensor, *args: Any) -> Tensor:
     return (x - known[0]).exp() / known[1]
 
 
-def _log_softmax_ends(part: Part, known: Sequence[Tensor], x: Tensor, *args: Any) -> Tensor:
+def _log_softmax_ends(part: PartOfWhole, known: Sequence[Tensor], x: Tensor, *args: Any) -> Tensor:
     return x - known[0] - known[1].log()
 
 
 def _softmax_backward_brings(
-    part: Part, gradient: Tensor, output: Tensor, axis: int, *args: Any
+    part: PartOfWhole, gradient: Tensor, output: Tensor, axis: int, *args: Any
 ) -> list[Tensor]:
     return [(gradient * output).sum(axis, keepdim=True)]
 
 
 def _softmax_backward_ends(
-    part: Part, known: Sequence[Tensor], gradient: Tensor, output: Tensor, *args: Any
+    part: PartOfWhole, known: Sequence[Tensor], gradient: Tensor, output: Tensor, *args: Any
 ) -> Tensor:
     return (gradient - known[0]) * output
 
 
 def _log_softmax_backward_brings(
-    part: Part, gradient: Tensor, output: Tensor, axis: int, *args: Any
+    part: PartOfWhole, gradient: Tensor, output: Tensor, axis: int, *args: Any
 ) -> list[Tensor]:
     return [gradient.sum(axis, keepdim=True)]
 
 
 def _log_softmax_backward_ends(
-    part: Part, known: Sequence[Tensor], gradient: Tensor, output: Tensor, *args: Any
+    part: PartOfWhole, known: Sequence[Tensor], gradient: Tensor, output: Tensor, *args: Any
 ) -> Tensor:
     return gradient - output.exp() * known[0]
 
@@ -272,7 +276,12 @@ _MEAN = 1
 
 
 def _likelihood_brings(
-    part: Part, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
+    part: PartOfWhole,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
 ) -> list[Tensor]:
     """The sum of what the part has of the classes of its samples, and their weight."""
     axis = min(1, x.dim() - 1)
@@ -285,7 +294,7 @@ def _likelihood_brings(
 
 
 def _likelihood_ends(
-    part: Part, known: Sequence[Tensor], x: Tensor, target: Tensor, weight: Tensor | None,
+    part: PartOfWhole, known: Sequence[Tensor], x: Tensor, target: Tensor, weight: Tensor | None,
     reduction: int, ignored: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     loss = known[0] / known[1] if reduction == _MEAN else known[0]
@@ -293,13 +302,18 @@ def _likelihood_ends(
 
 
 def _norm_brings(
-    part: Part, x: Tensor, order: float = 2, *args: Any, **kwargs: Any
+    part: PartOfWhole, x: Tensor, order: float = 2, *args: Any, **kwargs: Any
 ) -> list[Tensor]:
     return [torch.linalg.vector_norm(x, order, *args[:2], **kwargs) ** order]
 
 
 def _norm_ends(
-    part: Part, known: Sequence[Tensor], x: Tensor, order: float = 2, *args: Any, **kwargs: Any
+    part: PartOfWhole,
+    known: Sequence[Tensor],
+    x: Tensor,
+    order: float = 2,
+    *args: Any,
+    **kwargs: Any,
 ) -> Tensor:
     return known[0] ** (1 / order)
 

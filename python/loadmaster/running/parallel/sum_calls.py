@@ -14,7 +14,7 @@ from loadmaster.running.parallel.device_tensors import DeviceTensors
 from loadmaster.running.parallel.part_arguments import PartArguments
 from loadmaster.running.parallel.part_call import PartCall
 from loadmaster.running.parallel.statistics import Exchange, exchange_of
-from loadmaster.running.parallel.statistics import Part as Share
+from loadmaster.running.parallel.statistics import PartOfWhole as Share
 from loadmaster.running.tape.calls import Call, Ref
 
 

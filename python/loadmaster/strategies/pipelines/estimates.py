@@ -106,7 +106,7 @@ def _column(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class PipelineEstimate:
     """The figures of a pipeline's stages, as simulated.
 
     Attributes
@@ -140,7 +140,7 @@ class Estimate:
 
 def estimated(
     times: StageTimes, m: int, schedule: Named | Windows = "1f1b", virtual: int = 1
-) -> Estimate:
+) -> PipelineEstimate:
     """The step of m micro-batches through stages, of which stage k is on device k mod p, or in
     a V.
 
@@ -178,7 +178,7 @@ def estimated(
         times = times.together
     frame = _frame(in_windows, m, virtual)
     seen = frame.simulate(times)
-    return Estimate(seen.makespan, frame, seen)
+    return PipelineEstimate(seen.makespan, frame, seen)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from loadmaster.base.units import counted
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
+from loadmaster.model.recipe import DeviceMesh, MeshAxis, Recipe
 from loadmaster.strategies.pipelines.chains import Pool, in_sets
 from loadmaster.strategies.sharding.space import Space as Labelled
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE, Traffic
@@ -90,7 +90,7 @@ def insides(
     if not of or labelled is None:
         return
     graph, axis = problem.model, MeshAxis(REPLICAS, width)
-    replicas = Layout.of(graph, Recipe(Mesh((axis,)), {REPLICAS: {"**": "batch"}}))
+    replicas = Layout.of(graph, Recipe(DeviceMesh((axis,)), {REPLICAS: {"**": "batch"}}))
     if replicas.is_batch.any():
         words, is_trained = counted(width, "replica"), graph.updates.any()
         gradients = float(graph.param_bytes[graph.stands_for == PARAMETER].sum()) * is_trained
@@ -115,9 +115,9 @@ def _cheapest(space: Labelled, pools: list[Pool]) -> tuple[Layout, float] | None
     problem, width = space.problem, pools[0].width
     devices = tuple(problem.cluster.devices[d].name for d in pools[0].sets[0])
     with suppress(InfeasibleError):
-        solution = space.solver(Mesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)
+        solution = space.solver(DeviceMesh((MeshAxis(SHARDS, width),), devices)).solve(1.0)
         labels = space.structure.labels(solution.columns)
-        mesh = Mesh((MeshAxis(SHARDS, width),))
+        mesh = DeviceMesh((MeshAxis(SHARDS, width),))
         imbalance = problem.expert_imbalance
         layout = Layout(Dimensions.of(problem.model), mesh, labels, expert_imbalance=imbalance)
         return layout, solution.estimate.sending

@@ -13,7 +13,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.micro import IN_V, NAMED, WINDOWS, Micro
 from loadmaster.model.program import Program
-from loadmaster.model.recipe import Mesh, MeshAxis, Recipe
+from loadmaster.model.recipe import DeviceMesh, MeshAxis, Recipe
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.in_turn import in_turn
@@ -129,7 +129,7 @@ def with_recipe(
     inside = {} if layout is None else _inside(layout)
     source = problem.program.source
     recipe = Recipe.of_stages(
-        source, Mesh(axes, names), stage, micro, recompute=tuple(modules), **inside
+        source, DeviceMesh(axes, names), stage, micro, recompute=tuple(modules), **inside
     )
     program = replace(problem.program, recipe=recipe)
     return replace(

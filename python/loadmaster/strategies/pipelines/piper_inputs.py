@@ -23,7 +23,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.readers.planners.piper import Piper
 from loadmaster.strategies.pipelines.baselines import PER_STAGE
 from loadmaster.strategies.pipelines.batched import MicroBatched
@@ -162,7 +162,7 @@ def _tensor_labels(space: PipelineSpace, t: int) -> NDArray[np.int32] | None:
         return None
     sharding = Sharding.of(problem)
     names = [problem.cluster.devices[d].name for pool in space.pools for d in pool.devices]
-    setting = sharding.setting(Mesh.of({"tp": t}, names[:t]))
+    setting = sharding.setting(DeviceMesh.of({"tp": t}, names[:t]))
     allowed = roles_only(sharding.structure, TENSOR, ("whole", *TENSOR))
     try:
         labels = Solver(setting, [allowed]).solve(1.0)
@@ -178,9 +178,9 @@ def _layout(problem: Problem, d: int, t: int, tensor: NDArray[np.int32]) -> Layo
         return None
     rows = [tensor]
     if d > 1:
-        batch = Recipe(Mesh.of({"dp": d}), {"dp": {"**": "batch"}})
+        batch = Recipe(DeviceMesh.of({"dp": d}), {"dp": {"**": "batch"}})
         rows.insert(0, Layout.of(problem.model, batch).labels)
-    return Layout(Dimensions.of(problem.model), Mesh.of(axes), np.concatenate(rows))
+    return Layout(Dimensions.of(problem.model), DeviceMesh.of(axes), np.concatenate(rows))
 
 
 @dataclass(frozen=True, eq=False)

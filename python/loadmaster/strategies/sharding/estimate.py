@@ -25,7 +25,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device
 from loadmaster.model.clusters.links import Link
 from loadmaster.strategies.sharding.joint import firsts, joint
-from loadmaster.strategies.sharding.parts import Part
+from loadmaster.strategies.sharding.parts import NodeParts
 from loadmaster.strategies.sharding.tables import Setting
 from loadmaster.strategies.sharding.traffic import ALL_REDUCE
 from loadmaster.strategies.sharding.ways import fractions
@@ -120,7 +120,7 @@ class Estimator:
             self._known[key] = self._simulated(rows, part, in_time=in_time)
         return self._known[key]
 
-    def _simulated(self, rows: _Rows, part: Part, *, in_time: bool) -> Estimate:
+    def _simulated(self, rows: _Rows, part: NodeParts, *, in_time: bool) -> Estimate:
         """The step in the best order."""
         graph = fast.Graph(
             rows.n,
@@ -147,14 +147,14 @@ class Estimator:
             best.makespan, float(busy[0]), float(busy[1:].max()), stays + float(best.peak[0])
         )
 
-    def _kept(self, part: Part) -> Floats:
+    def _kept(self, part: NodeParts) -> Floats:
         """The fraction of each node's tensors that a part has."""
         tensors = self.setting.parts.made
         whole = np.bincount(tensors.node, tensors.bytes, self.structure.n)
         held = np.bincount(tensors.node, tensors.bytes * part.outputs, self.structure.n)
         return np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
 
-    def _outputs(self, n: int, part: Part) -> NDArray[np.uint64]:
+    def _outputs(self, n: int, part: NodeParts) -> NDArray[np.uint64]:
         """Bytes of new storage that each op of the simulated graph makes."""
         size = self.structure.graph.output_bytes[self.structure.op] * self._kept(part)
         bytes_ = np.zeros(n)
@@ -184,7 +184,7 @@ class _Rows:
     size: Floats = field(default_factory=lambda: np.empty(0))
 
     @classmethod
-    def of(cls, estimator: Estimator, part: Part) -> _Rows:
+    def of(cls, estimator: Estimator, part: NodeParts) -> _Rows:
         """The device's ops, in the order that the reduced graph demands."""
         n, (src, dst) = estimator.n_reduced, estimator.order
         seconds = np.zeros(n)
@@ -264,7 +264,9 @@ class _Converting:
     result of its conversion.
     """
 
-    def __init__(self, estimator: Estimator, lowering: Lowering, part: Part, before: _Rows) -> None:
+    def __init__(
+        self, estimator: Estimator, lowering: Lowering, part: NodeParts, before: _Rows
+    ) -> None:
         self.estimator, self.lowering, self.part = estimator, lowering, part
         self.first_op, self.first_tensor = before.n, len(before.size)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
@@ -37,7 +37,7 @@ def place(problem: Problem) -> Candidate:
         It does not fit.
     """
     space = Space.of(problem)
-    mesh: Mesh | None = next(meshes(problem), None)
+    mesh: DeviceMesh | None = next(meshes(problem), None)
     if mesh is None:
         raise InputError("one device can be used: there is nothing to share")
     mask = roles_only(space.structure, ("batch",), ("flat",))

@@ -17,7 +17,7 @@ from contextlib import suppress
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.registry import strategy
@@ -64,7 +64,7 @@ def place(problem: Problem, *, tp: int | None = None, sequence: bool = True) -> 
     return accepted(best.problem, Outcome(best, 1.0))
 
 
-def _shapes(problem: Problem) -> Iterator[Mesh]:
+def _shapes(problem: Problem) -> Iterator[DeviceMesh]:
     """Meshes of all usable devices: one axis of tensor parallelism, or replicas of such."""
     size = 0
     for mesh in meshes(problem):
@@ -74,10 +74,10 @@ def _shapes(problem: Problem) -> Iterator[Mesh]:
             if len(mesh.axes) == 2 and mesh.shape[0] != mesh.shape[1]:
                 turned = mesh.axes[::-1]
                 if all(axis.shares is None for axis in turned):
-                    yield Mesh(tuple(turned), mesh.devices)
+                    yield DeviceMesh(tuple(turned), mesh.devices)
 
 
-def _labelled(space: Space, shapes: list[Mesh], sequence: bool) -> Iterator[Ranked]:
+def _labelled(space: Space, shapes: list[DeviceMesh], sequence: bool) -> Iterator[Ranked]:
     """The labels of each mesh: by turns, or, where those do not go with each other, as between
     convolutions and what follows them, any by features, heads and experts.
     """

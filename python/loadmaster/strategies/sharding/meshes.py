@@ -15,7 +15,7 @@ import numpy as np
 
 from loadmaster.judge.problem import Problem
 from loadmaster.model.factorisations import factorisations, halvings, sharing_more
-from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.simple.data_parallel import usable
 from loadmaster.transforms.shares import batch_size
 
@@ -23,7 +23,7 @@ from loadmaster.transforms.shares import batch_size
 AXES = ("x", "y", "z")
 
 
-def meshes(problem: Problem) -> Iterator[Mesh]:
+def meshes(problem: Problem) -> Iterator[DeviceMesh]:
     """Meshes of all usable devices first, then of fewer; fewer axes first.
 
     Examples
@@ -76,7 +76,7 @@ def _near_each_other(problem: Problem, devices: list[int]) -> list[int]:
     return order
 
 
-def _mesh(problem: Problem, devices: list[int], sizes: tuple[int, ...]) -> Mesh:
+def _mesh(problem: Problem, devices: list[int], sizes: tuple[int, ...]) -> DeviceMesh:
     """Devices, row by row, with shares by speed where places of an axis differ."""
     at = np.array(devices, dtype=np.int64).reshape(sizes)
     busy = problem.time.sum(axis=0)
@@ -87,4 +87,4 @@ def _mesh(problem: Problem, devices: list[int], sizes: tuple[int, ...]) -> Mesh:
         differs = not np.allclose(slowest, slowest[0])
         shares = tuple((slowest / slowest.sum()).tolist()) if differs else None
         axes.append(MeshAxis(AXES[axis], size, shares))
-    return Mesh(tuple(axes), tuple(problem.cluster.devices[d].name for d in devices))
+    return DeviceMesh(tuple(axes), tuple(problem.cluster.devices[d].name for d in devices))

@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Part:
+class NodeParts:
     """Parts of some nodes, a row each.
 
     Attributes
@@ -64,7 +64,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensors:
+class NodeTensors:
     """Tensors that nodes read or make, a row per argument or output: whose, which, its bytes."""
 
     node: Ints
@@ -114,7 +114,7 @@ class Parts:
         row = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
         edge = dimensions.edge[dimensions.first[op][whose] + row]
         read = np.where(edge >= 0, graph.bytes[np.maximum(edge, 0)], 0).astype(np.float64)
-        self.read = Tensors(whose, row, read)
+        self.read = NodeTensors(whose, row, read)
         self.made = self._made()
         #: Bytes of the whole tensor that each argument is, or is a view of.
         whole = self.made.first[structure.arguments.root] + structure.arguments.output
@@ -126,7 +126,7 @@ class Parts:
         self.free = (graph.view | graph.placeholder)[op]
         self._outputs = graph.column_of_texts("output")
 
-    def _made(self) -> Tensors:
+    def _made(self) -> NodeTensors:
         """The outputs of each node, by the sizes that the graph says."""
         structure, graph = self.structure, self.structure.graph
         rows = np.append(structure.ways.first_output, len(structure.ways.outputs))
@@ -139,7 +139,7 @@ class Parts:
             sizes[texts[op]][p] if p < len(sizes[texts[op]]) else 0.0
             for op, p in zip(structure.op[whose].tolist(), place.tolist(), strict=True)
         ]
-        return Tensors(whose, place, np.array(bytes_, dtype=np.float64))
+        return NodeTensors(whose, place, np.array(bytes_, dtype=np.float64))
 
     @cached_property
     def nature(self) -> Ints:
@@ -164,7 +164,7 @@ class Parts:
         columns: Ints,
         shares: Sequence[Sequence[float]],
         places: Sequence[Place],
-    ) -> Part:
+    ) -> NodeParts:
         """The parts of some nodes.
 
         Parameters
@@ -176,7 +176,7 @@ class Parts:
         places : of Place
             Those that may be the slowest. Sizes of tensors are those of the first.
         """
-        slowest: Part | None = None
+        slowest: NodeParts | None = None
         for place in places:
             part = self._at(nodes, columns, shares, place)
             if slowest is None:
@@ -189,12 +189,12 @@ class Parts:
 
     def of_all(
         self, columns: Ints, shares: Sequence[Sequence[float]], places: Sequence[Place]
-    ) -> Part:
+    ) -> NodeParts:
         """The parts of all nodes, as :meth:`of` has them: one for all that are alike."""
         code = joint(self.nature, self.exchanges, *columns)
         some = firsts(code)
         part = self.of(some, columns[:, some], shares, places)
-        return Part(
+        return NodeParts(
             part.seconds[code],
             part.exchanged[:, code],
             part.halos[:, code],
@@ -204,7 +204,7 @@ class Parts:
 
     def _at(
         self, nodes: Ints, columns: Ints, shares: Sequence[Sequence[float]], place: Place
-    ) -> Part:
+    ) -> NodeParts:
         structure, ways, n = self.structure, self.structure.ways, len(nodes)
         way = structure.way[nodes]
         reads, reader = self.read.of(nodes)
@@ -255,7 +255,7 @@ class Parts:
         near = np.array(
             [np.bincount(reader, read * of_axis, n) for of_axis in halos], dtype=np.float64
         )
-        return Part(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
+        return NodeParts(np.where(spent, np.inf, seconds), exchanged, near, inputs, outputs)
 
     def _load(self, nodes: Ints, owners: Floats, sharers: Floats) -> Floats:
         """The factor by which the busiest device takes longer than an even share, where so many
@@ -305,7 +305,7 @@ def _bytes(text: str) -> list[float]:
     return sizes
 
 
-def _mixed(tensors: Tensors, n: int) -> NDArray[np.uint64]:
+def _mixed(tensors: NodeTensors, n: int) -> NDArray[np.uint64]:
     """A number per node that tells apart rows of bytes."""
     salt = np.uint64(0x9E3779B97F4A7C15)
     place = tensors.position.astype(np.uint64) + np.uint64(1)

@@ -18,7 +18,7 @@ import numpy as np
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.sharding.solving import WEIGHTS, Labels, Solver
 from loadmaster.strategies.sharding.space import Space
@@ -49,7 +49,7 @@ class Ranked:
         Whether the estimate is within the memory of the mesh.
     """
 
-    mesh: Mesh
+    mesh: DeviceMesh
     labels: Labels
     solver: Solver
     fits: bool
@@ -114,7 +114,7 @@ def best_of(rows: Iterable[Ranked], most: int) -> list[Ranked]:
     return [*sorted(close, key=lambda one: one.key), *distinct[most:]]
 
 
-def _lighter(space: Space, mesh: Mesh, rows: list[Ranked]) -> Mesh | None:
+def _lighter(space: Space, mesh: DeviceMesh, rows: list[Ranked]) -> DeviceMesh | None:
     """The mesh of one axis on which the devices with most to do have as much less as their memory
     wants, and the others more. None: the quickest fits, or devices have equal parts.
     """
@@ -135,7 +135,7 @@ def _lighter(space: Space, mesh: Mesh, rows: list[Ranked]) -> Mesh | None:
     return replace(mesh, axes=(axis,))
 
 
-def _evenness(mesh: Mesh) -> float:
+def _evenness(mesh: DeviceMesh) -> float:
     """The factor on the work over the number of devices: 1 where devices are alike, less
     where the fastest do more than their even share.
     """
@@ -146,7 +146,7 @@ def _evenness(mesh: Mesh) -> float:
     return factor
 
 
-def _is_hopeless(best: Ranked, floor: float, mesh: Mesh) -> bool:
+def _is_hopeless(best: Ranked, floor: float, mesh: DeviceMesh) -> bool:
     """True for a mesh that cannot gain enough, or has several axes of devices of which one axis was
     worse than what there is on more devices.
     """
@@ -154,7 +154,9 @@ def _is_hopeless(best: Ranked, floor: float, mesh: Mesh) -> bool:
     return is_near or (len(mesh.axes) > 1 and mesh.size < best.mesh.size)
 
 
-def _on(space: Space, mesh: Mesh, weights: tuple[float, ...], to_beat: float) -> Iterator[Ranked]:
+def _on(
+    space: Space, mesh: DeviceMesh, weights: tuple[float, ...], to_beat: float
+) -> Iterator[Ranked]:
     """Labels on one mesh, for some weights, and where it has one axis those that share by the
     batch.
     """

@@ -15,7 +15,7 @@ from loadmaster.dimensions.form import OWNER
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
-from loadmaster.model.recipe import BUCKET_BYTES, Mesh, Recipe
+from loadmaster.model.recipe import BUCKET_BYTES, DeviceMesh, Recipe
 from loadmaster.strategies.sharding.fixed import fixed, masks
 from loadmaster.strategies.sharding.frame import Frame
 from loadmaster.strategies.sharding.joint import joint
@@ -73,8 +73,8 @@ class Space:
     recipe: Recipe | None = None
     allowed: Sequence[Mask] | None = None
     batch_norm: str = "local"
-    solvers: dict[tuple[Mesh, tuple[str, ...]], Solver] = field(default_factory=dict)
-    settings: dict[Mesh, Setting] = field(default_factory=dict)
+    solvers: dict[tuple[DeviceMesh, tuple[str, ...]], Solver] = field(default_factory=dict)
+    settings: dict[DeviceMesh, Setting] = field(default_factory=dict)
     of_batch: dict[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -139,21 +139,21 @@ class Space:
         """Seconds of all ops on the fastest device."""
         return float(self.problem.time.sum(axis=0).min())
 
-    def setting(self, mesh: Mesh) -> Setting:
+    def setting(self, mesh: DeviceMesh) -> Setting:
         """The setting of a mesh."""
         if mesh not in self.settings:
             size = BUCKET_BYTES if self.recipe is None else self.recipe.bucket_bytes
             self.settings[mesh] = Setting.of(self.parts, mesh, self.frame, size)
         return self.settings[mesh]
 
-    def solver(self, mesh: Mesh) -> Solver:
+    def solver(self, mesh: DeviceMesh) -> Solver:
         """The solver of a mesh."""
         key = mesh, ()
         if key not in self.solvers:
             self.solvers[key] = Solver(self.setting(mesh), self.allowed)
         return self.solvers[key]
 
-    def solver_of_batch(self, mesh: Mesh, state: tuple[str, ...]) -> Solver:
+    def solver_of_batch(self, mesh: DeviceMesh, state: tuple[str, ...]) -> Solver:
         """The solver of a mesh of one axis with all work shared by the batch; roles of updates are
         ``state``.
         """
@@ -171,7 +171,7 @@ class Space:
         """
         return self.problem.expert_imbalance > 1 and bool((self.structure.expert[1] > 1).any())
 
-    def solver_of_cut_experts(self, mesh: Mesh) -> Solver:
+    def solver_of_cut_experts(self, mesh: DeviceMesh) -> Solver:
         """The solver of a mesh on which no device has experts of its own."""
         key = mesh, ("expert",)
         if key not in self.solvers:
@@ -184,7 +184,7 @@ class Space:
             self.solvers[key] = Solver(self.setting(mesh), [mask & one for one in every])
         return self.solvers[key]
 
-    def memory(self, mesh: Mesh) -> float:
+    def memory(self, mesh: DeviceMesh) -> float:
         """Bytes of the smallest device of a mesh that may be filled."""
         return self.share * float(self.problem.capacity[mesh.on(self.problem.cluster)].min())
 

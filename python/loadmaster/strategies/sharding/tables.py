@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
-from loadmaster.model.recipe import BUCKET_BYTES, Mesh
+from loadmaster.model.recipe import BUCKET_BYTES, DeviceMesh
 from loadmaster.strategies.sharding.frame import ENDS, Frame
 from loadmaster.strategies.sharding.joint import firsts, joint, of_flags
 from loadmaster.strategies.sharding.labels import LabelCosts
@@ -62,7 +62,7 @@ class Setting:
     """
 
     parts: Parts
-    mesh: Mesh
+    mesh: DeviceMesh
     traffic: Sequence[Traffic]
     shares: Sequence[Sequence[float]]
     places: Sequence[Place]
@@ -71,7 +71,7 @@ class Setting:
 
     @classmethod
     def of(
-        cls, parts: Parts, mesh: Mesh, frame: Frame, bucket_bytes: int = BUCKET_BYTES
+        cls, parts: Parts, mesh: DeviceMesh, frame: Frame, bucket_bytes: int = BUCKET_BYTES
     ) -> Setting:
         """The setting of a mesh on the cluster of the parts' problem."""
         cluster = parts.problem.cluster

@@ -1,6 +1,6 @@
 """Hugging Face accelerate as planning for it sees it; its target is called device-map."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "device-map"
 
@@ -24,7 +24,9 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.accelerate.plan:place",
-        Form("loadmaster.systems.accelerate.write:device_map", "Hugging Face device_map (JSON)"),
+        WrittenForm(
+            "loadmaster.systems.accelerate.write:device_map", "Hugging Face device_map (JSON)"
+        ),
         beside=("loadmaster.systems.accelerate.write:max_memory",),
     ),
 )

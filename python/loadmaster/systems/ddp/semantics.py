@@ -1,6 +1,6 @@
 """DistributedDataParallel as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "ddp"
 
@@ -20,6 +20,8 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.ddp.plan:plan",
-        Form("loadmaster.systems.ddp.write:ddp", "torch DistributedDataParallel (Python file)"),
+        WrittenForm(
+            "loadmaster.systems.ddp.write:ddp", "torch DistributedDataParallel (Python file)"
+        ),
     ),
 )

@@ -21,7 +21,7 @@ from loadmaster.base.units import counted
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.model.parallelism import Parallelism, ShardState
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.space import has_shapes
@@ -114,7 +114,9 @@ def _judged(problem: Problem, devices: Sequence[int], stage: int, megabytes: int
     """The program of a stage, each process on its device, in the program's own order."""
     graph, size = problem.model, megabytes * 1_000_000
     if stage == 3:
-        mesh = Mesh.of({"shard": len(devices)}, [problem.cluster.devices[d].name for d in devices])
+        mesh = DeviceMesh.of(
+            {"shard": len(devices)}, [problem.cluster.devices[d].name for d in devices]
+        )
         recipe = Recipe(
             mesh,
             {"shard": {"**": "batch"}},

@@ -1,6 +1,6 @@
 """DeepSpeed's ZeRO as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "deepspeed"
 
@@ -20,7 +20,7 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.deepspeed.plan:plan",
-        Form(
+        WrittenForm(
             "loadmaster.systems.deepspeed.write:deepspeed", "DeepSpeed configuration of ZeRO (JSON)"
         ),
     ),

@@ -26,7 +26,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.module_paths import alike
 from loadmaster.model.patterns import ordinals
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
@@ -122,7 +122,7 @@ class Sizes:
         said = ((one.name, getattr(self, one.name)) for one in fields(self))
         return ", ".join(f"{name} is {value}" for name, value in said if value is not None)
 
-    def open(self, mesh: Mesh) -> Iterator[tuple[Mesh, str]]:
+    def open(self, mesh: DeviceMesh) -> Iterator[tuple[DeviceMesh, str]]:
         """A mesh of one axis of data, and those with that axis in two, each with how parameters lie
         on the outermost axis.
         """
@@ -140,7 +140,7 @@ class Sizes:
 
 
 def _styled(
-    space: Space, shapes: list[Mesh], asked: Sizes, budget: Budget, tries: tuple[bool, ...]
+    space: Space, shapes: list[DeviceMesh], asked: Sizes, budget: Budget, tries: tuple[bool, ...]
 ) -> Iterator[Ranked]:
     """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
     best: tuple[Ranked, Way] | None = None
@@ -179,7 +179,7 @@ class Way:
     sequence: bool = False
     inner: Mask | None = None
 
-    def styled(self, structure: Structure, mesh: Mesh) -> Styled:
+    def styled(self, structure: Structure, mesh: DeviceMesh) -> Styled:
         """The styles of modules on a mesh, as they were found in planning."""
         if self.inner is None:
             return Styled({}, {}, {})
@@ -198,8 +198,8 @@ def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
 
 
 def _ways(
-    space: Space, mesh: Mesh, asked: Sizes, tries: tuple[bool, ...]
-) -> Iterator[tuple[Mesh, Way]]:
+    space: Space, mesh: DeviceMesh, asked: Sizes, tries: tuple[bool, ...]
+) -> Iterator[tuple[DeviceMesh, Way]]:
     """All columns, then rows; and what the solver would cut. Each with sequence parallelism, too,
     or as ``tries`` has it, where that can be said; and with all that is open of the outer axis.
     """
@@ -211,9 +211,9 @@ def _ways(
                 yield one, Way(state, specs, sequence, inner)
 
 
-def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
+def _cuts(space: Space, mesh: DeviceMesh) -> Iterator[dict[int, int]]:
     structure, size = space.structure, tensor_parts(mesh)
-    forward, one = Forward.of(structure, size), Mesh.of({MODEL: size}, mesh.devices[:size])
+    forward, one = Forward.of(structure, size), DeviceMesh.of({MODEL: size}, mesh.devices[:size])
     tried = [forward.columns_then_rows()]
     mask = roles_only(structure, TENSOR, ("whole", *TENSOR))
     with suppress(InfeasibleError):
@@ -226,7 +226,7 @@ def _cuts(space: Space, mesh: Mesh) -> Iterator[dict[int, int]]:
             yield specs
 
 
-def floor(space: Space, mesh: Mesh, way: Way) -> float:
+def floor(space: Space, mesh: DeviceMesh, way: Way) -> float:
     """Seconds that no step on a mesh is shorter than: outer axes share all work, the inner one what
     may be cut there.
     """
@@ -237,7 +237,7 @@ def floor(space: Space, mesh: Mesh, way: Way) -> float:
     return float(seconds.sum()) / (mesh.size // inner)
 
 
-def solved(space: Space, mesh: Mesh, way: Way) -> Ranked | None:
+def solved(space: Space, mesh: DeviceMesh, way: Way) -> Ranked | None:
     """The cheapest labels of a way; None: there are none, or an axis shares nothing."""
     structure = space.structure
     states = {DATA: way.state, REPLICAS: "whole", PARTS: "flat"}

@@ -1,6 +1,6 @@
 """DTensor's styles of modules as planning for them sees them."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "dtensor"
 
@@ -20,7 +20,7 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.dtensor.plan:place",
-        Form(
+        WrittenForm(
             "loadmaster.systems.dtensor.write:dtensor", "DTensor: parallelize(model, mesh) (Python)"
         ),
     ),

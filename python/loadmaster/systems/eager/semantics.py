@@ -4,7 +4,7 @@
 the form of both by itself, for plans of any method.
 """
 
-from loadmaster.systems.registry import Form, Launcher, Semantics, System
+from loadmaster.systems.registry import Launcher, Semantics, System, WrittenForm
 
 
 def _semantics(system: str, launches: str, launcher: Launcher) -> Semantics:
@@ -41,17 +41,23 @@ SYSTEMS = (
         "eager",
         EAGER,
         _PLANNER,
-        Form(_WRITER, "PyTorch, eager: device and segment per FX node (JSON)", in_segments=True),
+        WrittenForm(
+            _WRITER, "PyTorch, eager: device and segment per FX node (JSON)", in_segments=True
+        ),
     ),
     System(
         "graph",
         GRAPH,
         _PLANNER,
-        Form(_WRITER, "PyTorch, graphs: device and segment per FX node (JSON)", in_segments=True),
+        WrittenForm(
+            _WRITER, "PyTorch, graphs: device and segment per FX node (JSON)", in_segments=True
+        ),
     ),
     System(
         "fx",
-        form=Form(_WRITER, "PyTorch FX: device and segment per node (JSON)", in_segments=True),
+        form=WrittenForm(
+            _WRITER, "PyTorch FX: device and segment per node (JSON)", in_segments=True
+        ),
         beside=("loadmaster.systems.eager.write:fx_split",),
     ),
 )

@@ -1,6 +1,6 @@
 """fully_shard (FSDP2) as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "fsdp"
 
@@ -20,6 +20,6 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.fsdp.plan:plan",
-        Form("loadmaster.systems.fsdp.write:fsdp", "torch fully_shard, FSDP2 (Python file)"),
+        WrittenForm("loadmaster.systems.fsdp.write:fsdp", "torch fully_shard, FSDP2 (Python file)"),
     ),
 )

@@ -20,7 +20,7 @@ from loadmaster.base.progress import Progress
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
@@ -94,7 +94,7 @@ def _check_rules(graph: OpGraph) -> None:
         )
 
 
-def _labelled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Ranked]:
+def _labelled(space: Space, shapes: list[DeviceMesh], budget: Budget) -> Iterator[Ranked]:
     """Labels that specs can say, of every mesh: parameters whole or in parts on the outer axis,
     tokens whole or cut on the inner one.
     """
@@ -112,7 +112,7 @@ def _labelled(space: Space, shapes: list[Mesh], budget: Budget) -> Iterator[Rank
                         break
 
 
-def _solved(space: Space, mesh: Mesh, masks: list[Mask]) -> Ranked | None:
+def _solved(space: Space, mesh: DeviceMesh, masks: list[Mask]) -> Ranked | None:
     """The cheapest labels that masks allow; None: there are none, or an axis shares nothing."""
     memory, solver = space.memory(mesh), Solver(space.setting(mesh), masks)
     try:
@@ -127,7 +127,7 @@ def _solved(space: Space, mesh: Mesh, masks: list[Mask]) -> Ranked | None:
 
 
 def _masks(
-    space: Space, mesh: Mesh, state: str, roles: tuple[str, ...], *, is_cut: bool
+    space: Space, mesh: DeviceMesh, state: str, roles: tuple[str, ...], *, is_cut: bool
 ) -> list[Mask]:
     """Labels by axis; where ``is_cut``, no parameter of two axes or more is whole on the inner one
     that need not be.

@@ -1,6 +1,6 @@
 """JAX as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Launcher, Semantics, System
+from loadmaster.systems.registry import Launcher, Semantics, System, WrittenForm
 
 NAME = "jax"
 
@@ -20,6 +20,8 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.jax.plan:place",
-        Form("loadmaster.systems.jax.write:jax", "JAX: mesh and PartitionSpec per array (Python)"),
+        WrittenForm(
+            "loadmaster.systems.jax.write:jax", "JAX: mesh and PartitionSpec per array (Python)"
+        ),
     ),
 )

@@ -1,6 +1,6 @@
 """llama.cpp as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "llama-cpp"
 
@@ -20,6 +20,8 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.llama_cpp.plan:llama_cpp",
-        Form("loadmaster.systems.llama_cpp.write:llama_cpp", "llama.cpp tensor split (JSON)"),
+        WrittenForm(
+            "loadmaster.systems.llama_cpp.write:llama_cpp", "llama.cpp tensor split (JSON)"
+        ),
     ),
 )

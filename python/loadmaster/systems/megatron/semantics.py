@@ -1,6 +1,6 @@
 """Megatron-LM as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "megatron"
 
@@ -22,6 +22,8 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.megatron.plan:megatron",
-        Form("loadmaster.systems.megatron.write:megatron", "Megatron-LM flags (shell script)"),
+        WrittenForm(
+            "loadmaster.systems.megatron.write:megatron", "Megatron-LM flags (shell script)"
+        ),
     ),
 )

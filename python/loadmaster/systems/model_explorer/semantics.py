@@ -1,18 +1,18 @@
 """Model Explorer: nothing is planned for it, plans are shown in it."""
 
-from loadmaster.systems.registry import Form, System
+from loadmaster.systems.registry import System, WrittenForm
 
 SYSTEMS = (
     System(
         "model-explorer",
-        form=Form(
+        form=WrittenForm(
             "loadmaster.systems.model_explorer.write:model_explorer",
             "Model Explorer node data (JSON)",
         ),
     ),
     System(
         "model-explorer-graph",
-        form=Form(
+        form=WrittenForm(
             "loadmaster.systems.model_explorer.write:model_explorer_graph",
             "Model Explorer graph of the plan (JSON)",
         ),

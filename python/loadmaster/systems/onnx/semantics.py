@@ -1,6 +1,6 @@
 """ONNX Runtime as planning for it sees it, and ONNX files that only say where ops are."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "onnx"
 
@@ -20,7 +20,7 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.onnx.plan:onnx",
-        Form(
+        WrittenForm(
             "loadmaster.systems.onnx.write:onnx",
             "ONNX: sub-models per device and a manifest (folder)",
             is_file=True,
@@ -29,7 +29,7 @@ SYSTEMS = (
     ),
     System(
         "onnx-annotated",
-        form=Form(
+        form=WrittenForm(
             "loadmaster.systems.onnx.annotations:onnx_annotated",
             "ONNX with metadata_props and device configuration (.onnx)",
             is_file=True,

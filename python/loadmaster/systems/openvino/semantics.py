@@ -1,6 +1,6 @@
 """OpenVINO's HETERO plugin as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "openvino"
 
@@ -20,6 +20,6 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.openvino.plan:openvino",
-        Form("loadmaster.systems.openvino.write:openvino", "OpenVINO affinities (JSON)"),
+        WrittenForm("loadmaster.systems.openvino.write:openvino", "OpenVINO affinities (JSON)"),
     ),
 )

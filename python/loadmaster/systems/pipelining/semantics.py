@@ -1,6 +1,6 @@
 """torch.distributed.pipelining as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "pipelining"
 
@@ -21,7 +21,7 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.pipelining.plan:pipelining",
-        Form(
+        WrittenForm(
             "loadmaster.systems.pipelining.write:pipelining",
             "torch.distributed.pipelining (Python)",
         ),

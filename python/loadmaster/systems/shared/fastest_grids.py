@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.shared.grids import Asked, Cut, Grids, JudgedGrids
+from loadmaster.systems.shared.grids import Asked, GridOfLayers, Grids, JudgedGrids
 
 #: How many grids are judged that fit, at most, and how many at all; so many more where routed
 #: experts may be apart, on more or fewer replicas of grids that are else the same.
@@ -22,12 +22,12 @@ def fastest(
     budget: Budget,
     progress: Progress | None,
     share: float = 1.0,
-) -> tuple[Candidate, Cut] | None:
+) -> tuple[Candidate, GridOfLayers] | None:
     """The best of the grids that were judged; None: the layers of no grid fit. What the judge says
     is noted in ``seen``.
     """
     objective = grids.problem.objective
-    best: tuple[Candidate, Cut] | None = None
+    best: tuple[Candidate, GridOfLayers] | None = None
     most = _JUDGED * (_OF_EXPERTS if grids.n_experts else 1)
     for _ in range(_ATTEMPTS):
         judged = fitting = 0

@@ -19,7 +19,7 @@ from loadmaster.model.factorisations import factorisations
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
-from loadmaster.model.recipe import Mesh, Recipe
+from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.degrees import recomputing
@@ -117,7 +117,7 @@ def _ways(
 
 def _labels(graph: OpGraph) -> NDArray[np.int32]:
     """The labels of the ops along an axis that shares the batch, int32 [n_ops]."""
-    by_batch = Recipe(Mesh.of({PARTS: 2}), {PARTS: {"**": "batch"}})
+    by_batch = Recipe(DeviceMesh.of({PARTS: 2}), {PARTS: {"**": "batch"}})
     labels: NDArray[np.int32] = labels_of(Dimensions.of(graph), by_batch)[0]
     return labels
 
@@ -131,7 +131,7 @@ def _layout(
 ) -> Layout:
     """The layout on a mesh of one axis or of two: parameters in parts on the last."""
     graph, names = problem.model, (REPLICAS, PARTS)[-len(way.sizes) :]
-    mesh = Mesh.of(
+    mesh = DeviceMesh.of(
         dict(zip(names, way.sizes, strict=True)),
         [problem.cluster.devices[d].name for d in devices],
     )

@@ -31,7 +31,7 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.program import Program
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.pipelines.batched import MicroBatched
@@ -114,7 +114,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Cut:
+class GridOfLayers:
     """A grid with the layers of its stages, and what it is taken to need: seconds of a step."""
 
     grid: Grid
@@ -375,7 +375,7 @@ class Grids:
         sizes = ("dp", dp // ep), (EXPERTS, ep), ("tp", tp)
         axes = {name: size for name, size in sizes if size > 1}
         names = [self.problem.cluster.devices[d].name for d in self.devices[: tp * dp]]
-        return weights_cut(space, Mesh.of(axes, names), self.found, sequence=self.sequence)
+        return weights_cut(space, DeviceMesh.of(axes, names), self.found, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
         """The layout of ops inside of a stage; None: a stage is on one device."""
@@ -413,7 +413,7 @@ class Grids:
         part = np.searchsorted(cuts, line.place[probe.program.serves[probe.reduced.op_of]], "right")
         return replace(costs, until=_until(staged, part - 1, costs))
 
-    def cut(self, grid: Grid, share: float = 1.0) -> Cut | None:
+    def cut(self, grid: Grid, share: float = 1.0) -> GridOfLayers | None:
         """The best layers of each stage within a share of the memory; None: they do not fit."""
         costs, n_stages = self.costs(grid), grid.pp * grid.virtual
         given = windows(grid.schedule, grid.pp, grid.m, grid.virtual)
@@ -436,22 +436,24 @@ class Grids:
                 best = other if other.seconds <= (1 + _EVEN) * best.seconds else best
         return best
 
-    def _estimated(self, grid: Grid, pool: Pool, way: StageWay, chain: Chain) -> Cut:
+    def _estimated(self, grid: Grid, pool: Pool, way: StageWay, chain: Chain) -> GridOfLayers:
         of = times([pool], [way], chain, self.problem.links)
         seconds = estimated(of, grid.m, grid.schedule, grid.virtual).seconds
-        return Cut(grid, float(seconds), chain)
+        return GridOfLayers(grid, float(seconds), chain)
 
-    def best_first(self, asked: Asked, judged: JudgedGrids, share: float = 1.0) -> Iterator[Cut]:
+    def best_first(
+        self, asked: Asked, judged: JudgedGrids, share: float = 1.0
+    ) -> Iterator[GridOfLayers]:
         """Grids with their stages, those that are taken to be the fastest first.
 
         What does not fit, as it is estimated or as the judge has said when the next one is asked
         for, comes again with more recomputed and, without stages, with more micro-batches.
         """
         order = count()
-        heap: list[tuple[float, int, Unseen | Grid | Cut]] = []
+        heap: list[tuple[float, int, Unseen | Grid | GridOfLayers]] = []
         known: set[Grid] = set()
 
-        def push(seconds: float, one: Unseen | Grid | Cut) -> None:
+        def push(seconds: float, one: Unseen | Grid | GridOfLayers) -> None:
             heapq.heappush(heap, (seconds, next(order), one))
 
         def push_grid(grid: Grid, least: float = 0.0) -> None:
@@ -473,7 +475,7 @@ class Grids:
                 if self.has_labels(first.grid):
                     push(max(self.least(first.quickest), first.least), first.grid)
                 continue
-            if isinstance(first, Cut):
+            if isinstance(first, GridOfLayers):
                 yield first
                 grid, fits = first.grid, first.grid not in judged.over
             else:
@@ -493,7 +495,7 @@ class Grids:
         if grid.pp == 1 and level == 0:
             yield from [replace(grid, m=m) for m in self.micro(grid, asked) if m > grid.m][:1]
 
-    def _cuts(self, grid: Grid, asked: Asked, share: float) -> Iterator[Cut]:
+    def _cuts(self, grid: Grid, asked: Asked, share: float) -> Iterator[GridOfLayers]:
         """The stages of a grid, for each number of runs of layers that fits."""
         if grid.m > 1:
             if self._stays_over(grid, share * self.memory):
@@ -506,10 +508,10 @@ class Grids:
         # Nothing is in stages: the estimate of the labels says what a step takes.
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None:
-            yield Cut(grid, self.least(grid))
+            yield GridOfLayers(grid, self.least(grid))
         elif grid.recomputed == self.levels[-1] or self._held(grid, ranked) <= self.memory:
             again = grid.recomputed.seconds / grid.size
-            yield Cut(grid, ranked.labels.estimate.step_time + again)
+            yield GridOfLayers(grid, ranked.labels.estimate.step_time + again)
 
     def _first(self, grid: Grid) -> StageCosts | None:
         """The costs at the first level, if they were asked for."""
@@ -554,7 +556,7 @@ class Grids:
 
     # -- the judge ---------------------------------------------------------------------------------
 
-    def stage(self, cut: Cut) -> NDArray[np.int32]:
+    def stage(self, cut: GridOfLayers) -> NDArray[np.int32]:
         """The stage of each of the user's ops."""
         if cut.chain is None:
             return np.zeros(self.problem.model.n_ops, dtype=np.int32)
@@ -566,7 +568,7 @@ class Grids:
         slices = np.array(self.devices[: grid.size]).reshape(grid.pp, -1)
         return slices_of_stages(slices, Micro(grid.m, grid.schedule, grid.virtual))
 
-    def judged(self, cut: Cut, *, flat: bool) -> Candidate:
+    def judged(self, cut: GridOfLayers, *, flat: bool) -> Candidate:
         """A grid on all its devices, with its recipe. Updates wait for all sums of gradients."""
         grid, problem = cut.grid, self.problem
         stage, layout = self.stage(cut), self.layout(grid, flat=flat)
@@ -592,7 +594,7 @@ class Grids:
             found = replace(found, problem=_with(found.problem, replace(program, recipe=recipe)))
         return replace(found, parallelism=self.parallelism(cut, layout, flat=flat))
 
-    def parallelism(self, cut: Cut, layout: Layout | None, *, flat: bool) -> Parallelism:
+    def parallelism(self, cut: GridOfLayers, layout: Layout | None, *, flat: bool) -> Parallelism:
         """The degrees of parallelism of a grid whose ops are shared as a layout has them."""
         grid = cut.grid
         of_layer = self.stage(cut)[self.found.cuts.order[self.found.begins]]

@@ -9,7 +9,7 @@ import numpy as np
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.words import words_of
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.rules.module_cuts import inside
 from loadmaster.strategies.sharding.ranking import Ranked
@@ -50,7 +50,12 @@ def divides(dimensions: Dimensions, k: int) -> bool:
 
 
 def weights_cut(
-    space: Space, mesh: Mesh, layer_list: LayerList, *, sequence: bool, experts: Experts = "cut"
+    space: Space,
+    mesh: DeviceMesh,
+    layer_list: LayerList,
+    *,
+    sequence: bool,
+    experts: Experts = "cut",
 ) -> Ranked | None:
     """The cheapest labels of a mesh whose axis ``tp`` cuts the weights of every layer; on its axis
     ``ep`` replicas have routed experts apart, and its other axis, if any, shares the batch; None:

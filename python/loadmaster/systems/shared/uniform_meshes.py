@@ -11,7 +11,7 @@ from dataclasses import replace
 from loadmaster.judge.problem import Problem
 from loadmaster.model.factorisations import factorisations, sharing_more
 from loadmaster.model.families import families
-from loadmaster.model.recipe import Mesh, MeshAxis
+from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.simple.data_parallel import usable
 from loadmaster.transforms.shares import batch_size
@@ -24,7 +24,7 @@ DATA, MODEL = "dp", "tp"
 REPLICAS, PARTS = "replicate", "shard"
 
 
-def tensor_parts(mesh: Mesh) -> int:
+def tensor_parts(mesh: DeviceMesh) -> int:
     """The number of parts that the inner axis of a mesh cuts tensors into.
 
     >>> tensor_parts(Mesh.of({"dp": 2, "tp": 4})), tensor_parts(Mesh.of({"dp": 2}))
@@ -33,7 +33,7 @@ def tensor_parts(mesh: Mesh) -> int:
     return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
 
 
-def uniform_meshes(problem: Problem) -> Iterator[Mesh]:
+def uniform_meshes(problem: Problem) -> Iterator[DeviceMesh]:
     """Every size of the inner axis that divides a number of devices, one device first.
 
     Numbers are that of all usable devices, and of fewer that divide the batch better. Devices are
@@ -50,10 +50,10 @@ def uniform_meshes(problem: Problem) -> Iterator[Mesh]:
     for tp, dp in factorisations((n for n in numbers if n > 1), 2):
         sizes = {DATA: dp, MODEL: tp}
         axes = tuple(MeshAxis(name, size) for name, size in sizes.items() if size > 1)
-        yield Mesh(axes, devices[: tp * dp])
+        yield DeviceMesh(axes, devices[: tp * dp])
 
 
-def in_two(mesh: Mesh) -> Iterator[Mesh]:
+def in_two(mesh: DeviceMesh) -> Iterator[DeviceMesh]:
     """The meshes in which the outer axis is replicas of parts, the most parts first.
 
     >>> [two.shape for two in in_two(Mesh.of({"dp": 8, "tp": 2}))]

@@ -1,17 +1,17 @@
 """TensorFlow: nothing is planned for it, plans of whole ops are written."""
 
-from loadmaster.systems.registry import Form, System
+from loadmaster.systems.registry import System, WrittenForm
 
 SYSTEMS = (
     System(
         "tensorflow",
-        form=Form(
+        form=WrittenForm(
             "loadmaster.systems.tensorflow.write:tensorflow", "TensorFlow device per node (JSON)"
         ),
     ),
     System(
         "tensorflow-graph",
-        form=Form(
+        form=WrittenForm(
             "loadmaster.systems.tensorflow.write:tensorflow_graph",
             "TensorFlow GraphDef with devices (.pb)",
             is_file=True,

@@ -1,6 +1,6 @@
 """torchtitan as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "torchtitan"
 
@@ -21,7 +21,7 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.torchtitan.plan:torchtitan",
-        Form(
+        WrittenForm(
             "loadmaster.systems.torchtitan.write:torchtitan",
             "torchtitan 0.3 configuration (Python file)",
         ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.parallelism import Parallelism
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.systems.shared.grids import Asked, Grid, Grids
@@ -76,7 +76,7 @@ class ShardedGrids(Grids):
         sizes = {REPLICAS: dp // parts, PARTS: parts, MODEL: tp}
         axes = {name: size for name, size in sizes.items() if size > 1}
         names = [self.problem.cluster.devices[d].name for d in self.devices[: tp * dp]]
-        return weights_cut(space, Mesh.of(axes, names), self.found, sequence=self.sequence)
+        return weights_cut(space, DeviceMesh.of(axes, names), self.found, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
         """The layout of ops inside of a stage, with all state in parts."""

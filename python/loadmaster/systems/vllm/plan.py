@@ -19,7 +19,7 @@ from loadmaster.model.factorisations import factorisations
 from loadmaster.model.families import families
 from loadmaster.model.micro import Micro
 from loadmaster.model.parallelism import Parallelism
-from loadmaster.model.recipe import Mesh
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
@@ -206,7 +206,7 @@ class _Layers:
         except InputError:
             return
         names = tuple(self.problem.cluster.devices[d].name for d in self.gpus[:tp])
-        mesh = replace(Mesh.of({"tp": tp}), devices=names)
+        mesh = replace(DeviceMesh.of({"tp": tp}), devices=names)
         n_experts = number_of_experts(space.structure)
         for way in self.experts if n_experts else self.experts[:1]:
             if way == "cut" or n_experts % tp == 0:

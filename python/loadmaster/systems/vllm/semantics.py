@@ -1,6 +1,6 @@
 """vLLM as planning for it sees it."""
 
-from loadmaster.systems.registry import Form, Semantics, System
+from loadmaster.systems.registry import Semantics, System, WrittenForm
 
 NAME = "vllm"
 
@@ -21,6 +21,6 @@ SYSTEMS = (
         NAME,
         SEMANTICS,
         "loadmaster.systems.vllm.plan:vllm",
-        Form("loadmaster.systems.vllm.write:vllm", "vLLM sizes, for --config (YAML)"),
+        WrittenForm("loadmaster.systems.vllm.write:vllm", "vLLM sizes, for --config (YAML)"),
     ),
 )
