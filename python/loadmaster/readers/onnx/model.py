@@ -404,9 +404,15 @@ def _add_node(
     alias_of = columns.owner(node.input[0]) if view else -1
     sources = [columns.values[value].producer if value else None for value in node.input]
     index = columns.add(
-        node.output, op.outs, name=name, kind=kind, module=module, work=result.cost,
-        alias_of=alias_of, args=None if kind == "constant" else calls.of(node, op, sources),
-    )  # fmt: skip
+        node.output,
+        op.outs,
+        name=name,
+        kind=kind,
+        module=module,
+        work=result.cost,
+        alias_of=alias_of,
+        args=None if kind == "constant" else calls.of(node, op, sources),
+    )
     if view:
         data, rest = [node.input[0]], [v for v in node.input[1:] if v]
     elif op.kind in METADATA:

@@ -226,9 +226,11 @@ class ShapeWalker:
                 raise InputError(f"opset {domain or 'ai.onnx'!r} has the version {version}")
         self._opset_protos = [onnx.helper.make_opsetid(d, v) for d, v in self.opsets.items()]
         self._inference_errors = (
-            onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError,
+            onnx.shape_inference.InferenceError,
+            onnx.checker.ValidationError,
+            RuntimeError,
             ValueError,
-        )  # fmt: skip
+        )
         self._symbols = symbols
         self._declared: dict[str, Any] = {}
         self._unknown_kinds: Counter[str] = Counter()
@@ -357,9 +359,12 @@ class ShapeWalker:
         }
         try:
             types = self.onnx.shape_inference.infer_node_outputs(
-                schema, node, {v: self._type(t) for v, t in present.items()}, data,
+                schema,
+                node,
+                {v: self._type(t) for v, t in present.items()},
+                data,
                 opset_imports=self._opset_protos,
-            )  # fmt: skip
+            )
         except self._inference_errors as error:
             if all(t.known for t in present.values()):
                 seen = ", ".join(map(str, present.values()))

@@ -70,9 +70,13 @@ class AtenGraph(GraphColumns):
         """A tensor that is there when the step begins: parameter, buffer, input, constant."""
         stored = tensor.nbytes if kind in ("parameter", "buffer") else 0
         op = self._add(
-            name=name, kind=kind, module=module, output_bytes=tensor.nbytes, param_bytes=stored,
+            name=name,
+            kind=kind,
+            module=module,
+            output_bytes=tensor.nbytes,
+            param_bytes=stored,
             output=str(tensor),
-        )  # fmt: skip
+        )
         self._float_bytes[tensor.dtype] += tensor.nbytes
         self._look_at(tensor)
         return self._new(op, tensor)
@@ -111,12 +115,18 @@ class AtenGraph(GraphColumns):
         for tensor in made:
             self._look_at(tensor)
         op = self._add(
-            name=name or bare(kind), kind=kind, module=module, phase=phase, flops=work.flops,
-            bytes_accessed=work.bytes, output_bytes=0 if shared else sum(t.nbytes for t in made),
-            view=int(view_of is not None), alias_of=shared.owner if shared else -1,
+            name=name or bare(kind),
+            kind=kind,
+            module=module,
+            phase=phase,
+            flops=work.flops,
+            bytes_accessed=work.bytes,
+            output_bytes=0 if shared else sum(t.nbytes for t in made),
+            view=int(view_of is not None),
+            alias_of=shared.owner if shared else -1,
             output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
             args=told(*(call or (inputs, {})), _op_of),
-        )  # fmt: skip
+        )
         before = {op for value in read for op in (value.op, value.owner, value.written)}
         for value in read:
             self._connect(value, op)
@@ -135,9 +145,15 @@ class AtenGraph(GraphColumns):
     ) -> GraphValue:
         """Takes one result, by its index, out of several: it forwards its producer's tensor."""
         op = self._add(
-            name=name, kind="getitem", module=module, phase=phase, view=1, alias_of=value.owner,
-            output=str(value.tensor), args=told([value, index], {}, _op_of),
-        )  # fmt: skip
+            name=name,
+            kind="getitem",
+            module=module,
+            phase=phase,
+            view=1,
+            alias_of=value.owner,
+            output=str(value.tensor),
+            args=told([value, index], {}, _op_of),
+        )
         self._connect(value, op)
         return replace(value, op=op)
 

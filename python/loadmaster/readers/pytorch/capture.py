@@ -89,9 +89,15 @@ def capture(
     OpGraph('Transformer', 5031 ops, 6386 edges)
     """
     graph, _ = recorded(
-        model, example_inputs, train=train, loss=loss, targets=targets, optimizer=optimizer,
-        name=name, progress=progress,
-    )  # fmt: skip
+        model,
+        example_inputs,
+        train=train,
+        loss=loss,
+        targets=targets,
+        optimizer=optimizer,
+        name=name,
+        progress=progress,
+    )
     return graph
 
 

@@ -56,10 +56,20 @@ class XlaColumns(GraphColumns):
     def add(self, *, name: str, kind: str, path: str = "", group: int = -1, **row: Any) -> int:
         """Append an op; its index. Columns that are not given say nothing."""
         filled = {
-            "name": name, "kind": kind, "module": "", "phase": "f", "flops": 0,
-            "bytes_accessed": 0, "output_bytes": 0, "param_bytes": 0, "alias_of": -1, "output": "",
-            "args": None, **row, "view": int(row.get("view", False)),
-        }  # fmt: skip
+            "name": name,
+            "kind": kind,
+            "module": "",
+            "phase": "f",
+            "flops": 0,
+            "bytes_accessed": 0,
+            "output_bytes": 0,
+            "param_bytes": 0,
+            "alias_of": -1,
+            "output": "",
+            "args": None,
+            **row,
+            "view": int(row.get("view", False)),
+        }
         for column, value in filled.items():
             self.ops[column].append(value)
         self.paths.append(path)
