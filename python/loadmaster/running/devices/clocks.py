@@ -43,10 +43,8 @@ def steps_of(
         np.maximum.at(gathered[:, 1], share_of, ended)
         start[compiled.members] = tasks[n:, 0]
         finish[compiled.members] = gathered[share_of, 1]
-        rows.append([
-            start, finish, arrivals[:planned, 1], arrivals[:planned, 2],
-            gathered[:, 0], gathered[:, 1],
-        ])  # fmt: skip
+        sends = arrivals[:planned]
+        rows.append([start, finish, sends[:, 1], sends[:, 2], gathered[:, 0], gathered[:, 1]])
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
     delay = np.array([max(step.delay) for step in seen]) / 1e9
     start, finish, sent_start, sent_finish, began, ended = columns

@@ -304,7 +304,7 @@ class _Compiler:
             overwritten=self._overwritten(),
             timeline=self.timeline,
             pieces=self._pieces(len(members)),
-        )  # fmt: skip
+        )
 
     def _versions(self) -> None:
         """The transfers, and which of them each edge between devices waits for.

@@ -118,10 +118,15 @@ class Member:
         self._crew, self._device = crew, device
         self._delay = waited_for_a_core()
         self._worker = Worker(
-            crew.wiring, crew.wiring.device(device), crew.arena, crew.board,
-            seed=crew.given.seed, patience=crew.given.patience,
-            alert=crew.alert, alone=alone,
-        )  # fmt: skip
+            crew.wiring,
+            crew.wiring.device(device),
+            crew.arena,
+            crew.board,
+            seed=crew.given.seed,
+            patience=crew.given.patience,
+            alert=crew.alert,
+            alone=alone,
+        )
 
     def run(self, numbers: Sequence[Sequence[float]], memory: bool) -> WorkerSteps:
         """Runs a step per row of numbers; ``memory``: counts what the device holds."""

@@ -282,11 +282,13 @@ class _Times:
             gathered[i] = shares[of, 0].max(), max(shares[of, 1].max(), ops[list(members), 1].max())
             ops[list(members), 0], ops[list(members), 1] = shares[of, 0], gathered[i, 1]
         columns = {
-            "start": ops[:, 0], "finish": ops[:, 1],
+            "start": ops[:, 0],
+            "finish": ops[:, 1],
             "sent_start": sent[: len(line.transfers), 0],
             "sent_finish": sent[: len(line.transfers), 1],
-            "gathered_start": gathered[:, 0], "gathered_finish": gathered[:, 1],
-        }  # fmt: skip
+            "gathered_start": gathered[:, 0],
+            "gathered_finish": gathered[:, 1],
+        }
         return {name: np.maximum(column, 0.0) for name, column in columns.items()}
 
 

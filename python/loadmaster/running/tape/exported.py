@@ -158,10 +158,17 @@ class _Program:
         changed = self._traced.lowered.changed[op]
         self._calls.append(
             Call(
-                op, function, tuple(args), dict(kwargs), results, several, parts,
-                tuple(self._slot_of[id(value)] for value in changed), _is_random(function),
+                op,
+                function,
+                tuple(args),
+                dict(kwargs),
+                results,
+                several,
+                parts,
+                tuple(self._slot_of[id(value)] for value in changed),
+                _is_random(function),
             )
-        )  # fmt: skip
+        )
 
     def _value(self, argument: Any) -> Any:
         """An argument with slots for nodes, in plain lists, tuples and dictionaries."""
@@ -229,10 +236,14 @@ class _Program:
             )
             self._calls.append(
                 Call(
-                    op, torch.ops.aten.copy_.default, (Ref(into), Ref(read)), {},
-                    (self._new(copy),), writes=(into,),
+                    op,
+                    torch.ops.aten.copy_.default,
+                    (Ref(into), Ref(read)),
+                    {},
+                    (self._new(copy),),
+                    writes=(into,),
                 )
-            )  # fmt: skip
+            )
 
     # -- outputs
 
@@ -243,9 +254,10 @@ class _Program:
             named = _numbered(leaves)
         else:
             users = [
-                leaf for leaf, spec in zip(leaves, signature, strict=True)
+                leaf
+                for leaf, spec in zip(leaves, signature, strict=True)
                 if spec.kind.name == "USER_OUTPUT"
-            ]  # fmt: skip
+            ]
             named = _numbered(users)
             for leaf, spec in zip(leaves, signature, strict=True):
                 if spec.kind.name == "LOSS_OUTPUT":

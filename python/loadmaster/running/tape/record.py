@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,19 +83,21 @@ def record(
 
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"record wants a torch.nn.Module, not a {type(model).__name__}")
-    if schedule is not None and optimizer is None:
-        raise InputError("schedule= needs the optimizer whose learning rate it sets")
     model = getattr(model, "_orig_mod", model)
     updated, scheduled = _made(model, optimizer, schedule)
     recording = Recording()
-    watch = model.register_forward_hook(lambda *_: _check_buffers(model, recording))
-    try:
+    with _buffers_checked(model, recording):
         graph, left = recorded(
-            model, example_inputs, train=train, loss=loss, targets=targets, optimizer=updated,
-            name=name, progress=progress, listener=recording,
-        )  # fmt: skip
-    finally:
-        watch.remove()
+            model,
+            example_inputs,
+            train=train,
+            loss=loss,
+            targets=targets,
+            optimizer=updated,
+            name=name,
+            progress=progress,
+            listener=recording,
+        )
     host = _host(updated, scheduled, left.step, recording)
 
     def again(tensors: Sequence[torch.Tensor]) -> Tape:
@@ -103,9 +105,16 @@ def record(
         with warnings.catch_warnings():  # all was said when the model was recorded first
             warnings.simplefilter("ignore", UserWarning)
             return record(
-                model, others, train=train, loss=loss, targets=wanted, optimizer=updated,
-                schedule=scheduled, name=name, progress=progress,
-            )  # fmt: skip
+                model,
+                others,
+                train=train,
+                loss=loss,
+                targets=wanted,
+                optimizer=updated,
+                schedule=scheduled,
+                name=name,
+                progress=progress,
+            )
 
     return Tape(
         graph=graph,
@@ -134,6 +143,8 @@ def _made(model: torch.nn.Module, optimizer: Any, schedule: Any) -> tuple[Any, A
     import torch
 
     if optimizer is None:
+        if schedule is not None:
+            raise InputError("schedule= needs the optimizer whose learning rate it sets")
         return None, None
     if not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
@@ -142,6 +153,16 @@ def _made(model: torch.nn.Module, optimizer: Any, schedule: Any) -> tuple[Any, A
     if schedule is None or hasattr(schedule, "load_state_dict"):
         return optimizer, schedule
     return optimizer, schedule(optimizer)
+
+
+@contextmanager
+def _buffers_checked(model: torch.nn.Module, recording: Recording) -> Iterator[None]:
+    """Checks the model's buffers at the end of each forward pass."""
+    hook = model.register_forward_hook(lambda *_: _check_buffers(model, recording))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _check_buffers(model: torch.nn.Module, recording: Recording) -> None:

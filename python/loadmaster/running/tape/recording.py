@@ -89,11 +89,18 @@ class Recording:
             parts.append(taken if several and _is_tensor(each) else -1)
         self.calls.append(
             Call(
-                op, function, filled, named, tuple(results), several,
-                tuple(parts) if several else (), changed,
-                torch.Tag.nondeterministic_seeded in function.tags, torch.is_grad_enabled(),
+                op,
+                function,
+                filled,
+                named,
+                tuple(results),
+                several,
+                tuple(parts) if several else (),
+                changed,
+                torch.Tag.nondeterministic_seeded in function.tags,
+                torch.is_grad_enabled(),
             )
-        )  # fmt: skip
+        )
         if phase == "o":
             self.updates.append((self.calls[-1], result))
 
