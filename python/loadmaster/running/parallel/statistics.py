@@ -123,8 +123,8 @@ def _batch_norm_brings(part: PartOfWhole, x: Tensor, *args: Any) -> list[Tensor]
 
 def _batch_norm_ends(
     part: PartOfWhole, known: Sequence[Tensor], x: Tensor, weight: Tensor | None,
-    bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float,
-    eps: float,
+    bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool,
+    momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     mean, variance = known
     count = x.numel() / x.shape[1] / part.fraction
