@@ -33,14 +33,19 @@ def least_pieces(
     there = [list(start)]
     for group, is_join in zip(groups, joins, strict=True):
         now = there[-1]
-        there.append([union([now[o] for o in of]) if is_join else p
-                      for of, p in zip(group, now, strict=True)])  # fmt: skip
+        there.append(
+            [
+                union([now[o] for o in of]) if is_join else p
+                for of, p in zip(group, now, strict=True)
+            ]
+        )
     least = [list(final)]
     for group, before in zip(reversed(groups), reversed(there[:-1]), strict=True):
         after = least[0]
-        least.insert(0, [
-            common(union([after[o] for o in of]), p) for of, p in zip(group, before, strict=True)
-        ])  # fmt: skip
+        least.insert(
+            0,
+            [common(union([after[o] for o in of]), p) for of, p in zip(group, before, strict=True)],
+        )
     for group, is_join, before, after in zip(groups, joins, least, least[1:], strict=False):
         for of, piece in zip(group, after, strict=True):
             sources = [before[o] for o in of]

@@ -151,10 +151,14 @@ class _Joined:
             weights = (weight[0] if j == 1 else 1.0, weight[j])
             self._additions.append(
                 Call(
-                    op, partial(_added, weights, in_place), (Ref(so_far), Ref(slots[j])), {},
-                    (self._n,), writes=(so_far,) if in_place else (),
+                    op,
+                    partial(_added, weights, in_place),
+                    (Ref(so_far), Ref(slots[j])),
+                    {},
+                    (self._n,),
+                    writes=(so_far,) if in_place else (),
                 )
-            )  # fmt: skip
+            )
             so_far, self._n = self._n, self._n + 1
         before = self._slots[first].storage
         self._sums[before] = so_far
@@ -221,9 +225,10 @@ class _Joined:
         calls = [call for j in range(len(self._tapes)) for call in self._calls(j)]
         outputs, joints = self._outputs()
         numbers = [
-            at[number] for at, tape in zip(self._slot_at, self._tapes, strict=True)
+            at[number]
+            for at, tape in zip(self._slot_at, self._tapes, strict=True)
             for number in tape.numbers
-        ]  # fmt: skip
+        ]
         hosts = [tape.host for tape in self._tapes]
         return Tape(
             graph=self._graph,

@@ -332,10 +332,14 @@ class _Joined:
             shares = [[Ref(slot) for slot in gradient.shares] for gradient, _ in sums]
             cuts = [self._cuts.get(slot) for _, slot in sums]
             yield Call(
-                member, partial(_sums, self._weights, cuts), (shares,), {},
-                tuple(slot for _, slot in sums), True,
+                member,
+                partial(_sums, self._weights, cuts),
+                (shares,),
+                {},
+                tuple(slot for _, slot in sums),
+                True,
                 shares=bool(self._program.graph.is_member[member]),
-            )  # fmt: skip
+            )
 
     def _gathered(self, members: Sequence[int]) -> Iterator[Call]:
         """A call per member: it writes what others have updated into the replica's parameters."""
@@ -355,9 +359,14 @@ class _Joined:
             own = [self._given[self._parts[r].at[parameter]] for parameter in found]
             others = [[(i, ref) for i, ref in of.items() if i != r] for of in brought]
             yield Call(
-                member, partial(_take, flats), ([Ref(slot) for slot in own], others), {}, (),
-                writes=tuple(own), shares=True,
-            )  # fmt: skip
+                member,
+                partial(_take, flats),
+                ([Ref(slot) for slot in own], others),
+                {},
+                (),
+                writes=tuple(own),
+                shares=True,
+            )
 
     # -- outputs
 

@@ -122,10 +122,17 @@ def _batch_norm_brings(part: PartOfWhole, x: Tensor, *args: Any) -> list[Tensor]
 
 
 def _batch_norm_ends(
-    part: PartOfWhole, known: Sequence[Tensor], x: Tensor, weight: Tensor | None,
-    bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool,
-    momentum: float, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    part: PartOfWhole,
+    known: Sequence[Tensor],
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     mean, variance = known
     count = x.numel() / x.shape[1] / part.fraction
     if running_mean is not None:
@@ -140,19 +147,35 @@ def _batch_norm_ends(
 
 
 def _batch_norm_backward_brings(
-    part: PartOfWhole, gradient: Tensor, x: Tensor, weight: Tensor | None, running_mean: Any,
-    running_var: Any, mean: Tensor, scale: Tensor, *args: Any,
-) -> list[Tensor]:  # fmt: skip
+    part: PartOfWhole,
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Any,
+    running_var: Any,
+    mean: Tensor,
+    scale: Tensor,
+    *args: Any,
+) -> list[Tensor]:
     over = _others(x)
     normed = (x - _by_channel(x, mean)) * _by_channel(x, scale)
     return [gradient.sum(over), (gradient * normed).sum(over)]
 
 
 def _batch_norm_backward_ends(
-    part: PartOfWhole, known: Sequence[Tensor], gradient: Tensor, x: Tensor, weight: Tensor | None,
-    running_mean: Any, running_var: Any, mean: Tensor, scale: Tensor, train: bool, eps: float,
+    part: PartOfWhole,
+    known: Sequence[Tensor],
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Any,
+    running_var: Any,
+    mean: Tensor,
+    scale: Tensor,
+    train: bool,
+    eps: float,
     mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     count = x.numel() / x.shape[1] / part.fraction * part.weight
     normed = (x - _by_channel(x, mean)) * _by_channel(x, scale)
     of_mean, of_normed = (_by_channel(x, total / count) for total in known)
@@ -163,9 +186,7 @@ def _batch_norm_backward_ends(
         own = _batch_norm_backward_brings(
             part, gradient, x, weight, running_mean, running_var, mean, scale
         )
-    return (
-        of_input if mask[0] else None, own[1] if mask[1] else None, own[0] if mask[2] else None
-    )  # fmt: skip
+    return (of_input if mask[0] else None, own[1] if mask[1] else None, own[0] if mask[2] else None)
 
 
 # -- layer norms -----------------------------------------------------------------------------------
@@ -183,9 +204,14 @@ def _layer_norm_brings(
 
 
 def _layer_norm_ends(
-    part: PartOfWhole, known: Sequence[Tensor], x: Tensor, sizes: Sequence[int],
-    weight: Tensor | None, bias: Tensor | None, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    part: PartOfWhole,
+    known: Sequence[Tensor],
+    x: Tensor,
+    sizes: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     mean, variance = known
     scale = (variance + eps).rsqrt()
     normed = (x - mean) * scale
@@ -194,9 +220,15 @@ def _layer_norm_ends(
 
 
 def _layer_norm_backward_brings(
-    part: PartOfWhole, gradient: Tensor, x: Tensor, sizes: Sequence[int], mean: Tensor,
-    scale: Tensor, weight: Tensor | None, *args: Any,
-) -> list[Tensor]:  # fmt: skip
+    part: PartOfWhole,
+    gradient: Tensor,
+    x: Tensor,
+    sizes: Sequence[int],
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    *args: Any,
+) -> list[Tensor]:
     weighted = gradient if weight is None else gradient * weight
     normed = (x - mean) * scale
     over = _last(sizes)
@@ -204,9 +236,17 @@ def _layer_norm_backward_brings(
 
 
 def _layer_norm_backward_ends(
-    part: PartOfWhole, known: Sequence[Tensor], gradient: Tensor, x: Tensor, sizes: Sequence[int],
-    mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None, mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    part: PartOfWhole,
+    known: Sequence[Tensor],
+    gradient: Tensor,
+    x: Tensor,
+    sizes: Sequence[int],
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     over = _last(sizes)
     count = x.numel() / scale.numel() / part.fraction
     weighted = gradient if weight is None else gradient * weight
@@ -294,9 +334,14 @@ def _likelihood_brings(
 
 
 def _likelihood_ends(
-    part: PartOfWhole, known: Sequence[Tensor], x: Tensor, target: Tensor, weight: Tensor | None,
-    reduction: int, ignored: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    part: PartOfWhole,
+    known: Sequence[Tensor],
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+) -> tuple[Tensor, Tensor]:
     loss = known[0] / known[1] if reduction == _MEAN else known[0]
     return loss, known[1]
 
