@@ -136,8 +136,14 @@ def best_grid(
         Sizes that nothing goes with; nothing of that fits.
     """
     problem, layer_list = grids.problem, grids.found
-    named = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "expert_parallel": asked.ep,
-             "micro_batches": asked.m, "virtual": asked.virtual}  # fmt: skip
+    named = {
+        "tp": asked.tp,
+        "pp": asked.pp,
+        "dp": asked.dp,
+        "expert_parallel": asked.ep,
+        "micro_batches": asked.m,
+        "virtual": asked.virtual,
+    }
     for name, value in named.items():
         if value is not None:
             checks.integer(name, value, 1)

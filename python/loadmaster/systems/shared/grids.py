@@ -429,8 +429,10 @@ class Grids:
         each, rest = divmod(costs.n_cuts - 1, n_stages)
         if rest == 0:
             even = replace(found, ends=tuple(range(each, each * n_stages + 1, each)))
-            need = [costs.fixed[i, j] + k * costs.held[i, j]
-                    for (i, j), k in zip(even.ranges, in_flight, strict=True)]  # fmt: skip
+            need = [
+                costs.fixed[i, j] + k * costs.held[i, j]
+                for (i, j), k in zip(even.ranges, in_flight, strict=True)
+            ]
             if max(need) <= share * pool.memory:
                 other = self._estimated(grid, pool, way, even)
                 best = other if other.seconds <= (1 + _EVEN) * best.seconds else best

@@ -103,8 +103,12 @@ def torchtitan(
     dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
     candidates += _in_grids(
         _grids(problem, layer_list, levels, replicate, shard, schedule),
-        replace(asked, dp=dp), schedule, budget, progress, candidates,
-    )  # fmt: skip
+        replace(asked, dp=dp),
+        schedule,
+        budget,
+        progress,
+        candidates,
+    )
     if not candidates:
         raise InfeasibleError(
             "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
@@ -178,9 +182,15 @@ def _grids(
         if shard != 1:
             for word in ("kept", "again"):
                 yield parts(
-                    problem, layer_list, batch, levels=recomputed, known=known,
-                    replicate=replicate, shard=shard, word=word,
-                )  # fmt: skip
+                    problem,
+                    layer_list,
+                    batch,
+                    levels=recomputed,
+                    known=known,
+                    replicate=replicate,
+                    shard=shard,
+                    word=word,
+                )
 
 
 def _levels(
