@@ -260,12 +260,16 @@ def what_is_held(plan: lm.Plan) -> int:
 def what_is_split(plan: lm.Plan) -> str:
     """Digest of the recipe; empty if there is none.
 
-    The version of the recipe's format does not count, nor does the order of its tables.
+    The version of the recipe's format does not count, nor does the order of its tables. Virtual
+    stages were called ``chunks``.
     """
     if plan.recipe is None:
         return ""
     document = dict(sorted(plan.recipe.to_document().items()))
     del document["format"], document["version"]
+    if "micro" in document:
+        micro = {"chunks" if key == "virtual" else key: v for key, v in document["micro"].items()}
+        document["micro"] = micro
     return digest(json.dumps(document).encode())
 
 
