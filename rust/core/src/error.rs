@@ -261,6 +261,22 @@ pub enum Error {
     /// A quotient that is not acyclic.
     #[error("merging these groups makes a cycle: {0}")]
     CyclicGroups(OpRefs),
+    /// An op that follows one which cannot decide for it.
+    #[error("lead[{}] is {}: {reason}", op.id.0, follows.id.0)]
+    BadLead {
+        /// The op.
+        op: OpRef,
+        /// The op that it follows.
+        follows: OpRef,
+        /// What is wrong with that.
+        reason: &'static str,
+    },
+    /// An op that is kept from every device type.
+    #[error("masks[{}] leaves the op no device type", op.id.0)]
+    NoTypeLeft {
+        /// The op.
+        op: OpRef,
+    },
     /// An op on a device whose type it does not allow.
     #[error("{op} may not run on {device} (device type {device_type})")]
     ForbiddenDevice {
@@ -472,7 +488,9 @@ impl Error {
             | Self::ForbiddenDevice { op, .. }
             | Self::DoesNotFit { op, .. }
             | Self::BadMember { op }
+            | Self::NoTypeLeft { op }
             | Self::NoAllowedDevice { op } => vec![op],
+            Self::BadLead { op, follows, .. } => vec![op, follows],
             Self::TwoProducers { first, second, .. }
             | Self::NoCommonType { first, second }
             | Self::TwoKinds { first, second }

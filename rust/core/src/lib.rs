@@ -32,6 +32,7 @@ pub mod place;
 pub mod random;
 pub mod reduce;
 pub mod roles;
+pub mod rules;
 pub mod schedule;
 pub mod search;
 pub mod simulate;

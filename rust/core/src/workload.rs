@@ -267,6 +267,12 @@ impl Workload {
         sums
     }
 
+    /// Seconds per tensor, sent between an average pair of devices.
+    pub fn mean_transfers(&self, cluster: &Cluster) -> Vec<f64> {
+        let (latency, per_byte) = cluster.mean_link();
+        self.tensor_bytes.iter().map(|&bytes| latency + bytes as f64 * per_byte).collect()
+    }
+
     /// Whether an op may run on a device.
     #[inline(always)]
     pub fn allows(&self, op: OpId, cluster: &Cluster, device: DeviceId) -> bool {

@@ -15,6 +15,7 @@ mod numbering;
 mod orders;
 mod place;
 mod reduce;
+mod rules;
 mod runtime;
 mod schedule;
 mod search;

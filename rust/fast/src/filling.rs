@@ -19,7 +19,9 @@ fn place_ops<'py>(
     strategy: impl FnOnce(Memory<'_>, &[OpId]) -> Result<Vec<DeviceId>, Error> + Send,
 ) -> PyResult<Ids<'py>> {
     let order = problem.graph.topological(order)?;
-    let placement = problem.run(py, |p| strategy(p.memory(&p.charges_of_leads()), &order))?;
+    let placement = problem.run(py, |p| {
+        strategy(p.rules.memory(p.work(), &p.cluster, &p.rules.charges_of_leads(p.work())), &order)
+    })?;
     Ok(problem.devices(py, placement))
 }
 

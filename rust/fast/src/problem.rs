@@ -1,18 +1,16 @@
 //! `fast.Problem`: a graph, a cluster and times, with the rules that strategies obey.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_core::Error;
 use loadmaster_core::clock::{Clock, Ticks};
 use loadmaster_core::cluster::Cluster as CoreCluster;
-use loadmaster_core::colocate;
-use loadmaster_core::free_memory::{Memory, OnOom, charge_to_leads};
+use loadmaster_core::free_memory::OnOom;
 use loadmaster_core::ids::{DeviceId, OpId};
+use loadmaster_core::rules::Rules;
 use loadmaster_core::search::problem::Problem as SearchProblem;
 use loadmaster_core::workload::{Times, Workload};
 use numpy::{IntoPyArray, PyArray1};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::cluster::Cluster;
@@ -61,13 +59,7 @@ pub struct Problem {
     pub ticks: Arc<[Ticks]>,
     /// Ticks that the launch of each op takes; empty: none.
     pub dispatch: Arc<[Ticks]>,
-    pub capacity: Arc<[u64]>,
-    /// Bytes that each op is charged for the whole step, if they are given.
-    pub op_bytes: Option<Arc<[u64]>>,
-    /// Per op, the op that decides where it goes, if that is not the graph's own `lead`.
-    pub lead: Option<Arc<[OpId]>>,
-    pub on_oom: OnOom,
-    pub contention: bool,
+    pub rules: Rules,
 }
 
 #[pymethods]
@@ -117,13 +109,13 @@ impl Problem {
             if bytes.len() != n {
                 return Err(convert::wrong_length("capacity", bytes.len(), format!("{n} (one per device)")));
             }
-            same.capacity = Arc::from(bytes);
+            same.rules.capacity = Arc::from(bytes);
         }
         if let Some(bytes) = op_bytes {
-            same.op_bytes = Some(Arc::from(bytes_per_op(&self.graph, bytes)?));
+            same.rules.op_bytes = Some(Arc::from(bytes_per_op(&self.graph, bytes)?));
         }
         if let Some(is_best_effort) = best_effort {
-            same.on_oom = if is_best_effort { OnOom::BestEffort } else { OnOom::Fail };
+            same.rules.on_oom = if is_best_effort { OnOom::BestEffort } else { OnOom::Fail };
         }
         Ok(same)
     }
@@ -146,13 +138,15 @@ impl Problem {
         let (graph, n) = (&self.graph, self.graph.work.n_ops());
         let lead = convert::indices("lead", lead, n, n)?.into_iter().map(|index| graph.op(index)).collect();
         let lead: Vec<OpId> = graph.by_op(lead, 1);
-        check_lead(&graph.work, &lead)?;
-        Ok(Self { lead: Some(Arc::from(lead)), ..self.clone() })
+        let rules = self.rules.led_by(&graph.work, lead).map_err(|e| graph.name(e))?;
+        Ok(Self { rules, ..self.clone() })
     }
 
     /// The same problem with unlimited channels: the classic model, any number of transfers at once.
     fn without_contention(&self) -> Self {
-        Self { contention: false, ..self.clone() }
+        let mut same = self.clone();
+        same.rules.contention = false;
+        same
     }
 
     /// The same problem with ops kept to some of the device types that they allow. Colocated ops
@@ -176,18 +170,9 @@ impl Problem {
             let wants = format!("{} (one per op)", work.n_ops());
             return Err(convert::wrong_length("masks", masks.len(), wants));
         }
-        let mut allowed = self.graph.by_op(masks, 1);
-        allowed.iter_mut().zip(&work.allowed).for_each(|(mask, allowed)| *mask &= allowed);
-        if let Some(op) = allowed.iter().position(|&mask| mask == 0) {
-            let index = work.graph.index(OpId::new(op));
-            return Err(PyValueError::new_err(format!("masks[{index}] leaves the op no device type")));
-        }
-        colocate::share_allowed(&work.sets, &mut allowed).map_err(|e| self.graph.name(e))?;
-        let work = Arc::new(Workload { allowed, ..(**work).clone() });
-        let graph = Graph { work, names: self.graph.names.clone() };
-        if let Some(lead) = &self.lead {
-            check_lead(&graph.work, lead)?;
-        }
+        let work =
+            self.rules.restricted(work, &self.graph.by_op(masks, 1)).map_err(|e| self.graph.name(e))?;
+        let graph = Graph { work: Arc::new(work), names: self.graph.names.clone() };
         let counted = py.detach(|| Self::counted(graph, &self.cluster, Arc::clone(&self.times)));
         let Self { graph, clock, ticks, dispatch, .. } = counted.map_err(|e| self.graph.name(e))?;
         Ok(Self { graph, clock, ticks, dispatch, ..self.clone() })
@@ -233,9 +218,7 @@ impl Problem {
     fn weights(&self, py: Python<'_>) -> PyResult<Weights> {
         let work = &self.graph.work;
         let counted = py.detach(|| {
-            let (latency, per_byte) = self.cluster.mean_link();
-            let seconds = |&bytes: &u64| latency + bytes as f64 * per_byte;
-            let tensor_time: Vec<f64> = work.tensor_bytes.iter().map(seconds).collect();
+            let tensor_time = work.mean_transfers(&self.cluster);
             Weights::counted(&self.graph, &self.times.mean(work, &self.cluster), &tensor_time)
         });
         Ok(counted.map_err(|e| self.graph.name(e))?)
@@ -244,13 +227,13 @@ impl Problem {
     /// Bytes to fill, uint64 [n_devices].
     #[getter]
     fn capacity<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_slice(py, &self.capacity)
+        PyArray1::from_slice(py, &self.rules.capacity)
     }
 
     /// Bytes that each op is charged for the whole step, uint64 [n_ops]; None if none are given.
     #[getter]
     fn op_bytes<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<u64>>> {
-        let bytes = self.op_bytes.as_ref()?;
+        let bytes = self.rules.op_bytes.as_ref()?;
         Some(self.graph.by_index(bytes.to_vec()).into_pyarray(py))
     }
 
@@ -269,15 +252,11 @@ impl Problem {
         Ok(Self {
             ticks: Arc::from(times.ticks(clock)),
             dispatch: Arc::from(clock.ticks_of(times.dispatch())),
-            capacity: cluster.devices().iter().map(|d| d.memory).collect(),
+            rules: Rules::of(cluster),
             graph,
             cluster: Arc::clone(cluster),
             times,
             clock,
-            op_bytes: None,
-            lead: None,
-            on_oom: OnOom::Fail,
-            contention: true,
         })
     }
 
@@ -287,38 +266,20 @@ impl Problem {
 
     /// Per op, the op that decides where it goes.
     pub fn leads(&self) -> &[OpId] {
-        self.lead.as_deref().unwrap_or(&self.graph.work.lead)
-    }
-
-    /// Bytes that each op is charged: as given, or its resident and output bytes.
-    pub fn charges(&self) -> Cow<'_, [u64]> {
-        match &self.op_bytes {
-            Some(bytes) => Cow::Borrowed(bytes),
-            None => Cow::Owned(self.graph.work.static_bytes()),
-        }
-    }
-
-    /// Bytes that each op is charged, with those of the ops it decides for.
-    pub fn charges_of_leads(&self) -> Vec<u64> {
-        charge_to_leads(self.leads(), &self.charges())
-    }
-
-    /// The memory to fill, given [`Problem::charges_of_leads`].
-    pub fn memory<'a>(&'a self, charge: &'a [u64]) -> Memory<'a> {
-        Memory::new(self.work(), &self.cluster, self.leads(), charge, &self.capacity, self.on_oom)
+        self.rules.leads(self.work())
     }
 
     /// The problem as the search has it.
     pub fn searched(&self) -> Result<SearchProblem<'_>, Error> {
-        let (work, lead) = (self.work(), self.lead.as_deref());
+        let (work, rules) = (self.work(), &self.rules);
         let searched = SearchProblem::new(
             work,
             &self.cluster,
             self.clock,
             &self.ticks,
-            &self.charges(),
-            &self.capacity,
-            lead,
+            &rules.charges(work),
+            &rules.capacity,
+            rules.own_leads(),
         )?;
         Ok(searched.launching(&self.dispatch))
     }
@@ -365,25 +326,4 @@ fn times(
         times = times.with_dispatch(dispatch).map_err(|e| graph.name_indices(e))?;
     }
     Ok(times.numbered(graph.work.graph.numbering()))
-}
-
-/// Checks the op that decides for each op: a member of its set, or an op that stands for a whole
-/// set.
-fn check_lead(work: &Workload, lead: &[OpId]) -> PyResult<()> {
-    for u in work.graph.ops() {
-        let l = lead[u.ix()];
-        let first = work.sets.row(work.set_of[u.ix()] as usize)[0];
-        let reason = if lead[l.ix()] != l {
-            "that op follows another one"
-        } else if lead[first.ix()] != l {
-            "other ops of its colocation set follow another one"
-        } else if work.allowed[l.ix()] != work.allowed[u.ix()] {
-            "that op may run on other device types"
-        } else {
-            continue;
-        };
-        let (op, follows) = (work.graph.index(u), work.graph.index(l));
-        return Err(PyValueError::new_err(format!("lead[{op}] is {follows}: {reason}")));
-    }
-    Ok(())
 }

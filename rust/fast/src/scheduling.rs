@@ -66,13 +66,13 @@ fn scheduled<'py>(
     run: impl FnOnce(&mut Engine<'_>) -> PyResult<bool>,
 ) -> PyResult<Option<Schedules<'py>>> {
     let (p, work, lead) = (problem, problem.work(), problem.leads());
-    let charge = p.op_bytes.as_ref().map(|_| p.charges_of_leads());
+    let charge = p.rules.op_bytes.as_ref().map(|_| p.rules.charges_of_leads(work));
     let mut engine = py.detach(|| {
         let admission = match &charge {
-            Some(charge) => Admission::Charged(p.memory(charge)),
-            None => Admission::by_lifetimes(work, &p.cluster, lead, &p.capacity, p.on_oom),
+            Some(charge) => Admission::Charged(p.rules.memory(work, &p.cluster, charge)),
+            None => Admission::by_lifetimes(work, &p.cluster, lead, &p.rules.capacity, p.rules.on_oom),
         };
-        let engine = Engine::new(work, &p.cluster, p.clock, &p.ticks, lead, p.contention, admission);
+        let engine = Engine::new(work, &p.cluster, p.clock, &p.ticks, lead, p.rules.contention, admission);
         engine.launching(&p.dispatch)
     });
     if !run(&mut engine)? {
@@ -351,7 +351,7 @@ pub fn schedule_placed<'py>(
     let s = problem.run(py, |p| {
         let (work, cluster) = (p.work(), &p.cluster);
         work.check_placement(cluster, &placement)?;
-        Ok(append::append(work, cluster, p.clock, &p.ticks, &placement, &order, p.contention))
+        Ok(append::append(work, cluster, p.clock, &p.ticks, &placement, &order, p.rules.contention))
     })?;
     Ok((problem.seconds(py, s.start), problem.seconds(py, s.finish)))
 }

@@ -147,7 +147,7 @@ fn options(
             )));
         }
     };
-    Ok(Options { policy, contention: problem.contention.then_some(link_order), record_memory: false })
+    Ok(Options { policy, contention: problem.rules.contention.then_some(link_order), record_memory: false })
 }
 
 /// Simulates a placement; none if the makespan is not below `limit`.
