@@ -41,7 +41,7 @@ class Quantity:
         """The unit in which figures are held."""
         return next(iter(self.units))
 
-    def parse(self, text: str, what: str) -> float | int:
+    def parse(self, text: str, named: str) -> float | int:
         """The figure of a text with a unit, or of ``"0"``.
 
         A whole number of the first unit is an int, all else a float.
@@ -53,10 +53,10 @@ class Quantity:
         if number and not unit and not Decimal(number):
             name = self.base
         if number and not unit and name is None:
-            raise self.bare(number, what)
+            raise self.bare(number, named)
         if name is None:
             forms = ", ".join(f"'12{unit}'" for unit in self.likely)
-            raise InputError(f"{what} is {text!r}: write a number and its unit, such as {forms}")
+            raise InputError(f"{named} is {text!r}: write a number and its unit, such as {forms}")
         if number.isdigit() and name == self.base:
             return int(number)
         return float(Decimal(number) * self.units[name])

@@ -41,14 +41,14 @@ def user_function(spec: str) -> Callable[..., Any]:
         raise InputError(f"{spec!r}: wants FILE.py:FUNCTION, such as my.py:build")
     if not Path(path).is_file():
         raise InputError(f"{spec}: there is no file {path}")
-    found = spec_from_file_location(_MODULE, path)
-    if found is None or found.loader is None:
+    file_spec = spec_from_file_location(_MODULE, path)
+    if file_spec is None or file_spec.loader is None:
         raise InputError(f"{spec}: {path} is no file of Python; its name must end in .py")
-    module = sys.modules[_MODULE] = module_from_spec(found)
+    module = sys.modules[_MODULE] = module_from_spec(file_spec)
     # As Python has it of a script: what stands beside the file can be imported, later too.
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     with of_user(spec):
-        found.loader.exec_module(module)
+        file_spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"{spec}: {path} has no function {name!r}")

@@ -38,6 +38,6 @@ def answer(
     if not model.n_integers:
         least = objective if status == "optimal" else None
     elif status in ("optimal", "feasible", "no_solution"):
-        told = bound()
-        least = float(told) if told is not None and abs(told) < INFINITE else None
+        proved = bound()
+        least = float(proved) if proved is not None and abs(proved) < INFINITE else None
     return {"status": status, "objective": objective, "bound": least, "values": x}

@@ -82,8 +82,8 @@ def _answer(statuses: Any, target: Any, status: Any, model: Model) -> dict[str, 
     word = words.get(status)
     if word is None:
         return {"failed": str(status)}
-    found = word in ("optimal", "feasible")
-    values = [v.x for v in target.vars] if found else None
+    has_values = word in ("optimal", "feasible")
+    values = [v.x for v in target.vars] if has_values else None
     return answer(model, word, values, lambda: target.objective_bound)
 
 

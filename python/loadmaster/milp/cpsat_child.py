@@ -32,11 +32,11 @@ def work(task: CpsatTask, folder: Path, began: float) -> dict[str, Any]:
     watch = _Watch(program, folder, task.start.makespan)
     solver.best_bound_callback = watch.bound_rose
     status = solver.solve(program.model, watch)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    has_values = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return {
         "status": solver.status_name(status).lower(),
         "bound": None if status == cp_model.INFEASIBLE else float(solver.best_objective_bound),
-        "values": program.read(solver.value) if found else None,
+        "values": program.read(solver.value) if has_values else None,
     }
 
 
@@ -244,8 +244,8 @@ class CpsatModel:
             model.add_bool_or([sent.negated(), *(self._x(r, device) for r in readers)])
             leaves = model.new_int_var(0, self.limit, "")
             took = start.sent.get(message)
-            made = 0 if tensor.home else start.finish[tensor.source]
-            self.leaves[message] = self._hint(leaves, took[0] if took else made)
+            ready = 0 if tensor.home else start.finish[tensor.source]
+            self.leaves[message] = self._hint(leaves, took[0] if took else ready)
             if not tensor.home:
                 model.add(leaves >= self._finish(tensor.source)).only_enforce_if(sent)
             self._time(message, senders)

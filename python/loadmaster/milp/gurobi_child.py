@@ -50,8 +50,8 @@ def run(model: Model, time_limit: float, began: float) -> dict[str, Any]:
         target.Params.TimeLimit = left(time_limit, began)
         target.optimize()
         word = WORDS.get(target.Status, "feasible" if target.SolCount else "no_solution")
-        found = target.SolCount and word in ("optimal", "feasible")
-        values = target.getAttr("X", variables) if found else None
+        has_values = target.SolCount and word in ("optimal", "feasible")
+        values = target.getAttr("X", variables) if has_values else None
         return answer(model, word, values, lambda: target.ObjBound)
 
 
@@ -59,8 +59,8 @@ def _built(model: Model, target: gp.Model) -> list[gp.Var]:
     """The variables, after all rows have been added."""
     kinds = [GRB.INTEGER if whole else GRB.CONTINUOUS for whole in model.integer.tolist()]
     columns = {"lb": model.lower, "ub": model.upper, "obj": model.objective}
-    given = {name: column.tolist() for name, column in columns.items()}
-    variables = list(target.addVars(model.n_variables, **given, vtype=kinds).values())
+    lists = {name: column.tolist() for name, column in columns.items()}
+    variables = list(target.addVars(model.n_variables, **lists, vtype=kinds).values())
     entries = [variables[c] for c in model.column.tolist()]
     at, values = model.row_start.tolist(), model.value.tolist()
     bounds = zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)

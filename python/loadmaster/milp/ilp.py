@@ -133,8 +133,8 @@ class _Program(ModelRows):
             for r in readers:
                 on = int(self.on[r, d])
                 self.at_least(0.0, [(sent, 1.0), (on, -1.0), (int(source[d]), 1.0)])
-            made = 0 if tensor.home else start.finish[tensor.source]
-            at = start.sent[message][0] if happens else made
+            ready = 0 if tensor.home else start.finish[tensor.source]
+            at = start.sent[message][0] if happens else ready
             last = self.last_arrival[message] = max(int(self.latest[r]) for r in readers)
             leaves = self.leaves[message] = self.variable(at * scale, upper=self.limit)
             if not tensor.home:

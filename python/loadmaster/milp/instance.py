@@ -364,7 +364,7 @@ def _bundles(problem: Problem) -> list[_Bundle]:
         readers.setdefault(key, []).append(dst)
         bytes_[key] = size
     # Only the order of one op's tensors counts; numbers of other ops may lie between.
-    found: list[_Bundle] = []
+    bundles: list[_Bundle] = []
     last: dict[tuple[bool, int], _Bundle] = {}
     for key in sorted(readers):
         home, source, by = not key[0], key[2], tuple(readers[key])
@@ -374,8 +374,8 @@ def _bundles(problem: Problem) -> list[_Bundle]:
             before.bytes += bytes_[key]
             continue
         last[home, source] = _Bundle(source, by, home, 1, bytes_[key])
-        found.append(last[home, source])
-    return found
+        bundles.append(last[home, source])
+    return bundles
 
 
 def _tick(horizon: float, times: list[NDArray[np.float64]]) -> float:

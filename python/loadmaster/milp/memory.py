@@ -96,10 +96,10 @@ def least_relaxation(
     values = np.zeros(len(x) + n_devices)
     values[grid[np.arange(n_units), first]] = 1.0
     values[e] = start.missing * scale
-    found = solve(b.model(values), solver="cbc", time_limit=time_limit)
-    assert found.values is not None
-    chosen = found.values[grid].argmax(axis=1).astype(np.int32)
-    return _of(chosen, charge, capacity, proved=found.status == "optimal")
+    solution = solve(b.model(values), solver="cbc", time_limit=time_limit)
+    assert solution.values is not None
+    chosen = solution.values[grid].argmax(axis=1).astype(np.int32)
+    return _of(chosen, charge, capacity, proved=solution.status == "optimal")
 
 
 def _of(

@@ -234,14 +234,14 @@ def _joined(blocks: Sequence[tuple[NDArray[Any], ...]], width: int) -> tuple[NDA
     return tuple(np.concatenate([block[k] for block in blocks]) for k in range(width))
 
 
-def _lengths(columns: dict[str, NDArray[np.generic]], wanted: int, what: str) -> None:
+def _lengths(columns: dict[str, NDArray[np.generic]], wanted: int, units: str) -> None:
     for name, column in columns.items():
         if len(column) != wanted:
-            raise InputError(f"{name} has length {len(column)}, but there are {wanted} {what}")
+            raise InputError(f"{name} has length {len(column)}, but there are {wanted} {units}")
 
 
-def _ordered(what: str, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
+def _ordered(named: str, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
     bad = np.flatnonzero(~(lower <= upper))
     if len(bad):
         at = int(bad[0])
-        raise InputError(f"{what} {at} has bounds {lower[at]} to {upper[at]}: nothing is between")
+        raise InputError(f"{named} {at} has bounds {lower[at]} to {upper[at]}: nothing is between")

@@ -58,8 +58,8 @@ class Reference(ModelRows, ABC):
         for message in instance.messages:
             tensor, d = instance.tensors[message.tensor], message.device
             happens = message in start.sent
-            made = 0 if tensor.home else start.finish[tensor.source]
-            at = start.sent[message][0] if happens else made
+            ready = 0 if tensor.home else start.finish[tensor.source]
+            at = start.sent[message][0] if happens else ready
             self.sent[message] = self.binary(happens)
             leaves = self.leaves[message] = self.variable(at * self.scale, upper=self.limit)
             if not tensor.home:

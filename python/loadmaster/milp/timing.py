@@ -109,21 +109,21 @@ class _Run:
             for reader in tensor.readers:
                 self.inputs[reader].append(t)
 
-    def send(self, t: int, made: int) -> None:
+    def send(self, t: int, ready: int) -> None:
         tensor = self.instance.tensors[t]
         here = self.on[tensor.source]
         for device in sorted({self.on[r] for r in tensor.readers} - {here}):
-            heapq.heappush(self.waiting, (made, Message(t, device)))
+            heapq.heappush(self.waiting, (ready, Message(t, device)))
 
     def serve(self) -> None:
         """Sends the message that was made first, as soon as no transfer conflicts with it."""
-        made, message = heapq.heappop(self.waiting)
+        ready, message = heapq.heappop(self.waiting)
         tensor = self.instance.tensors[message.tensor]
         here = self.on[tensor.source]
         conflict = self.instance.conflict[here, message.device]
         taken = (at for pair, at in self.last.items() if conflict[pair])
         start = max(taken, default=0)
-        start = max(start, made)
+        start = max(start, ready)
         finish = start + int(tensor.time[here, message.device])
         self.last[here, message.device] = finish
         self.sent[message] = (start, finish)

@@ -127,8 +127,8 @@ def solve(
     >>> b = Builder()
     >>> x = b.variables(3, upper=1.0, objective=[-3.0, -2.0, -2.0], integer=True)
     >>> weights = b.rows([0, 0, 0], x, [3.0, 2.0, 2.0], upper=[4.0])
-    >>> found = solve(b.model(), time_limit=10)
-    >>> found.status, found.objective, found.values.tolist()
+    >>> solution = solve(b.model(), time_limit=10)
+    >>> solution.status, solution.objective, solution.values.tolist()
     ('optimal', -4.0, [0.0, 1.0, 1.0])
     """
     checks.one_of("solver", solver, get_args(Solver))
@@ -138,21 +138,21 @@ def solve(
     began = time.monotonic()
     name = _chosen(solver)
     if seconds == 0 or model.n_variables == 0:
-        found = _unsolved(model, name)
+        solution = _unsolved(model, name)
     else:
-        found = _solved(model, name, seconds, cpu_limit, progress, log)
-    return replace(_kept(model, found), seconds=time.monotonic() - began)
+        solution = _solved(model, name, seconds, cpu_limit, progress, log)
+    return replace(_kept(model, solution), seconds=time.monotonic() - began)
 
 
 def optimum(model: Model, time_limit: float) -> tuple[NDArray[np.float64] | None, str]:
     """The optimum of a linear program; where it is not found in time, or the solver fails, why."""
     try:
-        found = solve(model, time_limit=time_limit)
+        solution = solve(model, time_limit=time_limit)
     except SolverError as error:
         return None, str(error).splitlines()[0]
-    if found.status != "optimal":
+    if solution.status != "optimal":
         return None, f"the linear program was not solved within {time_limit:g} s"
-    return found.values, ""
+    return solution.values, ""
 
 
 def _chosen(solver: Solver) -> str:
@@ -192,14 +192,14 @@ def _unsolved(model: Model, solver: str) -> Solution:
     return Solution("optimal", 0.0, 0.0, empty, solver, 0.0, 0.0, "")
 
 
-def _kept(model: Model, found: Solution) -> Solution:
+def _kept(model: Model, solution: Solution) -> Solution:
     """The solution, or the model's start where that is better or the only one."""
-    if model.start is None or found.status not in ("feasible", "no_solution"):
-        return found
+    if model.start is None or solution.status not in ("feasible", "no_solution"):
+        return solution
     objective = float(model.objective @ model.start)
-    if found.objective is not None and found.objective <= objective:
-        return found
-    return replace(found, status="feasible", objective=objective, values=model.start.copy())
+    if solution.objective is not None and solution.objective <= objective:
+        return solution
+    return replace(solution, status="feasible", objective=objective, values=model.start.copy())
 
 
 def _solved(
@@ -236,11 +236,15 @@ def _solved(
         values = answer["values"]
         off = 0.0 if values is None else model.violation(values)
         if off <= _tolerance(model):
-            found = Solution(**answer, solver=solver, seconds=0.0, cpu=ended.cpu, log=ended.log)
+            solution = Solution(**answer, solver=solver, seconds=0.0, cpu=ended.cpu, log=ended.log)
             # Solvers print only now and then: no line may show the last solution.
-            if progress is not None and found.objective is not None and found.objective != seen[0]:
-                progress(found.objective, found.bound, ended.cpu)
-            return found
+            if (
+                progress is not None
+                and solution.objective is not None
+                and solution.objective != seen[0]
+            ):
+                progress(solution.objective, solution.bound, ended.cpu)
+            return solution
         failure = f"its solution breaks a bound or row by {off:.3g}"
     raise SolverError(f"the solver {solver} failed: {failure}", ended.log)
 
