@@ -84,10 +84,15 @@ def test_rows_are_what_place_finds():
 
 
 def test_what_fails_is_a_row_with_its_error():
-    methods = [("auto", {"effort": "much"}), ("heft", {"rounds": 0}), "heft"]
+    methods = [("heft", {"rounds": 0}), "heft"]
     seen = lm.sweep(CHAIN, ms_mesh(2), methods, executor=ThreadPoolExecutor(1))
-    assert [row.outcome for row in seen.rows] == ["error", "error", "done"]
-    assert "InputError: effort is 'much'" in seen.rows[0].error
+    assert [row.outcome for row in seen.rows] == ["error", "done"]
+    assert "InputError: rounds is 0" in seen.rows[0].error
+
+
+def test_a_value_that_an_option_never_has_is_refused_before_any_case_runs():
+    with pytest.raises(InputError, match="effort is 'much'"):
+        lm.sweep(CHAIN, ms_mesh(2), [("auto", {"effort": "much"}), "heft"])
 
 
 def test_targets_stand_beside_methods():
