@@ -85,16 +85,16 @@ def _of_module(source: str) -> str:
 
 def shapes(arguments: argparse.Namespace) -> dict[str, Any]:
     """``--batch`` and ``--shape``, as readers take them."""
-    found = {}
+    by_name = {}
     for text in arguments.shape:
         name, _, dims = text.rpartition("=")
         try:
-            found[name] = [int(d) for d in dims.split(",")]
+            by_name[name] = [int(d) for d in dims.split(",")]
         except ValueError:
-            found = {}
-        if not name or name not in found:
+            by_name = {}
+        if not name or name not in by_name:
             raise InputError(f"--shape {text!r}: wants NAME=1,3,224,224")
-    return {"batch": arguments.batch, "shapes": found or None}
+    return {"batch": arguments.batch, "shapes": by_name or None}
 
 
 def saved(

@@ -111,7 +111,7 @@ def show_columns(texts: Mapping[str, str]) -> None:
 
 def say_where(written: Sequence[tuple[str, str]], unsaved: str = "") -> None:
     """The last lines: where every result went, and what was not kept, with how to keep it."""
-    lines = [f"{what} written to {path}" for what, path in written]
+    lines = [f"{noun} written to {path}" for noun, path in written]
     lines = lines or ["result written to standard output"]
     if unsaved:
         lines[-1] += f"; {unsaved}"

@@ -97,8 +97,8 @@ class Trust:
     def by_kind(self) -> dict[str, Accuracy]:
         """Accuracy by kind of op; the kinds that take most time come first."""
         kinds = np.array(self.kinds)
-        found = {str(k): self._accuracy(kinds == k) for k in np.unique(kinds)}
-        return dict(sorted(found.items(), key=lambda row: (-row[1].share, row[0])))
+        accuracies = {str(k): self._accuracy(kinds == k) for k in np.unique(kinds)}
+        return dict(sorted(accuracies.items(), key=lambda row: (-row[1].share, row[0])))
 
     @property
     def cdf(self) -> dict[float, float]:

@@ -267,10 +267,11 @@ class CostModel:
     ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
         """Seconds on a device type (NaN: unknown), and the provenance of each."""
         entries = self.entries(device_type)
-        found = [entries.get(name) for name in graph.names]
-        column = np.array([math.nan if e is None else e.mean for e in found])
+        known_entries = [entries.get(name) for name in graph.names]
+        column = np.array([math.nan if e is None else e.mean for e in known_entries])
         words = [
-            _word("regressed" if e is not None and e.steps == 0 else "measured") for e in found
+            _word("regressed" if e is not None and e.steps == 0 else "measured")
+            for e in known_entries
         ]
         return column, np.array(words, dtype=np.uint8)
 
@@ -325,22 +326,22 @@ def _weakest(words: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(words[np.arange(len(words)), rank[words].argmax(axis=1)], dtype=np.uint8)
 
 
-def _table(table: Any, what: str) -> dict[str, Entry]:
+def _table(table: Any, noun: str) -> dict[str, Entry]:
     columns = ("op", *Entry._fields)
     if not isinstance(table, Mapping) or not all(isinstance(table.get(c), list) for c in columns):
-        raise InputError(f"{what} wants the lists {', '.join(columns)}")
+        raise InputError(f"{noun} wants the lists {', '.join(columns)}")
     rows = [table[c] for c in columns]
     if len({len(row) for row in rows}) != 1:
-        raise InputError(f"{what}: lists of {', '.join(str(len(row)) for row in rows)} values")
-    found: dict[str, Entry] = {}
+        raise InputError(f"{noun}: lists of {', '.join(str(len(row)) for row in rows)} values")
+    by_name: dict[str, Entry] = {}
     for name, mean, steps, squares in zip(*rows, strict=True):
         figures = all(checks.is_number(v) and 0 <= v < 1e300 for v in (mean, squares))
         if not isinstance(name, str) or not figures or not checks.is_integer(steps) or steps < 0:
             raise InputError(
-                f"{what}, op {name!r}: mean {mean!r}, steps {steps!r}, squares {squares!r}: wants "
+                f"{noun}, op {name!r}: mean {mean!r}, steps {steps!r}, squares {squares!r}: wants "
                 "finite numbers that are not negative"
             )
-        if name in found:
-            raise InputError(f"{what}: op {name!r} stands twice")
-        found[name] = Entry(float(mean), steps, float(squares))
-    return found
+        if name in by_name:
+            raise InputError(f"{noun}: op {name!r} stands twice")
+        by_name[name] = Entry(float(mean), steps, float(squares))
+    return by_name

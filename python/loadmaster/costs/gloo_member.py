@@ -36,8 +36,8 @@ def collective(kind: str, size: int, k: int) -> Callable[[], object]:
         return lambda: distributed.all_gather_into_tensor(whole, part)
     if kind == "all_to_all":
         pieces = torch.zeros(max(1, parts // k) * k)
-        found = torch.zeros_like(pieces)
-        return lambda: distributed.all_to_all_single(found, pieces)
+        output = torch.zeros_like(pieces)
+        return lambda: distributed.all_to_all_single(output, pieces)
     return lambda: distributed.broadcast(whole, 0)
 
 
@@ -61,10 +61,10 @@ def _main(rank: int, k: int, asked: dict[str, Any]) -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     distributed.init_process_group("gloo", init_method=asked["meeting"], rank=rank, world_size=k)
-    found = [[timed(kind, size, k) for size in asked["sizes"]] for kind in asked["kinds"]]
+    seconds = [[timed(kind, size, k) for size in asked["sizes"]] for kind in asked["kinds"]]
     distributed.barrier()
     distributed.destroy_process_group()
-    sys.stdout.write(json.dumps(found))
+    sys.stdout.write(json.dumps(seconds))
 
 
 if __name__ == "__main__":

@@ -193,9 +193,9 @@ class Links:
             last = () if fit.tensor_error is None else (f"{fit.tensor_error:.1%}",)
             rows.append((fit.title, latency, rate, "line", *_cells(line, decades), *last))
             if bends > 0:
-                what = f"curve, {bends} bend{'s' if bends > 1 else ''}"
+                words = f"curve, {bends} bend{'s' if bends > 1 else ''}"
                 first = format_seconds(float(fit.times[0]))
-                rows.append(("", first, "", what, *_cells(curve, decades)))
+                rows.append(("", first, "", words, *_cells(curve, decades)))
         return "\n".join(aligned(rows))
 
 

@@ -86,10 +86,10 @@ def measure_collectives(
     with importing("torch", "torch", "measuring collectives"):
         import torch.distributed  # noqa: F401
     whole = sorted({int(size) for size in sizes})
-    told = progress or (lambda what: None)
-    told(f"{counted(len(kinds), 'kind')} of collectives, up to {format_bytes(whole[-1])}")
+    tell = progress or (lambda stage: None)
+    tell(f"{counted(len(kinds), 'kind')} of collectives, up to {format_bytes(whole[-1])}")
     answers = _asked(processes, whole, list(kinds))
-    found = []
+    measured = []
     for i, kind in enumerate(kinds):
         walls, busy = (
             [
@@ -102,8 +102,8 @@ def measure_collectives(
         own = np.minimum([float(each.mean()) for each in busy], seconds)
         source = f"measured between {processes} processes of gloo, 10th percentiles"
         figures = tuple(seconds.tolist()), source, tuple(own.tolist())
-        found.append(CollectiveTimes(kind, processes, 1, tuple(whole), *figures))
-    return tuple(found)
+        measured.append(CollectiveTimes(kind, processes, 1, tuple(whole), *figures))
+    return tuple(measured)
 
 
 #: Of each kind and size, seconds by the clock and of CPU, of every repeat.

@@ -188,19 +188,19 @@ def measure_device(
         raise InputError(
             f"sizes are {list(sizes)!r}: wants two or more, integers from 1 to {_LARGEST} bytes"
         )
-    told = progress or (lambda what: None)
+    tell = progress or (lambda stage: None)
     waited = waited_for_a_core()
     began = time.perf_counter()
     waited()
     whole = sorted({int(size) for size in sizes})
-    seconds = np.array(list(_copies(whole, told)))
-    told("calls")
+    seconds = np.array(list(_copies(whole, tell)))
+    tell("calls")
     by, ops = _small_ops()
     calls = {name: _per_call(call, wait) for name, (call, wait) in ops.items()}
     delay = waited() / 1e9 / (time.perf_counter() - began)
     fit = fit_links(TransferTimes.of({"copy": (whole, seconds)}), graph).fits[0]
     source = f"calls of {by}, 10th percentiles"
-    found = DeviceCosts(
+    measured = DeviceCosts(
         SendCost(fit.latency, fit.bandwidth),
         Dispatch(float(np.mean(list(calls.values()))), source=source),
         np.array(whole, dtype=np.float64),
@@ -209,9 +209,9 @@ def measure_device(
         by,
         min(delay, 1.0),
     )
-    if found.is_busy:
-        warn(f"the machine is too busy to be measured: {found.disturbed}")
-    return found
+    if measured.is_busy:
+        warn(f"the machine is too busy to be measured: {measured.disturbed}")
+    return measured
 
 
 def _usual(seconds: Sequence[float]) -> float:
@@ -219,12 +219,12 @@ def _usual(seconds: Sequence[float]) -> float:
     return max(float(np.percentile(seconds, 10)), 1e-9)
 
 
-def _copies(sizes: Sequence[int], told: Callable[[str], None]) -> Iterator[float]:
+def _copies(sizes: Sequence[int], tell: Callable[[str], None]) -> Iterator[float]:
     """Usual seconds of a copy of each size into shared memory."""
     source = np.ones(max(sizes), dtype=np.uint8)
     with _shared(2 * max(sizes)) as block:
         for size in sizes:
-            told(f"copies of {format_bytes(size)}")
+            tell(f"copies of {format_bytes(size)}")
             repeats = min(_MOST, max(_LEAST, _BYTES // size))
             mine, last = source[:size], len(block) - size
             seconds = []

@@ -84,23 +84,23 @@ def measure_links(
     if not sizes or not all(is_integer(s) and 0 < s <= _LARGEST for s in sizes):
         raise InputError(f"sizes are {list(sizes)!r}: wants bytes, integers from 1 to {_LARGEST}")
     sizes = [int(size) for size in sizes]
-    told = progress or (lambda what: None)
+    tell = progress or (lambda stage: None)
     rows: dict[str | tuple[str, str, str], tuple[ArrayLike, ArrayLike]] = {}
     for way in ways:
         with _process(way, max(sizes)) as trips:
-            rows[way] = _timed(trips, sizes, way, told)
+            rows[way] = _timed(trips, sizes, way, tell)
     for src, dst, copy in _gpu_pairs():
-        rows[src, dst, "copy"] = _timed(copy, sizes, f"{src} -> {dst}", told)
+        rows[src, dst, "copy"] = _timed(copy, sizes, f"{src} -> {dst}", tell)
     return TransferTimes.of(rows)
 
 
 def _timed(
-    trips: RoundTrips, sizes: Sequence[int], what: str, told: Callable[[str], None]
+    trips: RoundTrips, sizes: Sequence[int], link: str, tell: Callable[[str], None]
 ) -> tuple[list[float], list[float]]:
     bytes_: list[float] = []
     seconds: list[float] = []
     for size in sizes:
-        told(f"{what}, {format_bytes(size)}")
+        tell(f"{link}, {format_bytes(size)}")
         repeats = min(_MOST, max(_LEAST, _BYTES // size))
         trips(size, 2)  # Warms up.
         for taken in trips(size, repeats):

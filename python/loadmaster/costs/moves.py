@@ -46,7 +46,7 @@ def moved(pairs: list[tuple[str, Entry, Entry]]) -> tuple[list[Move], int]:
         if e.mean > 0 and not math.isnan(e.variance)
     ]
     usual = float(np.median(spread)) if spread else math.nan
-    found, untested = [], 0
+    moves, untested = [], 0
     for name, before, after in pairs:
         apart = abs(after.mean - before.mean)
         parts = [_variance_of_mean(e, usual) for e in (before, after)]
@@ -59,9 +59,9 @@ def moved(pairs: list[tuple[str, Entry, Entry]]) -> tuple[list[Move], int]:
         freedom = max(1, min(_MANY, int(error**2 / shares))) if shares > 0 else _MANY
         limit = two_sided(LEVEL / len(pairs), freedom) * math.sqrt(error)
         if apart > max(limit, FLOOR * before.mean):
-            found.append(Move(name, before.mean, after.mean))
-    found.sort(key=lambda m: (-abs(m.after - m.before), m.name))
-    return found, untested
+            moves.append(Move(name, before.mean, after.mean))
+    moves.sort(key=lambda m: (-abs(m.after - m.before), m.name))
+    return moves, untested
 
 
 def _variance_of_mean(entry: Entry, usual: float) -> tuple[float, int]:

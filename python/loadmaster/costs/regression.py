@@ -112,14 +112,14 @@ def grown(
     """
     fastest = fastest / _drift(fastest, steady)
     usual = usual / _drift(usual, steady)
-    found = _predicted(fastest, usual, batches, target, groups)
+    predicted = _predicted(fastest, usual, batches, target, groups)
     if len(batches) < 3:
-        return found
+        return predicted
     # Deviations are widened so far that they cover the largest batch, predicted from the others.
     known = _predicted(fastest[:, :-1], usual[:, :-1], batches[:-1], batches[-1], groups)
     off = np.abs(np.log(known.seconds / usual[:, -1])) / known.deviation
     wider = max(1.0, float(np.quantile(off, _WITHIN_ONE)))
-    return replace(found, deviation=found.deviation * wider)
+    return replace(predicted, deviation=predicted.deviation * wider)
 
 
 def _predicted(

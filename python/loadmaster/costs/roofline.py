@@ -163,14 +163,14 @@ def _all(graph: OpGraph, word: str) -> NDArray[np.uint8]:
 
 def _sources(graph: OpGraph) -> NDArray[np.uint8]:
     """Provenance of each op's time in the graph's columns."""
-    found = _all(graph, "measured")
-    told = graph.meta.get(TIME_SOURCES)
-    at = {name: i for i, name in enumerate(graph.names)} if told else {}
-    for word, names in told.items() if isinstance(told, Mapping) else ():
+    sources = _all(graph, "measured")
+    recorded = graph.meta.get(TIME_SOURCES)
+    at = {name: i for i, name in enumerate(graph.names)} if recorded else {}
+    for word, names in recorded.items() if isinstance(recorded, Mapping) else ():
         if word in PROVENANCES and isinstance(names, list):
             rows = [at[name] for name in names if isinstance(name, str) and name in at]
-            found[rows] = PROVENANCES.index(word)
-    return found
+            sources[rows] = PROVENANCES.index(word)
+    return sources
 
 
 def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
@@ -220,5 +220,5 @@ def peaks(outputs: Sequence[str], device_type: DeviceType) -> NDArray[np.float64
         known = [device_type.peak[d] for d in wanted if device_type.peak.get(d)]
         return known[0] if known else max(device_type.peak.values())
 
-    found = {output: peak(output) for output in set(outputs)}
-    return np.fromiter(map(found.__getitem__, outputs), np.float64, len(outputs))
+    by_output = {output: peak(output) for output in set(outputs)}
+    return np.fromiter(map(by_output.__getitem__, outputs), np.float64, len(outputs))

@@ -146,10 +146,10 @@ class Regression:
         if not graph.output_bytes.any():
             return self.batch  # There is nothing to scale.
         known = np.flatnonzero(rows >= 0)
-        told = {b: sizes[rows[known]] for b, sizes in self.measured_bytes.items()}
+        known_sizes = {b: sizes[rows[known]] for b, sizes in self.measured_bytes.items()}
         own = graph.output_bytes[known].astype(np.float64)
-        vary = np.ptp(np.stack([*told.values()]), axis=0) > 0
-        agree = {b: int((sizes == own)[vary].sum()) for b, sizes in told.items()}
+        vary = np.ptp(np.stack([*known_sizes.values()]), axis=0) > 0
+        agree = {b: int((sizes == own)[vary].sum()) for b, sizes in known_sizes.items()}
         best = max(agree, key=lambda b: agree[b])
         if vary.any() and agree[best] <= vary.sum() / 2:
             raise InputError(
@@ -249,12 +249,12 @@ def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, Profile]:
     checks.integer("batch", target)
     if not profiles:
         raise InputError("no profiles: a sweep wants some of at least two batches")
-    found: dict[int, list[Profile]] = {}
+    profiles_of: dict[int, list[Profile]] = {}
     for i, profile in enumerate(profiles):
         if profile.batch is None:
             raise InputError(f"profile {i} does not say its batch: give it, as Profile(batch=4)")
-        found.setdefault(profile.batch, []).append(profile)
-    if len(found) == 1:
+        profiles_of.setdefault(profile.batch, []).append(profile)
+    if len(profiles_of) == 1:
         raise InputError(
             f"all profiles are of batch {profiles[0].batch}: how times grow with the batch takes "
             "at least two batches, better three"
@@ -262,7 +262,7 @@ def _by_batch(profiles: Sequence[Profile], target: int) -> dict[int, Profile]:
     types = sorted({p.device_type for p in profiles})
     if len(types) > 1:
         raise InputError(f"profiles of {' and '.join(types)}: sweep each device type by itself")
-    return {size: joined(found[size]) for size in sorted(found)}
+    return {size: joined(profiles_of[size]) for size in sorted(profiles_of)}
 
 
 def _kinds(profiles: Sequence[Profile]) -> dict[str, str]:
@@ -275,18 +275,18 @@ def _growth(
     by_batch: dict[int, Profile],
     names: Sequence[str],
     kinds: Sequence[str],
-    told: dict[int, Floats],
+    sizes: dict[int, Floats],
     target: int,
 ) -> Growth:
     """Times at the target batch; an op that never took time takes none there."""
     steps = [p.seconds[_rows(p, names)] for p in by_batch.values()]
     fastest = np.stack([np.nanmin(s, axis=1) for s in steps], axis=1)
     usual = np.stack([np.nanmedian(s, axis=1) for s in steps], axis=1)
-    vary = _varying(told, len(names))
+    vary = _varying(sizes, len(names))
     groups = [f"{kind} {int(of)}" for kind, of in zip(kinds, vary, strict=True)]
     # A weight gradient has one size at all batches, yet takes longer. Other ops of its kind grow.
     grows = {kind for kind, of in zip(kinds, vary, strict=True) if of}
-    steady = np.array([len(told) > 1 and kind not in grows for kind in kinds])
+    steady = np.array([len(sizes) > 1 and kind not in grows for kind in kinds])
 
     n = len(names)
     growth = Growth(np.zeros(n), np.zeros(n), np.zeros((n, len(SHAPES))))

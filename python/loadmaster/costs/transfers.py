@@ -66,18 +66,18 @@ class TransferTimes:
             index.append(np.full(len(pair[0]), i, dtype=np.int64))
         if not links:
             raise InputError("no transfers: a fit wants some of at least two sizes per link")
-        found = cls(
+        times = cls(
             tuple(links), np.concatenate(index), np.concatenate(sizes), np.concatenate(seconds)
         )
-        for what, values in (("bytes", found.bytes), ("seconds", found.seconds)):
+        for name, values in (("bytes", times.bytes), ("seconds", times.seconds)):
             bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
             if len(bad):
                 at = int(bad[0])
                 raise InputError(
-                    f"link {title(found.links[found.link[at]])}, row {at + 1}: {what} is "
+                    f"link {title(times.links[times.link[at]])}, row {at + 1}: {name} is "
                     f"{values[at]}, wants a finite number > 0"
                 )
-        return found
+        return times
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TransferTimes:

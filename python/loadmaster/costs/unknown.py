@@ -39,7 +39,7 @@ def scaled(
     elsewhere : mapping of device type to float64 [n_ops]
         Seconds on the other types.
     """
-    found = known.copy()
+    completed = known.copy()
     types = {t.name: t for t in cluster.types}
     shared = {name: (known > 0) & (other > 0) for name, other in elsewhere.items()}
     for name in sorted(elsewhere, key=lambda name: (-shared[name].sum(), name)):
@@ -50,8 +50,8 @@ def scaled(
             there = other * _speed(graph, types[name], device_type)
         else:
             continue
-        found = np.where(np.isnan(found), there, found)
-    return found
+        completed = np.where(np.isnan(completed), there, completed)
+    return completed
 
 
 def _speed(graph: OpGraph, one: DeviceType, other: DeviceType) -> Floats:
@@ -76,9 +76,9 @@ def assumed(
     InputError
         The type has no roofline; the first op is named.
     """
-    found = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
-    if found is not None:
-        return found[missing], "measured"
+    measured = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+    if measured is not None:
+        return measured[missing], "measured"
     if not device_type.has_roofline:
         first = graph.names[int(np.flatnonzero(missing)[0])]
         raise InputError(

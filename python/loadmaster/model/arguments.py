@@ -67,11 +67,11 @@ def _fault(entries: Sequence[Any], n: int) -> str:
         if type(call) is not list or not 1 <= len(call) <= 2 or type(call[0]) is not list:
             return f"is {shown(call)}: wants null, [positional] or [positional, keywords]"
     keywords = [call[1] for call in calls if len(call) == 2]
-    for given in keywords:
-        if type(given) is not dict or not all(type(key) is str for key in given):
-            return f"has the keywords {shown(given)}: wants an object"
+    for keyword in keywords:
+        if type(keyword) is not dict or not all(type(key) is str for key in keyword):
+            return f"has the keywords {shown(keyword)}: wants an object"
     level = list(chain.from_iterable(call[0] for call in calls))
-    level += chain.from_iterable(given.values() for given in keywords)
+    level += chain.from_iterable(keyword.values() for keyword in keywords)
     texts = list(chain.from_iterable(keywords))
     for _ in range(DEEPEST + 1):
         if fault := _fault_of_values(level, n, texts):
@@ -119,8 +119,8 @@ def tensors(call: Call) -> Iterator[Any]:
     [4, 2, 4, 1]
     """
     yield from _tensors(call[0])
-    for given in call[1:]:
-        yield from _tensors(list(given.values()))
+    for part in call[1:]:
+        yield from _tensors(list(part.values()))
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -139,7 +139,7 @@ def renumbered(call: Call, of: Callable[[Any], Any]) -> Call:
     """
     positional: Call = [_renumbered(call[0], of)]
     return positional + [
-        {key: _renumbered(value, of) for key, value in given.items()} for given in call[1:]
+        {key: _renumbered(value, of) for key, value in part.items()} for part in call[1:]
     ]
 
 

@@ -59,10 +59,10 @@ def scaled_batch(graph: OpGraph, times: Fraction) -> OpGraph:
     fixed = np.zeros(graph.n_ops, dtype=np.uint64)
     np.add.at(fixed, graph.src[edge[~goes_along]], graph.bytes[edge[~goes_along]])
     fixed = np.minimum(fixed, graph.output_bytes)
-    made = fixed + scaled(graph.output_bytes - fixed)
+    output_bytes = fixed + scaled(graph.output_bytes - fixed)
     return graph.with_columns(
         {
-            "output_bytes": np.where(roles.many, made, graph.output_bytes),
+            "output_bytes": np.where(roles.many, output_bytes, graph.output_bytes),
             "workspace": np.where(roles.many, scaled(graph.workspace), graph.workspace),
         },
         {"bytes": np.where(of_edge, scaled(graph.bytes), graph.bytes)},

@@ -75,11 +75,11 @@ class Cluster:
         self.wiring: tuple[Link | Mesh, ...] = tuple(
             row for row in links if isinstance(row, Link) or row.joins
         )
-        given = list(types)
-        for i, t in enumerate(given):
-            if any(other.name == t.name for other in given[:i]):
+        given_types = list(types)
+        for i, t in enumerate(given_types):
+            if any(other.name == t.name for other in given_types[:i]):
                 raise InputError(f"two device types are named {t.name!r}")
-        by_name = {t.name: t for t in given}
+        by_name = {t.name: t for t in given_types}
         used = dict.fromkeys(device.type for device in self.devices)
         #: Types in use, in the order in which columns of time matrices stand.
         self.types: tuple[DeviceType, ...] = tuple(by_name.get(t, DeviceType(t)) for t in used)
@@ -197,8 +197,8 @@ class Cluster:
         """
         checks.one_of("kind", kind, fast.COLLECTIVES)
         members = [self.index(device) for device in devices]
-        found = self._core.collective(kind, members, parse_bytes(size, "size"))
-        algorithm, seconds, channels = found
+        way = self._core.collective(kind, members, parse_bytes(size, "size"))
+        algorithm, seconds, channels = way
         return CollectiveWay(algorithm, seconds, tuple(map(self._core.channel_name, channels)))
 
     @cached_property

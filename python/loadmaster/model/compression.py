@@ -121,7 +121,7 @@ def _level(
     now: NDArray[np.int64],
 ) -> list[Line]:
     """The lines for patterns of one level, pattern by pattern."""
-    now, found = now.copy(), []
+    now, lines = now.copy(), []
     for columns in ((of,), (of, places.kind), (of, places.kind, places.ordinal)):
         for first, word in _gains(columns, wanted, now):
             kind = escaped_pattern(places.kinds[places.kind[first]])
@@ -131,8 +131,8 @@ def _level(
                 int(places.ordinal[first]) if len(columns) > 2 else None,
             )
             _apply([(selector, word)], places, now)
-            found.append((int(of[first]), (selector, word)))
-    return [line for _, line in sorted(found, key=lambda row: row[0])]
+            lines.append((int(of[first]), (selector, word)))
+    return [line for _, line in sorted(lines, key=lambda row: row[0])]
 
 
 def _gains(

@@ -20,10 +20,10 @@ def families(cluster: Cluster) -> list[tuple[str, int]]:
     [('cpu', 0), ('gpu', 0)]
     """
     count: dict[str, int] = {}
-    found = []
+    names = []
     for device in cluster.devices:
         match = _FAMILY.search(f"{device.name} {device.type}".lower())
         family = match[1] if match else "gpu"
-        found.append((family, count.setdefault(family, 0)))
+        names.append((family, count.setdefault(family, 0)))
         count[family] += 1
-    return found
+    return names

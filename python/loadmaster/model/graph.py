@@ -272,9 +272,9 @@ class OpGraph:
             make = self.__dict__.get("_later", {}).get(attribute)
             if make is None:
                 raise AttributeError(f"an OpGraph has no attribute {attribute!r}", name=attribute)
-            made = make.all if isinstance(make, Texts) else _freeze(make())
-            self.__dict__[attribute] = made
-            return made
+            column = make.all if isinstance(make, Texts) else _freeze(make())
+            self.__dict__[attribute] = column
+            return column
 
     @property
     def resident(self) -> NDArray[np.uint64]:
@@ -355,14 +355,14 @@ class OpGraph:
             if 0 <= op < self.n_ops:
                 return int(op)
             raise InputError(f"op {op}: the graph has ops 0 to {self.n_ops - 1}")
-        found = self._index.get(op)
-        if found is None:
+        number = self._index.get(op)
+        if number is None:
             import difflib
 
             near = difflib.get_close_matches(op, self.names, n=3, cutoff=0.5)
             hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
             raise InputError(f"no op is named {op!r}{hint}")
-        return found
+        return number
 
     @cached_property
     def digest(self) -> str:
@@ -657,35 +657,35 @@ def _sha256(document: Any) -> str:
 # -- columns ---------------------------------------------------------------------------------
 
 
-def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    unknown = sorted(set(given) - set(known))
+def _refuse_unknown(table: str, names: Iterable[str], known: Sequence[str]) -> None:
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise InputError(f"{what}: unknown column {unknown[0]!r}; known are {', '.join(known)}")
+        raise InputError(f"{table}: unknown column {unknown[0]!r}; known are {', '.join(known)}")
 
 
-def _check_length(what: str, got: int, want: int | None) -> None:
+def _check_length(column: str, got: int, want: int | None) -> None:
     if want is not None and got != want:
-        raise InputError(f"{what} has {counted(got, 'value')} where {want} are wanted")
+        raise InputError(f"{column} has {counted(got, 'value')} where {want} are wanted")
 
 
-def _texts(what: str, values: Any, n: int | None) -> list[str]:
+def _texts(column: str, values: Any, n: int | None) -> list[str]:
     if values is None:
         return [""] * (n or 0)
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InputError(f"{what} is {values!r}: wants a list of strings")
+        raise InputError(f"{column} is {values!r}: wants a list of strings")
     result = list(values)
-    _check_length(what, len(result), n)
+    _check_length(column, len(result), n)
     try:
         "".join(result).encode()
     except TypeError:
         at = next(i for i, value in enumerate(result) if not isinstance(value, str))
-        raise InputError(f"{what}[{at}] is {result[at]!r}: it must be a string") from None
+        raise InputError(f"{column}[{at}] is {result[at]!r}: it must be a string") from None
     except UnicodeEncodeError as error:
-        raise InputError(f"{what} has text that is no Unicode: {error}") from error
+        raise InputError(f"{column} has text that is no Unicode: {error}") from error
     return result
 
 
-def _numbers(what: str, values: Any, n: int | None) -> NDArray[Any]:
+def _numbers(column: str, values: Any, n: int | None) -> NDArray[Any]:
     """One-dimensional numbers; mixed or missing values are told by position."""
     try:
         array = np.asarray(values)
@@ -695,8 +695,8 @@ def _numbers(what: str, values: Any, n: int | None) -> NDArray[Any]:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         culprit = _first_bad(values)
-        raise InputError(f"{what}{culprit}: wants a list of numbers")
-    _check_length(what, len(array), n)
+        raise InputError(f"{column}{culprit}: wants a list of numbers")
+    _check_length(column, len(array), n)
     return array
 
 
@@ -711,36 +711,36 @@ def _first_bad(values: Any) -> str:
     return ""
 
 
-def _integers(what: str, values: Any, n: int | None, default: int) -> NDArray[np.int64]:
+def _integers(column: str, values: Any, n: int | None, default: int) -> NDArray[np.int64]:
     if values is None:
         return np.full(n or 0, default, dtype=np.int64)
-    array = _numbers(what, values, n)
+    array = _numbers(column, values, n)
     if array.dtype.kind == "f":
         bad = np.flatnonzero(array != np.floor(array))
         at = int(bad[0]) if len(bad) else 0
-        raise InputError(f"{what}[{at}] is {array[at]}: it must be an integer")
+        raise InputError(f"{column}[{at}] is {array[at]}: it must be an integer")
     if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
         at = int(array.argmax())
-        raise InputError(f"{what}[{at}] is {array[at]}: out of range")
+        raise InputError(f"{column}[{at}] is {array[at]}: out of range")
     return array.astype(np.int64)
 
 
 def _sizes(
-    what: str, values: Any, n: int, names: Sequence[str] | Texts | None
+    column: str, values: Any, n: int, names: Sequence[str] | Texts | None
 ) -> NDArray[np.uint64]:
     if values is None:
         return np.zeros(n, dtype=np.uint64)
-    array = _numbers(what, values, n)
+    array = _numbers(column, values, n)
     bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
     if len(bad):
         at = int(bad[0])
         of = f" of {names[at]!r}" if names else f"[{at}]"
-        raise InputError(f"{what}{of} is {array[at]}: it must be finite and not negative")
+        raise InputError(f"{column}{of} is {array[at]}: it must be finite and not negative")
     large = np.flatnonzero(array >= 2.0**63)
     if len(large):
         at = int(large[0])
         of = f" of {names[at]!r}" if names else f"[{at}]"
-        raise InputError(f"{what}{of} is {array[at]}: out of range, at most 2^63")
+        raise InputError(f"{column}{of} is {array[at]}: out of range, at most 2^63")
     if array.dtype.kind == "f":
         array = np.rint(array)
     return array.astype(np.uint64)
@@ -854,8 +854,8 @@ def _networkx_edges(
         (position[s], position[d], data.get(tensor_key), data.get(bytes_key, 0))
         for s, d, data in graph.edges(data=True)
     ]
-    given = [t for _, _, t, _ in rows if t is not None and t >= 0]
-    first_free = max(given, default=-1) + 1
+    ids = [t for _, _, t, _ in rows if t is not None and t >= 0]
+    first_free = max(ids, default=-1) + 1
     sizes: dict[int, set[int]] = {}
     for s, _, t, b in rows:
         if t is None:

@@ -74,8 +74,8 @@ class Micro:
             values = getattr(self, name)
             if not isinstance(values, Sequence) or isinstance(values, str):
                 raise InputError(f"micro: {name} is {shown(values)}: wants a list of numbers")
-            found = tuple(checks.integer(f"micro: {name}", value, least) for value in values)
-            object.__setattr__(self, name, found)
+            numbers = tuple(checks.integer(f"micro: {name}", value, least) for value in values)
+            object.__setattr__(self, name, numbers)
         if bool(self.ahead) != (self.schedule == WINDOWS):
             raise InputError(
                 f"micro: schedule {self.schedule!r} with {len(self.ahead)} numbers ahead: these "

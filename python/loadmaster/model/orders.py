@@ -45,7 +45,7 @@ def frugal_order(graph: fast.Graph) -> NDArray[np.int32]:
     [17, 10]
     """
     n = graph.n_ops
-    made = (graph.static_bytes - graph.resident).tolist()
+    output_bytes = (graph.static_bytes - graph.resident).tolist()
     waits = [0] * n
     successors: list[list[int]] = [[] for _ in range(n)]
     inputs: list[list[int]] = [[] for _ in range(n)]
@@ -63,7 +63,7 @@ def frugal_order(graph: fast.Graph) -> NDArray[np.int32]:
             size[tensor] = bytes_
 
     def entry(op: int) -> tuple[int, int]:
-        return made[op] - sum(size[t] for t in inputs[op] if len(readers[t]) == 1), op
+        return output_bytes[op] - sum(size[t] for t in inputs[op] if len(readers[t]) == 1), op
 
     # What an op adds only falls as others run, so the latest entry of an op is its first.
     ready = [entry(op) for op in range(n) if not waits[op]]

@@ -137,15 +137,15 @@ class Parallelism:
         self._check_stages()
 
     def _checked_list(self, name: str) -> tuple[Any, ...]:
-        values, what = getattr(self, name), f"parallelism: {name}"
+        values, noun = getattr(self, name), f"parallelism: {name}"
         if not isinstance(values, Sequence) or isinstance(values, str):
-            raise InputError(f"{what} is {shown(values)}: wants a list")
+            raise InputError(f"{noun} is {shown(values)}: wants a list")
         if name == "shares":
-            return tuple(checks.positive(what, value) for value in values)
+            return tuple(checks.positive(noun, value) for value in values)
         if name != "recompute_modules":
-            return tuple(checks.integer(what, value, 0) for value in values)
+            return tuple(checks.integer(noun, value, 0) for value in values)
         if not all(isinstance(value, str) for value in values):
-            raise InputError(f"{what} is {shown(values)}: wants a list of names")
+            raise InputError(f"{noun} is {shown(values)}: wants a list of names")
         return tuple(values)
 
     def _check_state(self) -> None:

@@ -66,9 +66,9 @@ def family_of(pieces: Sequence[str], kept: Sequence[int]) -> str | None:
     n = len(pieces) // 2
     if n <= max(kept, default=0):
         return None
-    found = list(pieces)
-    found[1::2] = ["*" if i not in kept else pieces[-2 - 2 * i] for i in reversed(range(n))]
-    return "".join(found)
+    listed = list(pieces)
+    listed[1::2] = ["*" if i not in kept else pieces[-2 - 2 * i] for i in reversed(range(n))]
+    return "".join(listed)
 
 
 def layerless(name: str) -> str:
@@ -149,14 +149,14 @@ class Selector:
         >>> Selector.parse("h.*.fc aten.mm.default#1")
         Selector(pattern='h.*.fc', kind='aten.mm.default', ordinal=1)
         """
-        found = _SELECTOR.fullmatch(text)
-        if found is None:
+        match = _SELECTOR.fullmatch(text)
+        if match is None:
             raise InputError(
                 f"{text!r} is no selector: write a pattern of modules, and if wanted a space, a "
                 "kind of op, a # and which of these ops, such as 'h.*.fc aten.mm.default#1'; a "
                 "backslash stands before a star, a space, a # or a backslash that is meant"
             )
-        pattern, kind, ordinal = found.groups()
+        pattern, kind, ordinal = match.groups()
         return cls(pattern, kind, None if ordinal is None else int(ordinal))
 
     def __str__(self) -> str:
@@ -207,7 +207,7 @@ class Selector:
         return len(words) in reached
 
 
-def instances(modules: Sequence[str], patterns: Iterable[str], what: str) -> NDArray[np.int64]:
+def instances(modules: Sequence[str], patterns: Iterable[str], table: str) -> NDArray[np.int64]:
     """The module that fits a pattern and has each op in it, however deep; -1: none. O(V).
 
     Modules are numbered by their first op.
@@ -215,7 +215,7 @@ def instances(modules: Sequence[str], patterns: Iterable[str], what: str) -> NDA
     Raises
     ------
     InputError
-        A pattern of no module; ``what`` says whose pattern it is.
+        A pattern of no module; ``table`` says whose pattern it is.
 
     Examples
     --------
@@ -240,11 +240,11 @@ def instances(modules: Sequence[str], patterns: Iterable[str], what: str) -> NDA
     for one in selectors:
         if one.pattern not in met:
             places = Places([".".join(module_path(module)) for module in of], [""] * len(of))
-            raise InputError(f"{what}: no module is {one.pattern!r}{places.near(one)}")
+            raise InputError(f"{table}: no module is {one.pattern!r}{places.near(one)}")
     return np.array([of[module] for module in modules], dtype=np.int64)
 
 
-def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> list[tuple[str, int]]:
+def innermost(modules: Sequence[str], patterns: Sequence[str], table: str) -> list[tuple[str, int]]:
     """The innermost module that fits a pattern and has each path in it, and that pattern.
 
     Returns
@@ -256,7 +256,7 @@ def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> lis
     Raises
     ------
     InputError
-        A pattern of no module; ``what`` says whose pattern it is.
+        A pattern of no module; ``table`` says whose pattern it is.
 
     Examples
     --------
@@ -265,7 +265,7 @@ def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> lis
     """
     selectors = [Selector(pattern) for pattern in patterns]
     rest = max((at for at, one in enumerate(patterns) if one == "."), default=-1)
-    found, met = list[tuple[str, int]](), {rest}
+    matches, met = list[tuple[str, int]](), {rest}
     for module in modules:
         words, here = module_path(module), ("", rest)
         for length in range(1, len(words) + 1):
@@ -274,12 +274,12 @@ def innermost(modules: Sequence[str], patterns: Sequence[str], what: str) -> lis
             met.update(fitting)
             if fitting:
                 here = ".".join(words[:length]), fitting[-1]
-        found.append(here)
+        matches.append(here)
     for at, one in enumerate(selectors):
         if at not in met:
             places = Places([".".join(module_path(path)) for path in modules], [""] * len(modules))
-            raise InputError(f"{what}: no module is {one.pattern!r}{places.near(one)}")
-    return found
+            raise InputError(f"{table}: no module is {one.pattern!r}{places.near(one)}")
+    return matches
 
 
 def ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -292,9 +292,9 @@ def ordinals(code: NDArray[np.int64]) -> NDArray[np.int64]:
     is_first = np.ones(len(code), dtype=bool)
     is_first[1:] = code[order[1:]] != code[order[:-1]]
     place = np.arange(len(code))
-    found = np.empty_like(place)
-    found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
-    return found
+    numbers = np.empty_like(place)
+    numbers[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
+    return numbers
 
 
 class Places:
@@ -342,8 +342,8 @@ class Places:
         if selector.kind is not None:
             if selector.kind not in self._kinds_of:
                 pieces = _pieces(selector.kind)
-                found = [fits(kind, pieces) for kind in self.kinds]
-                self._kinds_of[selector.kind] = np.array(found, dtype=bool)
+                matches = [fits(kind, pieces) for kind in self.kinds]
+                self._kinds_of[selector.kind] = np.array(matches, dtype=bool)
             at = at[self._kinds_of[selector.kind][self.kind[at]]]
         return at if selector.ordinal is None else at[self.ordinal[at] == selector.ordinal]
 

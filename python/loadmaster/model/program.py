@@ -106,10 +106,10 @@ class Program:
     @classmethod
     def made(cls, source: OpGraph, graph: OpGraph, serves: NDArray[Any], **columns: Any) -> Program:
         """A program from some of its columns; an absent column is that of ops that are whole."""
-        given = {**_of_whole_ops(graph.n_ops), **columns}
-        if "role" not in given:
-            given["role"] = user_roles(source)[serves]
-        return cls(source, graph, serves.astype(np.int32, copy=False), **given)
+        all_columns = {**_of_whole_ops(graph.n_ops), **columns}
+        if "role" not in all_columns:
+            all_columns["role"] = user_roles(source)[serves]
+        return cls(source, graph, serves.astype(np.int32, copy=False), **all_columns)
 
     def then(self, later: Program) -> Program:
         """The program and a later one as one; the later one's source is :attr:`graph`. O(V)."""
@@ -168,10 +168,10 @@ class Program:
         first that does its work; -1: none. intp [source.n_ops].
         """
         order, start = self._by_origin
-        found = np.append(order, -1)[np.where(np.diff(start) > 0, start[:-1], len(order))]
+        first = np.append(order, -1)[np.where(np.diff(start) > 0, start[:-1], len(order))]
         position = {name: at for at, name in enumerate(self.graph.names)}
         named = np.array([position.get(name, -1) for name in self.source.names], dtype=np.intp)
-        return np.where(named >= 0, named, found)
+        return np.where(named >= 0, named, first)
 
     @cached_property
     def whole(self) -> NDArray[np.int32]:
@@ -185,8 +185,8 @@ class Program:
     @property
     def changes(self) -> str:
         """The words "replicated", "split" or both; empty where the user's graph runs as it is."""
-        made = {"replicated": (self.replica >= 0).any(), "split": (self.parts > 1).any()}
-        return " and ".join(word for word, holds in made.items() if holds)
+        applied = {"replicated": (self.replica >= 0).any(), "split": (self.parts > 1).any()}
+        return " and ".join(word for word, holds in applied.items() if holds)
 
     def label(self, op: int) -> str:
         """The name of an op of the graph that runs in messages, in terms of the user's ops.

@@ -69,12 +69,12 @@ _AXIS = re.compile(r"[A-Za-z_]\w*")
 
 def imbalance(value: object) -> float:
     """The busiest device's work over its fair share, checked: 1 or more."""
-    found = checks.positive("expert_imbalance", value)
-    if found < 1:
+    factor = checks.positive("expert_imbalance", value)
+    if factor < 1:
         raise InputError(
-            f"expert_imbalance is {found:g}: wants 1, if tokens are spread evenly, or more"
+            f"expert_imbalance is {factor:g}: wants 1, if tokens are spread evenly, or more"
         )
-    return found
+    return factor
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class MeshAxis:
         checks.integer(f"size of axis {self.name!r}", self.size, 1, 2**20)
         if self.shares is None:
             return
-        what = f"shares of axis {self.name!r}"
-        shares = tuple(checks.positive(what, share) for share in self.shares)
+        noun = f"shares of axis {self.name!r}"
+        shares = tuple(checks.positive(noun, share) for share in self.shares)
         if len(shares) != self.size:
-            raise InputError(f"{what}: {counted(len(shares), 'share')} for {self.size} devices")
+            raise InputError(f"{noun}: {counted(len(shares), 'share')} for {self.size} devices")
         object.__setattr__(self, "shares", shares)
 
 
@@ -127,9 +127,9 @@ class DeviceMesh:
         object.__setattr__(self, "devices", tuple(self.devices))
         if not self.axes:
             raise InputError("the mesh has no axis: name one and its size, such as tp = 4")
-        for what, names in (("axis", self.names), ("device", self.devices)):
+        for noun, names in (("axis", self.names), ("device", self.devices)):
             if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-                raise InputError(f"the mesh has the {what} {twice[0]!r} twice")
+                raise InputError(f"the mesh has the {noun} {twice[0]!r} twice")
         if self.devices and len(self.devices) != self.size:
             sizes = " x ".join(f"{axis.name} {axis.size}" for axis in self.axes)
             raise InputError(
@@ -438,11 +438,11 @@ class Recipe(Printed):
         checked = {axis: _texts(f"{words.table}.{axis}", table) for axis, table in tables.items()}
         for axis, table in checked.items():
             for selector, word in table.items():
-                what = f"{words.table}.{axis}, {selector!r}"
-                with naming(what):
+                noun = f"{words.table}.{axis}, {selector!r}"
+                with naming(noun):
                     Selector.parse(selector)
                 if not words.form.fullmatch(word):
-                    raise InputError(f"{what} is {shown(word)}: wants {words.known}")
+                    raise InputError(f"{noun} is {shown(word)}: wants {words.known}")
         return {axis: table for axis, table in checked.items() if table}
 
     # -- what it says of a graph ------------------------------------------------------------------
@@ -508,13 +508,13 @@ class Recipe(Printed):
             A line means nothing in the graph; it is named, with what may have been meant.
         """
         axes = self.mesh.names if self.micro is None else self.mesh.names[1:]
-        found = {axis: np.empty(graph.n_ops, dtype=object) for axis in axes}
-        for column in found.values():
+        by_axis = {axis: np.empty(graph.n_ops, dtype=object) for axis in axes}
+        for column in by_axis.values():
             column[:] = _start("labels", self.rest)
             column[graph.placeholder] = _start("parameters", self.rest)
         for line in self.lines(graph):
-            found[line.axis][line.ops] = line.word
-        return {axis: column.tolist() for axis, column in found.items()}
+            by_axis[line.axis][line.ops] = line.word
+        return {axis: column.tolist() for axis, column in by_axis.items()}
 
     def lines(self, graph: OpGraph) -> Iterator[RecipeLine]:
         """Its lines in their order, with the ops of a graph that each means.
@@ -530,9 +530,9 @@ class Recipe(Printed):
                     selector = Selector.parse(text)
                     meant = places.matching(selector)
                     if not len(meant):
-                        what = "op" if table == "labels" else "parameter, buffer or input"
+                        noun = "op" if table == "labels" else "parameter, buffer or input"
                         near = places.near(selector)
-                        raise InputError(f"recipe: {table}.{axis}: no {what} is {text!r}{near}")
+                        raise InputError(f"recipe: {table}.{axis}: no {noun} is {text!r}{near}")
                     yield RecipeLine(table, axis, text, word, ops[meant])
 
     @classmethod
@@ -579,7 +579,7 @@ class Recipe(Printed):
         InputError
             A line means nothing in the graph; it is named, with what may have been meant.
         """
-        found = np.zeros(graph.n_ops, dtype=np.int32)
+        stages = np.zeros(graph.n_ops, dtype=np.int32)
         places = _modules(graph)
         for text, stage in self.stages.items():
             selector = Selector.parse(text)
@@ -587,9 +587,9 @@ class Recipe(Printed):
             if not len(meant):
                 near = places.near(selector)
                 raise InputError(f"recipe: stages: no op is {text!r}{near}")
-            found[meant] = stage
+            stages[meant] = stage
         reduced = graph.reduced
-        return found[reduced.op_of[reduced.map]]
+        return stages[reduced.op_of[reduced.map]]
 
     def sharded_state(self, graph: OpGraph) -> list[str]:
         """Per op the word of :attr:`shard_state` for its module, ``"none"`` where no line speaks.
@@ -608,12 +608,14 @@ class Recipe(Printed):
         return column
 
     @staticmethod
-    def _of_modules(graph: OpGraph, pattern: str, what: str) -> list[int]:
+    def _of_modules(graph: OpGraph, pattern: str, table_name: str) -> list[int]:
         paths = [".".join(module_path(module)) for module in graph.modules]
         places, selector = Places(paths, graph.kinds), Selector(pattern)
         meant: list[int] = places.matching(selector).tolist()
         if not meant:
-            raise InputError(f"recipe: {what}: no module is {pattern!r}{places.near(selector)}")
+            raise InputError(
+                f"recipe: {table_name}: no module is {pattern!r}{places.near(selector)}"
+            )
         return meant
 
     # -- on disk ----------------------------------------------------------------------------------
@@ -654,13 +656,13 @@ class Recipe(Printed):
         with naming(source):
             known = [one.name for one in fields(cls)]
             checks.known_keys("recipe", document, ("format", "version", *known))
-            given = {key: value for key, value in document.items() if key in known}
-            if "mesh" not in given:
+            entries = {key: value for key, value in document.items() if key in known}
+            if "mesh" not in entries:
                 raise InputError("the recipe has no mesh: write [mesh.axes], and under it tp = 4")
-            given["mesh"] = _mesh(given["mesh"])
-            if checks.is_number(size := given.get("bucket_bytes")):
-                given["bucket_bytes"] = SIZE.read(size, "bucket_bytes")
-            return cls(**given)
+            entries["mesh"] = _mesh(entries["mesh"])
+            if checks.is_number(size := entries.get("bucket_bytes")):
+                entries["bucket_bytes"] = SIZE.read(size, "bucket_bytes")
+            return cls(**entries)
 
     @classmethod
     def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
@@ -734,19 +736,19 @@ def _start(table: str, rest: str) -> str:
     return REPLICATE if table == "parameters" and rest == WHOLE else rest
 
 
-def _texts(what: str, table: Any) -> dict[str, str]:
+def _texts(name: str, table: Any) -> dict[str, str]:
     if not isinstance(table, Mapping):
-        raise InputError(f"{what} is {shown(table)}: wants a table")
+        raise InputError(f"{name} is {shown(table)}: wants a table")
     for key, value in table.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InputError(f"{what}, {shown(key)} is {shown(value)}: wants a text")
+            raise InputError(f"{name}, {shown(key)} is {shown(value)}: wants a text")
     return dict(table)
 
 
-def _patterns(what: str, values: Any) -> tuple[str, ...]:
+def _patterns(name: str, values: Any) -> tuple[str, ...]:
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
     if not is_list or not all(isinstance(value, str) for value in values):
-        raise InputError(f"{what} is {shown(values)}: wants a list of patterns")
+        raise InputError(f"{name} is {shown(values)}: wants a list of patterns")
     return tuple(values)
 
 

@@ -93,13 +93,13 @@ class RecomputedSegments:
             if one.only:
                 module.append(instances(graph.modules, [one.modules], "recompute"))
                 meant.append(_meant(graph, one, module[-1]))
-        found, line = np.full(graph.n_ops, -1, dtype=np.int64), np.empty(0, dtype=np.int64)
+        segment, line = np.full(graph.n_ops, -1, dtype=np.int64), np.empty(0, dtype=np.int64)
         for at, (of, is_meant) in enumerate(zip(module, meant, strict=True)):
-            here = is_meant & (found < 0)
-            numbers, found[here] = np.unique(of[here], return_inverse=True)
-            found[here] += len(line)
+            here = is_meant & (segment < 0)
+            numbers, segment[here] = np.unique(of[here], return_inverse=True)
+            segment[here] += len(line)
             line = np.concatenate([line, np.full(len(numbers), at, dtype=np.int64)])
-        return cls(found, line, module)
+        return cls(segment, line, module)
 
     def with_storage(
         self, storage: NDArray[np.int64], can: NDArray[np.bool_]
@@ -107,27 +107,27 @@ class RecomputedSegments:
         """The same, of ops that can be done again alone, and with all ops in the modules of a line
         that show or rewrite what it means. Storage is that of :func:`.recomputation.storage_of`.
         """
-        found, modules = np.where(can, self.of, -1), [np.where(can, m, -1) for m in self.module]
+        segment, modules = np.where(can, self.of, -1), [np.where(can, m, -1) for m in self.module]
         for at, module in enumerate(modules):
-            meant = np.flatnonzero((found >= 0) & can[storage])
-            meant = meant[self.line[found[meant]] == at]
+            meant = np.flatnonzero((segment >= 0) & can[storage])
+            meant = meant[self.line[segment[meant]] == at]
             of_storage = np.full(len(storage), -1, dtype=np.int64)
-            of_storage[storage[meant]] = found[meant]
-            joins = (module >= 0) & (found < 0) & (of_storage[storage] >= 0)
+            of_storage[storage[meant]] = segment[meant]
+            joins = (module >= 0) & (segment < 0) & (of_storage[storage] >= 0)
             joins[joins] = module[joins] == module[storage[joins]]
-            found[joins] = of_storage[storage[joins]]
-        return replace(self, of=found, module=modules)
+            segment[joins] = of_storage[storage[joins]]
+        return replace(self, of=segment, module=modules)
 
     def leaves(self, src: NDArray[np.integer], dst: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Mask of edges of the forward pass whose tensors are kept, since they end outside
         of the modules of the line that means it, or in another segment.
         """
-        found: NDArray[np.bool_] = self.of[src] != self.of[dst]
+        is_leaving: NDArray[np.bool_] = self.of[src] != self.of[dst]
         for at, module in enumerate(self.module):
-            here = found & (self.of[src] >= 0) & (self.of[dst] < 0)
+            here = is_leaving & (self.of[src] >= 0) & (self.of[dst] < 0)
             here[here] = self.line[self.of[src[here]]] == at
-            found[here] = module[src[here]] != module[dst[here]]
-        return found
+            is_leaving[here] = module[src[here]] != module[dst[here]]
+        return is_leaving
 
 
 def line_of(graph: OpGraph, modules: str, ops: NDArray[np.bool_]) -> str | None:
@@ -163,29 +163,29 @@ def line_of(graph: OpGraph, modules: str, ops: NDArray[np.bool_]) -> str | None:
     runs = inside & forward & ~graph.placeholder & ~graph.view
     wanted = runs & ops
     places = Places([".".join(module_path(module)) for module in graph.modules], graph.kinds)
-    found: dict[Selector, None] = {}
+    selectors: dict[Selector, None] = {}
     for op in np.flatnonzero(wanted).tolist():
         pattern = layerless(".".join(module_path(graph.modules[op])))
         kind = escaped_pattern(graph.kinds[op])
         for one in (Selector(pattern, kind), Selector(pattern, kind, int(places.ordinal[op]))):
-            if one in found:
+            if one in selectors:
                 break
             meant = places.matching(one)
             if wanted[meant[runs[meant]]].all():
-                found[one] = None
+                selectors[one] = None
                 break
         else:
             return None
-    return str(RecomputeLine(modules, tuple(found))) if found else None
+    return str(RecomputeLine(modules, tuple(selectors))) if selectors else None
 
 
 def _meant(graph: OpGraph, line: RecomputeLine, module: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Mask of the ops in its modules that the selectors of a line mean."""
     paths: Sequence[str] = [".".join(module_path(path)) for path in graph.modules]
-    places, found = Places(paths, graph.kinds), np.zeros(graph.n_ops, dtype=bool)
+    places, is_meant = Places(paths, graph.kinds), np.zeros(graph.n_ops, dtype=bool)
     for one in line.only:
         at = places.matching(one)
         if not len(at):
             raise InputError(f"recompute: no op is {str(one)!r}{places.near(one)}")
-        found[at] = True
-    return found & (module >= 0)
+        is_meant[at] = True
+    return is_meant & (module >= 0)

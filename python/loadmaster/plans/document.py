@@ -176,9 +176,9 @@ class _Reader:
     def __init__(self, document: Mapping[str, Any], source: str) -> None:
         self.document, self.source = document, source
 
-    def expect(self, holds: bool, what: str) -> None:
+    def expect(self, holds: bool, complaint: str) -> None:
         if not holds:
-            raise InputError(f"{self.source} is damaged: {what}")
+            raise InputError(f"{self.source} is damaged: {complaint}")
 
     def plan(self, graph: OpGraph | None, cluster: Cluster | None) -> Plan:
         document, expect = self.document, self.expect
@@ -227,13 +227,13 @@ class _Reader:
         )
 
     def _check_same(
-        self, what: str, own: OpGraph | Cluster, wanted: OpGraph | Cluster | None, digest: str
+        self, noun: str, own: OpGraph | Cluster, wanted: OpGraph | Cluster | None, digest: str
     ) -> None:
         """Refuses a graph or cluster that does not match its hash or is not the one wanted."""
         if own.digest != digest:
-            raise InputError(f"{self.source} is damaged: its {what} does not match its hash")
+            raise InputError(f"{self.source} is damaged: its {noun} does not match its hash")
         if wanted is not None and wanted.digest != digest:
-            raise InputError(f"{self.source} is a plan for another {what}: {own!r}, not {wanted!r}")
+            raise InputError(f"{self.source} is a plan for another {noun}: {own!r}, not {wanted!r}")
 
     def _problem(self, graph: OpGraph, cluster: Cluster) -> Problem:
         document = self.document
@@ -293,14 +293,14 @@ class _Reader:
         )
         return Costs(known.time, known.types, words[sources])
 
-    def _column(self, what: str, values: Any, n: int, within: _Range) -> NDArray[np.int64]:
+    def _column(self, name: str, values: Any, n: int, within: _Range) -> NDArray[np.int64]:
         """A column of whole numbers within a range."""
         column = np.array(values)
         if not len(column):
             column = column.astype(np.int64)
-        self.expect(column.shape == (n,), f"{what} has the wrong length")
-        self.expect(column.dtype.kind in "iu", f"{what} is no list of integers")
-        self.expect(within.has_all_of(column), f"{what} is out of range")
+        self.expect(column.shape == (n,), f"{name} has the wrong length")
+        self.expect(column.dtype.kind in "iu", f"{name} is no list of integers")
+        self.expect(within.has_all_of(column), f"{name} is out of range")
         return column.astype(np.int64)
 
     def _program(self, source: OpGraph, described: Any, imbalance: float) -> Program:

@@ -127,7 +127,7 @@ class Explanation(Printed):
             f"from {format_seconds(self.start)} to {format_seconds(self.finish)}",
             *self._split,
             f"it waited for {self.waited}",
-            *(f"it feeds {what}" for what in self.feeds),
+            *(f"it feeds {reader}" for reader in self.feeds),
             f"bound by: {self.constraint}",
         ]
         for other in self.alternatives:
@@ -150,7 +150,7 @@ class Explanation(Printed):
         return [
             *(f"{span} on {', '.join(devices)}" for span, devices in when.items()),
             f"the last to end, on {last.device}, waited for {last.waited}",
-            *(f"it feeds {what}" for what in last.feeds),
+            *(f"it feeds {reader}" for reader in last.feeds),
             f"bound by: {last.constraint}",
         ]
 
@@ -235,7 +235,7 @@ def explain(plan: Plan, op: str | int) -> Explanation:
             dict.fromkeys(other for part in explained_parts for other in part.goes_with)
         ),
         alternatives=(),
-        feeds=tuple(dict.fromkeys(what for part in explained_parts for what in part.feeds)),
+        feeds=tuple(dict.fromkeys(reader for part in explained_parts for reader in part.feeds)),
         parts=explained_parts,
         **split,
     )
@@ -262,13 +262,13 @@ def _inside(plan: Plan, index: int) -> tuple[str, ...]:
     part = "some do a part, the others nothing" if idle else "each does a part"
     for axis, label in zip(layout.mesh.axes, layout.labels[:, index].tolist(), strict=True):
         word = word_of(form, label, is_placeholder=is_placeholder)
-        what = MEANINGS.get(word, "each has a part" if is_placeholder else part)
+        meaning = MEANINGS.get(word, "each has a part" if is_placeholder else part)
         if form is not None and label > 0:
             cut = form.cuts[label - 1]
-            what = what if cut.works else "each does all of it, and their results add up"
+            meaning = meaning if cut.works else "each does all of it, and their results add up"
             word = word if is_placeholder else cut.name
             word += f" ({cut.role})" if cut.role not in ("", word) else ""
-        said.append(f"on {axis.name} ({counted(axis.size, 'device')}): {word}, {what}")
+        said.append(f"on {axis.name} ({counted(axis.size, 'device')}): {word}, {meaning}")
     if layout.experts_cut[:, index].any():
         said.append(
             f"the busiest device does {layout.expert_imbalance:g} times its fair share of the "

@@ -60,8 +60,8 @@ class Exported:
     def __str__(self) -> str:
         figures = {"plan": self.plan, "as exported": self.exported, "one device": self.single}
         return ", ".join(
-            f"{what} {format_seconds(seconds)}"
-            for what, seconds in figures.items()
+            f"{name} {format_seconds(seconds)}"
+            for name, seconds in figures.items()
             if seconds is not None
         )
 

@@ -61,7 +61,7 @@ class ModuleSpec:
         tensors = self.parameters.get(axis, {})
         said |= {name: " or ".join(of) for name, of in tensors.items()}
         said["update"] = " or ".join(self.updates.get(axis, ()))
-        return {what: words for what, words in said.items() if words}
+        return {part: words for part, words in said.items() if words}
 
     def on(self, axis: str) -> str:
         """Its specs on an axis, in words.
@@ -295,6 +295,6 @@ def _on_axes(plan: Plan, row: _Row) -> dict[str, str]:
     spec = row.spec("", 0.0)
     said: dict[str, list[str]] = defaultdict(list)
     for axis in plan.recipe.mesh.names:
-        for what, words in spec.parts_on(axis).items():
-            said[what] += [] if words in (WHOLE, REPLICATE) else [f"{axis} {words}"]
-    return {what: "; ".join(words) or WHOLE for what, words in said.items()}
+        for part, words in spec.parts_on(axis).items():
+            said[part] += [] if words in (WHOLE, REPLICATE) else [f"{axis} {words}"]
+    return {part: "; ".join(words) or WHOLE for part, words in said.items()}

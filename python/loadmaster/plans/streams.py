@@ -21,8 +21,8 @@ _DEVICE_LINES = 4
 
 def rate_in_words(plan: Plan) -> str:
     """Samples per second, or batches where it is not known how many samples one has."""
-    what = "samples" if batch_size(plan.graph) else "batches"
-    return f"{plan.rate:.3g} {what}/s" if plan.rate < 1000 else f"{plan.rate:,.0f} {what}/s"
+    unit = "samples" if batch_size(plan.graph) else "batches"
+    return f"{plan.rate:.3g} {unit}/s" if plan.rate < 1000 else f"{plan.rate:,.0f} {unit}/s"
 
 
 def busy_shares(plan: Plan) -> NDArray[np.float64]:

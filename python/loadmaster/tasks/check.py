@@ -103,9 +103,9 @@ def check(
         verdicts += _peaks(plan, limits)
     if max_step is not None:
         limit = parse_seconds(max_step, "max_step")
-        what, found = f"step <= {format_seconds(limit)}", plan.makespan
+        rule, seen = f"step <= {format_seconds(limit)}", plan.makespan
         is_kept = STEP.reaches(plan.verdict, limit)
-        verdicts.append(Finding(what, format_seconds(found), is_kept, limit, found))
+        verdicts.append(Finding(rule, format_seconds(seen), is_kept, limit, seen))
     forbidden = [forbid] if isinstance(forbid, (str, int)) else list(forbid)
     verdicts += [verdict for selector in forbidden for verdict in _forbidden(plan, str(selector))]
     return Check((*verdicts, *_obeyed(plan, constraints)))
@@ -127,9 +127,9 @@ def _peaks(plan: Plan, limits: Mapping[Any, int | str]) -> list[Finding]:
         limit = parse_bytes(size, f"max_peak of {selector}")
         for d in np.flatnonzero(selected(plan.cluster, str(selector))).tolist():
             peak = int(plan.memory.peak[d])
-            what = f"peak of {plan.cluster.devices[d].name} <= {format_bytes(limit)}"
+            rule = f"peak of {plan.cluster.devices[d].name} <= {format_bytes(limit)}"
             held = format_bytes(peak) + _told(plan)
-            verdicts.append(Finding(what, held, peak <= limit, limit, peak))
+            verdicts.append(Finding(rule, held, peak <= limit, limit, peak))
     return verdicts
 
 
@@ -142,8 +142,8 @@ def _forbidden(plan: Plan, selector: str) -> list[Finding]:
     for d in devices:
         here = plan.problem.reduced.op_of[plan.assignment.devices == d]
         ops = len(np.unique(plan.graph.reduced.map[plan.program.serves[here]]))
-        what = f"{plan.cluster.devices[d].name} runs nothing"
-        verdicts.append(Finding(what, counted(ops, "op") if ops else "true", not ops))
+        rule = f"{plan.cluster.devices[d].name} runs nothing"
+        verdicts.append(Finding(rule, counted(ops, "op") if ops else "true", not ops))
     return verdicts
 
 
@@ -155,8 +155,8 @@ def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Finding]:
     verdicts = []
     given = bind(plan.problem, as_constraints(constraints))
     asked = [("its constraints", plan.binding), ("constraints", given)]
-    for what, binding in asked:
+    for rule, binding in asked:
         if not binding.constraints.is_empty:
             broken = binding.broken(plan.assignment.devices, plan.memory.peak)
-            verdicts.append(Finding(what, "; ".join(broken) or "obeyed", not broken))
+            verdicts.append(Finding(rule, "; ".join(broken) or "obeyed", not broken))
     return verdicts

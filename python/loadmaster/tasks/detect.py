@@ -57,7 +57,7 @@ def detect(
     here = detected(cpu=cpu)
     if not measure:
         return here
-    tell = progress or (lambda what: None)
+    tell = progress or (lambda stage: None)
     return _memory_measured(_links_measured(here, tell), tell)
 
 

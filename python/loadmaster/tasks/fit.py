@@ -221,8 +221,8 @@ def fit(
         target,
         options,
     )
-    found = trial.fit()
-    return found if objective == "step" or not found.fits else trial.streaming(found)
+    fitted = trial.fit()
+    return fitted if objective == "step" or not fitted.fits else trial.streaming(fitted)
 
 
 @dataclass(frozen=True)

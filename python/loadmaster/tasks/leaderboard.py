@@ -153,9 +153,12 @@ class Leaderboard(Printed):
         for row in self.rows:
             if row.ratio is not None:
                 ratios[row.method][row.instance] = row.ratio
-        solvers = [set(found) for found in ratios.values() if found]
+        solvers = [set(of_instance) for of_instance in ratios.values() if of_instance]
         common = set.intersection(*solvers) if solvers else set()
-        rows = [self._standing(method, found, ratios, common) for method, found in ratios.items()]
+        rows = [
+            self._standing(method, of_instance, ratios, common)
+            for method, of_instance in ratios.items()
+        ]
         rows.sort(key=_order)
         orders = [_order(row) for row in rows]
         return tuple(

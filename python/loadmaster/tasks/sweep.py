@@ -279,9 +279,9 @@ def sweep(
     >>> [(row.method, row.outcome) for row in done.rows]
     [('heft', 'done'), ('auto', 'done'), ('heft', 'done'), ('auto', 'done')]
     """
-    for what, value, least in (("workers", workers, 1), ("retries", retries, 0)):
+    for name, value, least in (("workers", workers, 1), ("retries", retries, 0)):
         if value is not None:
-            checks.integer(what, value, least)
+            checks.integer(name, value, least)
     checks.one_of("objective", objective, tuple(OBJECTIVES))
     common = {} if objective == "step" else {"objective": objective}
     chosen = _planners(methods, targets)
@@ -365,16 +365,16 @@ def _swept(ledger: _Ledger, crew_for: Callable[[int], _Crew], retries: int) -> S
 # -- cases -------------------------------------------------------------------------------------
 
 
-def _several(what: str, value: Any, *kinds: type) -> list[Any]:
+def _several(name: str, value: Any, *kinds: type) -> list[Any]:
     """One thing of these kinds, or several, as a list."""
     if isinstance(value, kinds):
         return [value]
     if not isinstance(value, Iterable):
-        raise InputError(f"{what} is {value!r}: wants one or several")
+        raise InputError(f"{name} is {value!r}: wants one or several")
     several = list(value)
     wrong = [one for one in several if not isinstance(one, kinds)]
     if wrong or not several:
-        raise InputError(f"{what} has {wrong[0]!r}" if wrong else f"no {what} are given")
+        raise InputError(f"{name} has {wrong[0]!r}" if wrong else f"no {name} are given")
     return several
 
 
@@ -384,8 +384,8 @@ def _planners(
     """Methods, then targets, with their options."""
     planners = [
         _planner(named, is_target=is_target)
-        for what, several, is_target in (("methods", methods, False), ("targets", targets, True))
-        for named in (_several(what, several, str, tuple) if several else ())
+        for name, several, is_target in (("methods", methods, False), ("targets", targets, True))
+        for named in (_several(name, several, str, tuple) if several else ())
     ]
     if not planners:
         raise InputError("no methods and no targets are given")

@@ -306,8 +306,8 @@ def _parsed(data: bytes, path: Path, before: int) -> list[SweepRow]:
         lines, before = lines[1:], 1
     rows = []
     for number, line in enumerate(lines, start=before + 1):
-        what = f"{path}, line {number} is no row of a sweep"
-        with refusing(what, ValueError, KeyError, csv.Error):
+        complaint = f"{path}, line {number} is no row of a sweep"
+        with refusing(complaint, ValueError, KeyError, csv.Error):
             [cells] = csv.reader([line.decode()])
             rows.append(_row(cells))
     return rows

@@ -67,9 +67,9 @@ def _shape_on(graph: OpGraph, ids: NDArray[np.int64], edge: int) -> Shape:
     source = int(graph.src[edge])
     if ";" not in graph.outputs[source]:
         return parse_output(graph.outputs[source])[0]
-    made = _outputs(graph, ids, source, np.flatnonzero(graph.src == source))
-    if not isinstance(made, str):
-        for output in made:
+    outputs = _outputs(graph, ids, source, np.flatnonzero(graph.src == source))
+    if not isinstance(outputs, str):
+        for output in outputs:
             if output.tensor == ids[edge]:
                 return output.shape
     return "", None
@@ -143,11 +143,11 @@ def cuts(graph: OpGraph, at: int) -> dict[str, OpCut] | str:
     for position, shape in enumerate(op.shapes):
         if shape[1] is None:
             return f"input {position} is of unknown shape"
-    made = [output.shape for output in op.makes]
-    if any(sizes is None and dtype != NOTHING for dtype, sizes in made):
+    shapes = [output.shape for output in op.makes]
+    if any(sizes is None and dtype != NOTHING for dtype, sizes in shapes):
         return "the shape of its output is unknown"
     before = TENSORFLOW if str(graph.meta.get("framework")).startswith("tensorflow") else ""
-    found = axis_cuts(before + graph.kinds[at], _call(graph, at, op), op.shapes, made)
+    by_name = axis_cuts(before + graph.kinds[at], _call(graph, at, op), op.shapes, shapes)
     some = any(output.bytes for output in op.makes)
     return {
         cut.name: OpCut(
@@ -160,7 +160,7 @@ def cuts(graph: OpGraph, at: int) -> dict[str, OpCut] | str:
                 for output, axis in zip(op.makes, cut.outputs, strict=True)
             ],
         )
-        for cut in found
+        for cut in by_name
     }
 
 

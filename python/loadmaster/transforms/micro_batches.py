@@ -80,8 +80,8 @@ def micro_batches(graph: OpGraph | Program, m: int, rows: Sequence[int] | None =
     samples = _rows(before, int(m), rows)
     if m == 1:
         return before
-    made = _MicroBatches(before, samples).build()
-    return made if before.is_plain else before.then(made)
+    program = _MicroBatches(before, samples).build()
+    return program if before.is_plain else before.then(program)
 
 
 def _rows(before: Program, m: int, rows: Sequence[int] | None) -> NDArray[np.int64]:

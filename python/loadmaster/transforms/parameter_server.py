@@ -166,16 +166,18 @@ class _Replicas:
         pairs = np.stack([graph.src[crossing], self.sum_of], axis=1)
         into, first = np.unique(pairs, axis=0, return_index=True)
         sums = graph.n_ops * k + np.arange(len(self.summed))
-        found = ReadEdges()
+        read_edges = ReadEdges()
         for r in range(k):
             of = into[:, 1]
             ids, size = self.summed[of] + r * stride, self.sum_bytes[of]
-            found.add(crossing[first], into[:, 0] * k + r, sums[of], ids, size)
+            read_edges.add(crossing[first], into[:, 0] * k + r, sums[of], ids, size)
             waits = graph.src[waiting] * k + r, graph.dst[waiting] * k
-            found.add(waiting, *waits, tensor[waiting], np.zeros(len(waiting), dtype=np.uint64))
+            read_edges.add(
+                waiting, *waits, tensor[waiting], np.zeros(len(waiting), dtype=np.uint64)
+            )
         read, ids = sums[self.sum_of], k * stride + self.sum_of
-        found.add(crossing, read, graph.dst[crossing] * k, ids, graph.bytes[crossing])
-        return found.columns()
+        read_edges.add(crossing, read, graph.dst[crossing] * k, ids, graph.bytes[crossing])
+        return read_edges.columns()
 
 
 class _Texts:

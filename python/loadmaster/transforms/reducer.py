@@ -103,10 +103,10 @@ def _sums(program: Program) -> NDArray[np.bool_]:
 
 def _begin(program: Program, stems: tuple[str, ...]) -> NDArray[np.bool_]:
     """Mask of the members of collectives whose names begin so."""
-    labels, found = program.graph.collectives, program.graph.is_member.copy()
-    members = np.flatnonzero(found)
-    found[members] = [labels[op].startswith(stems) for op in members.tolist()]
-    return found
+    labels, mask = program.graph.collectives, program.graph.is_member.copy()
+    members = np.flatnonzero(mask)
+    mask[members] = [labels[op].startswith(stems) for op in members.tolist()]
+    return mask
 
 
 def _tensors(program: Program) -> NDArray[np.int64]:

@@ -48,8 +48,12 @@ def dimensions(graph: OpGraph, op: str | int) -> dict[str, int]:
     at = graph.index(op)
     if _unsplittable(graph, at):
         return {}
-    found = cuts(graph, at)
-    return {} if isinstance(found, str) else {name: cut.size for name, cut in found.items()}
+    by_dimension = cuts(graph, at)
+    return (
+        {}
+        if isinstance(by_dimension, str)
+        else {name: cut.size for name, cut in by_dimension.items()}
+    )
 
 
 def split_op(

@@ -135,19 +135,19 @@ class CollectiveTimes:
     busy: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        what = f"times of {self.kind} on {self.devices} devices"
-        checks.one_of(f"{what}: kind", self.kind, fast.COLLECTIVES)
+        noun = f"times of {self.kind} on {self.devices} devices"
+        checks.one_of(f"{noun}: kind", self.kind, fast.COLLECTIVES)
         for name in ("devices", "machines"):
-            checks.integer(f"{what}: {name}", getattr(self, name), 1, 2**31)
+            checks.integer(f"{noun}: {name}", getattr(self, name), 1, 2**31)
         for size in self.bytes:
-            checks.integer(f"{what}: bytes", size, 0, 2**63 - 1)
+            checks.integer(f"{noun}: bytes", size, 0, 2**63 - 1)
         for seconds in self.seconds:
-            checks.not_negative(f"{what}: seconds", seconds)
+            checks.not_negative(f"{noun}: seconds", seconds)
         for seconds in self.busy:
-            checks.not_negative(f"{what}: busy", seconds)
+            checks.not_negative(f"{noun}: busy", seconds)
         if len(self.bytes) != len(self.seconds):
             raise InputError(
-                f"{what}: {counted(len(self.bytes), 'number')} of bytes and "
+                f"{noun}: {counted(len(self.bytes), 'number')} of bytes and "
                 f"{counted(len(self.seconds), 'number')} of seconds"
             )
 

@@ -93,9 +93,9 @@ def _preset(name: str) -> tuple[str, int, int]:
         return name, 1, 1
     if asked := _SIZED.fullmatch(name):
         sizes = (
-            int(found[1])
-            for found in map(_SIZED.fullmatch, known)
-            if found and found[2] == asked[2]
+            int(match[1])
+            for match in map(_SIZED.fullmatch, known)
+            if match and match[2] == asked[2]
         )
         for size in sorted(sizes):
             if 0 < int(asked[1]) < size:

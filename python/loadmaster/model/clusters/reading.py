@@ -58,15 +58,15 @@ def of_text(text: str, source: str = "cluster", *, bare: bool = False) -> Cluste
 
 
 def _devices(row: Mapping[str, Any], i: int, bare: bool) -> Iterator[Device]:
-    what = f"device {row.get('name', i)!r}"
-    checks.known_keys(what, row, {"name", "type", "memory"})
-    pattern = field(row, what, "name", str)
+    noun = f"device {row.get('name', i)!r}"
+    checks.known_keys(noun, row, {"name", "type", "memory"})
+    pattern = field(row, noun, "name", str)
     if "memory" not in row:
-        raise InputError(f"{what} has no 'memory'")
-    kind = field(row, what, "type", str, "") or None
+        raise InputError(f"{noun} has no 'memory'")
+    kind = field(row, noun, "type", str, "") or None
     memory = row["memory"]
     if checks.is_number(memory):
-        memory = SIZE.read(memory, f"memory of {what}", bare)
+        memory = SIZE.read(memory, f"memory of {noun}", bare)
     for name in _numbered(pattern):
         yield Device(name, kind or name, memory)
 
@@ -87,17 +87,17 @@ def _numbered(pattern: str) -> Iterator[str]:
 
 
 def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:
-    what = f"collective {i}"
+    noun = f"collective {i}"
     fields = {"kind", "devices", "machines", "bytes", "seconds", "source", "busy"}
-    checks.known_keys(what, row, fields)
+    checks.known_keys(noun, row, fields)
     return CollectiveTimes(
-        field(row, what, "kind", str),
-        field(row, what, "devices", int),
-        field(row, what, "machines", int, 1),
-        tuple(field(row, what, "bytes", list)),
-        tuple(field(row, what, "seconds", list)),
-        field(row, what, "source", str, ""),
-        tuple(field(row, what, "busy", list, [])),
+        field(row, noun, "kind", str),
+        field(row, noun, "devices", int),
+        field(row, noun, "machines", int, 1),
+        tuple(field(row, noun, "bytes", list)),
+        tuple(field(row, noun, "seconds", list)),
+        field(row, noun, "source", str, ""),
+        tuple(field(row, noun, "busy", list, [])),
     )
 
 
@@ -105,11 +105,11 @@ def _types(
     document: Mapping[str, Any], devices: Iterable[Device], bare: bool
 ) -> Iterator[DeviceType]:
     """The types that a document defines, and those of the table that its devices only name."""
-    given = [read_type(row, i, bare) for i, row in enumerate(tables(document, "type"))]
-    yield from given
+    own = [read_type(row, i, bare) for i, row in enumerate(tables(document, "type"))]
+    yield from own
     known = {} if bare else known_types()
     for name in dict.fromkeys(d.type for d in devices):
-        if name in known and all(t.name != name for t in given):
+        if name in known and all(t.name != name for t in own):
             yield known[name].type
 
 
@@ -123,33 +123,33 @@ def _dispatch(document: Mapping[str, Any], bare: bool) -> Dispatch | None:
 
 
 def _wired(row: Mapping[str, Any], i: int, devices: Mapping[str, None], bare: bool) -> Link | Mesh:
-    what = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
-    checks.known_keys(what, row, {"from", "to", "bandwidth", "latency", "channels", "source"})
-    field(row, what, "bandwidth", (int, float, str))
+    noun = f"link {i} (from {row.get('from')!r} to {row.get('to')!r})"
+    checks.known_keys(noun, row, {"from", "to", "bandwidth", "latency", "channels", "source"})
+    field(row, noun, "bandwidth", (int, float, str))
     figures = (
-        float(figure(row, what, "bandwidth", RATE, bare)),
-        float(figure(row, what, "latency", TIME, bare)),
-        tuple(map(str, field(row, what, "channels", list, []))),
+        float(figure(row, noun, "bandwidth", RATE, bare)),
+        float(figure(row, noun, "latency", TIME, bare)),
+        tuple(map(str, field(row, noun, "channels", list, []))),
         str(row.get("source", "")),
     )
-    ends = [field(row, what, key, (str, list)) for key in ("from", "to")]
-    src, dst = (_matching(end, what, devices) for end in ends)
+    ends = [field(row, noun, key, (str, list)) for key in ("from", "to")]
+    src, dst = (_matching(end, noun, devices) for end in ends)
     if all(isinstance(end, str) and (end in devices or "*" not in end) for end in ends):
         return Link(src[0], dst[0], *figures)
     return Mesh(src, dst, *figures)
 
 
-def _matching(end: str | list[Any], what: str, devices: Mapping[str, None]) -> tuple[str, ...]:
+def _matching(end: str | list[Any], noun: str, devices: Mapping[str, None]) -> tuple[str, ...]:
     """The devices that one end of a row of links names: each by its name, or by a pattern."""
     names: dict[str, None] = {}
     for pattern in [end] if isinstance(end, str) else map(str, end):
         if pattern in devices or "*" not in pattern:
             if pattern in names:
-                raise InputError(f"{what}: one end has {pattern!r} twice")
+                raise InputError(f"{noun}: one end has {pattern!r} twice")
             names[pattern] = None
             continue
         matching = [name for name in devices if fits(name, pattern.split("*"))]
         if not matching:
-            raise InputError(f"{what}: no device's name matches {pattern!r}")
+            raise InputError(f"{noun}: no device's name matches {pattern!r}")
         names.update(dict.fromkeys(matching))
     return tuple(names)

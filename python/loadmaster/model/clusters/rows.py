@@ -21,47 +21,47 @@ def tables(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     return tables
 
 
-def field(row: Mapping[str, Any], what: str, key: str, kind: Any, default: Any = None) -> Any:
-    """A field of a row of the kind that is wanted; ``what`` names the row in errors."""
+def field(row: Mapping[str, Any], noun: str, key: str, kind: Any, default: Any = None) -> Any:
+    """A field of a row of the kind that is wanted; ``noun`` names the row in errors."""
     value = row.get(key, default)
     if value is None:
-        raise InputError(f"{what} has no {key!r}")
+        raise InputError(f"{noun} has no {key!r}")
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise InputError(f"{what}: {key} is {value!r}")
+        raise InputError(f"{noun}: {key} is {value!r}")
     return value
 
 
-def figure(row: Mapping[str, Any], what: str, key: str, of: Quantity, bare: bool) -> float | int:
+def figure(row: Mapping[str, Any], noun: str, key: str, of: Quantity, bare: bool) -> float | int:
     """A figure of a row; 0 where it has none, but for a bandwidth of a link."""
-    return of.read(field(row, what, key, (int, float, str), 0.0), f"{what}: {key}", bare)
+    return of.read(field(row, noun, key, (int, float, str), 0.0), f"{noun}: {key}", bare)
 
 
 def read_type(row: Mapping[str, Any], i: int, bare: bool = False) -> DeviceType:
     """The device type of a table ``[[type]]``, the ``i``-th of a document."""
-    what = f"type {row.get('name', i)!r}"
+    noun = f"type {row.get('name', i)!r}"
     known = {"name", "peak", "memory_bandwidth", "launch", "source", "send_cost"}
-    checks.known_keys(what, row, known)
+    checks.known_keys(noun, row, known)
     return DeviceType(
-        field(row, what, "name", str),
+        field(row, noun, "name", str),
         {
-            dtype: SPEED.read(peak, f"{what}: peak of {dtype}", bare)
-            for dtype, peak in field(row, what, "peak", Mapping, {}).items()
+            dtype: SPEED.read(peak, f"{noun}: peak of {dtype}", bare)
+            for dtype, peak in field(row, noun, "peak", Mapping, {}).items()
         },
-        figure(row, what, "memory_bandwidth", RATE, bare),
-        figure(row, what, "launch", TIME, bare),
-        field(row, what, "source", str, ""),
-        _send_cost(field(row, what, "send_cost", Mapping, {}), what, bare),
+        figure(row, noun, "memory_bandwidth", RATE, bare),
+        figure(row, noun, "launch", TIME, bare),
+        field(row, noun, "source", str, ""),
+        _send_cost(field(row, noun, "send_cost", Mapping, {}), noun, bare),
     )
 
 
-def _send_cost(row: Mapping[str, Any], what: str, bare: bool) -> SendCost | None:
+def _send_cost(row: Mapping[str, Any], noun: str, bare: bool) -> SendCost | None:
     if not row:
         return None
-    of = f"{what}: send_cost"
+    of = f"{noun}: send_cost"
     checks.known_keys(of, row, {"latency", "bandwidth"})
     figures = (
         figure(row, of, "latency", TIME, bare),
         figure(row, of, "bandwidth", RATE, bare),
     )
-    with naming(what):
+    with naming(noun):
         return SendCost(*map(float, figures))

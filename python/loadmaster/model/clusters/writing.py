@@ -176,8 +176,8 @@ def _folded(names: Sequence[str]) -> Iterator[str]:
 
 def _parts(name: str) -> _Pattern:
     """Texts at even places, numbers as ranges of one at odd ones."""
-    found = _NUMBER.split(name)
-    return tuple((int(part), int(part)) if place % 2 else part for place, part in enumerate(found))
+    pieces = _NUMBER.split(name)
+    return tuple((int(part), int(part)) if place % 2 else part for place, part in enumerate(pieces))
 
 
 def _follows(last: _Pattern, row: _Pattern, place: int) -> bool:

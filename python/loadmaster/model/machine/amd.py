@@ -41,26 +41,26 @@ def cards(text: str) -> list[Card]:
     >>> cards('{"card0": {"Card Series": "AMD Instinct MI300X", "PCI Bus": "0000:0C:00.0"}}')
     [Card(number=0, name='AMD Instinct MI300X', memory=0, bus='0000:0c:00.0')]
     """
-    found = []
+    listed = []
     for key, row in _document(text).items():
         if (card := _CARD.fullmatch(key)) and isinstance(row, dict):
             name = next((row[k] for k in _NAMES if row.get(k, "N/A") != "N/A"), "AMD GPU")
             memory = str(row.get("VRAM Total Memory (B)", "0"))
             number = int(memory) if memory.isdecimal() and len(memory) < 17 else 0
             bus = str(row.get("PCI Bus", "")).casefold()
-            found.append(Card(int(card[1]), str(name).strip(), number, bus))
-    return sorted(found, key=lambda card: card.number)
+            listed.append(Card(int(card[1]), str(name).strip(), number, bus))
+    return sorted(listed, key=lambda card: card.number)
 
 
 def link_types(text: str) -> dict[tuple[int, int], str]:
     """``XGMI`` or ``PCIE`` by pairs of numbers, both ways; rocm-smi lists each pair once."""
     system = _document(text).get("system", {})
-    found: dict[tuple[int, int], str] = {}
+    types: dict[tuple[int, int], str] = {}
     for key, kind in system.items() if isinstance(system, dict) else ():
         if pair := _PAIR.fullmatch(key):
             a, b = int(pair[1]), int(pair[2])
-            found[a, b] = found[b, a] = str(kind)
-    return found
+            types[a, b] = types[b, a] = str(kind)
+    return types
 
 
 def _document(text: str) -> dict[str, Any]:

@@ -73,19 +73,19 @@ def parts(gpus: str) -> list[tuple[int, str]]:
     >>> parts("2xRTX4090, A100")
     [(2, 'RTX4090'), (1, 'A100')]
     """
-    found = []
+    listed = []
     for part in gpus.split(","):
         some = _SOME.fullmatch(part.strip())
         count, name = (int(some[1]), some[2]) if some else (1, part.strip())
         if not name or count == 0:
             raise InputError(f"gpus are {gpus!r}: write such as 2xRTX4090,1xA100")
-        found.append((count, name))
-    return found
+        listed.append((count, name))
+    return listed
 
 
 def _types(gpus: str, link: str) -> list[KnownType]:
     """A type per device of one host."""
-    found: list[KnownType] = []
+    types: list[KnownType] = []
     for count, name in parts(gpus):
         known = asked(name, link)
         if not known.memory:
@@ -93,10 +93,10 @@ def _types(gpus: str, link: str) -> list[KnownType]:
                 f"devices of type {known.type.name} differ in memory: write a TOML file with "
                 "type and memory of each [[device]]; `loadmaster presets cpu+gpu` is one"
             )
-        found += [known] * count
-    if len(found) > _MOST_DEVICES:
-        raise InputError(f"{gpus} are {len(found)} devices: one host has at most {_MOST_DEVICES}")
-    return found
+        types += [known] * count
+    if len(types) > _MOST_DEVICES:
+        raise InputError(f"{gpus} are {len(types)} devices: one host has at most {_MOST_DEVICES}")
+    return types
 
 
 def _inside(

@@ -102,21 +102,21 @@ def detected(tool: Tool = answer, root: Path = Path("/"), *, cpu: bool | None = 
     devices, types = _devices(gpus)
     names = [device.name for device in devices]
     links = list(_meshes(gpus.joins, names))
-    found = host(root)
+    machine = host(root)
     notes: list[str] = gpus.notes
     untimed_memory: list[str] = []
     if cpu or (cpu is None and not devices):
-        if not found.cores or not found.memory:
+        if not machine.cores or not machine.memory:
             raise InputError(
                 "neither a GPU nor, in /proc and /sys, a CPU was found: write a cluster by "
                 "`loadmaster cluster new`, or take a preset (m2-ultra, m1-max)"
             )
-        kind = _cpu_type(found, notes, untimed_memory)
+        kind = _cpu_type(machine, notes, untimed_memory)
         links += _to_host(gpus.rows, names)
-        devices.insert(0, Device("cpu", kind.name, found.memory))
+        devices.insert(0, Device("cpu", kind.name, machine.memory))
         types.insert(0, kind)
-    elif found.cores:
-        notes.append(f"The host is no device of the cluster ({_words(found)}): --cpu adds it.")
+    elif machine.cores:
+        notes.append(f"The host is no device of the cluster ({_words(machine)}): --cpu adds it.")
     cluster = Cluster(
         devices,
         links,
@@ -142,9 +142,9 @@ def _nvidia(tool: Tool) -> _Gpus:
     query = tool(nvidia.QUERY)
     if query.why:
         return _Gpus(notes=[f"CUDA devices were not looked for: {query.why}."])
-    found = _Gpus(nvidia.gpus(query.text))
-    if len(found.rows) < 2:
-        return found
+    gpus = _Gpus(nvidia.gpus(query.text))
+    if len(gpus.rows) < 2:
+        return gpus
     topology = tool(nvidia.TOPOLOGY)
     entries = nvidia.matrix(topology.text)
     peers = nvidia.matrix(tool(nvidia.PEERS).text)
@@ -152,29 +152,29 @@ def _nvidia(tool: Tool) -> _Gpus:
     lanes = nvidia.lanes(tool(nvidia.NVLINKS).text) if has_nvlink else {}
     if not entries:
         why = topology.why or "nvidia-smi topo -m shows none"
-        found.notes.append(f"What joins the GPUs is not known, PCIe is assumed: {why}.")
+        gpus.notes.append(f"What joins the GPUs is not known, PCIe is assumed: {why}.")
     across = []
-    for a, b in permutations(range(len(found.rows)), 2):
+    for a, b in permutations(range(len(gpus.rows)), 2):
         entry = entries.get((a, b), "")
         if of_nvlink := _LANES.fullmatch(entry):
-            found.joins[a, b] = _by_nvlink(found.rows, entries, lanes, a, int(of_nvlink[1]))
+            gpus.joins[a, b] = _by_nvlink(gpus.rows, entries, lanes, a, int(of_nvlink[1]))
             continue
-        known = [recognised(found.rows[i].name) for i in (a, b)]
+        known = [recognised(gpus.rows[i].name) for i in (a, b)]
         usual = "OK" if all(k is None or k.peer for k in known) else "GNS"
         peer = peers.get((a, b), usual) == "OK"
-        found.joins[a, b] = _by_pcie(found.rows, a, b, peer)
+        gpus.joins[a, b] = _by_pcie(gpus.rows, a, b, peer)
         if entry == "SYS":
             across.append((a, b))
-            figures = found.joins[a, b]
+            figures = gpus.joins[a, b]
             said = f"across CPU sockets (SYS), which may be slower; {figures.source}"
-            found.joins[a, b] = replace(figures, source=said)
+            gpus.joins[a, b] = replace(figures, source=said)
     if across:
         pair = "gpu{} and gpu{}".format(*across[0])
-        found.untimed.append(
+        gpus.untimed.append(
             f"{counted(len(across) // 2, 'pair')} of GPUs, such as {pair}, are on different CPU "
             "sockets: their links may be slower than here: --measure."
         )
-    return found
+    return gpus
 
 
 def _by_nvlink(
@@ -188,9 +188,9 @@ def _by_nvlink(
     known, up = recognised(rows[a].name), lanes.get(a, [])
     figures = nvlink(known.nvlink if known and known.nvlink else _generation(up), n)
     wanted = sum(
-        int(found[1])
+        int(match[1])
         for (src, _), entry in entries.items()
-        if src == a and (found := _LANES.fullmatch(entry))
+        if src == a and (match := _LANES.fullmatch(entry))
     )
     # Links to all others that are more than it has lead to switches, which all of them share.
     shared = wanted > len(up) if up else wanted > n
@@ -209,10 +209,10 @@ def _generation(lanes: Sequence[float]) -> str:
 
 def _by_pcie(rows: Sequence[nvidia.Gpu], a: int, b: int, peer: bool) -> LinkFigures:
     """PCIe between two GPUs: as fast as the slower slot."""
-    told = [slot for slot in map(_slot, (rows[a], rows[b])) if slot]
-    slower = min(told or [_USUAL], key=lambda slot: (pcie(*slot).bandwidth, slot))
+    slots = [slot for slot in map(_slot, (rows[a], rows[b])) if slot]
+    slower = min(slots or [_USUAL], key=lambda slot: (pcie(*slot).bandwidth, slot))
     figures = pcie(*slower, peer=peer)
-    guessed = "" if len(told) == 2 else "PCIe assumed, not told; "
+    guessed = "" if len(slots) == 2 else "PCIe assumed, not told; "
     return replace(figures, source=f"{guessed}{figures.source}")
 
 
@@ -228,7 +228,7 @@ def _amd(tool: Tool, root: Path) -> _Gpus:
         return _Gpus(notes=[f"AMD GPUs were not looked for: {query.why}."])
     cards = [c for c in amd.cards(query.text) if not 0 < c.memory < _LEAST_MEMORY]
     slots = [pcie_of(root, card.bus) if card.bus else (None, None) for card in cards]
-    found = _Gpus(
+    gpus = _Gpus(
         [
             nvidia.Gpu(card.name, card.memory or None, *slot)
             for card, slot in zip(cards, slots, strict=True)
@@ -238,16 +238,16 @@ def _amd(tool: Tool, root: Path) -> _Gpus:
     for a, b in permutations(range(len(cards)), 2):
         kind = kinds.get((cards[a].number, cards[b].number), "")
         if kind == "XGMI":
-            found.joins[a, b] = link_asked("xgmi")
+            gpus.joins[a, b] = link_asked("xgmi")
         else:
-            found.joins[a, b] = _by_pcie(found.rows, a, b, peer=True)
+            gpus.joins[a, b] = _by_pcie(gpus.rows, a, b, peer=True)
     others = {c.name for c in cards if recognised(c.name) is None}
     if "XGMI" in kinds.values() and others:
-        found.untimed.append(
+        gpus.untimed.append(
             f"Links of xGMI are taken to be those of MI300X, and here are {', '.join(others)}: "
             "--measure, or write their bandwidth."
         )
-    return found
+    return gpus
 
 
 def _append(gpus: _Gpus, more: _Gpus) -> None:
@@ -312,16 +312,16 @@ def _meshes(joins: Mapping[tuple[int, int], LinkFigures], names: Sequence[str]) 
 # -- the host ------------------------------------------------------------------------------------
 
 
-def _cpu_type(found: Host, notes: list[str], untimed: list[str]) -> DeviceType:
+def _cpu_type(machine: Host, notes: list[str], untimed: list[str]) -> DeviceType:
     """The type of the CPU; says what is not known of it."""
-    known = recognised(found.name)
-    if known is not None and known.cores == found.cores:
+    known = recognised(machine.name)
+    if known is not None and known.cores == machine.cores:
         return known.type
-    name = found.name or "CPU"
-    rate = float(f"{found.cores * found.hertz * found.flop_per_cycle:.3g}")
+    name = machine.name or "CPU"
+    rate = float(f"{machine.cores * machine.hertz * machine.flop_per_cycle:.3g}")
     if not rate:
         notes.append("The CPU's clock or vector instructions are not told: write its peak.")
-    if found.clock == "current":
+    if machine.clock == "current":
         notes.append(
             "The CPU's peak counts with its clock of this moment: write the peak if you know it."
         )
@@ -330,8 +330,9 @@ def _cpu_type(found: Host, notes: list[str], untimed: list[str]) -> DeviceType:
         "(channels x MT/s x 8 B) into its [[type]]."
     )
     source = (
-        f"detected: {counted(found.cores, 'core')}, {found.hertz / 1e9:.3g} GHz ({found.clock}), "
-        f"{found.flop_per_cycle} f32 FLOP per core and cycle ({found.vectors}), f64 half of it; "
+        f"detected: {counted(machine.cores, 'core')}, {machine.hertz / 1e9:.3g} GHz "
+        f"({machine.clock}), {machine.flop_per_cycle} f32 FLOP per core and cycle "
+        f"({machine.vectors}), f64 half of it; "
         "launch: typical for a framework's CPU operator"
     )
     peak = {"f64": rate / 2, "f32": rate} if rate else {}
@@ -352,11 +353,11 @@ def _to_host(rows: Sequence[nvidia.Gpu], names: Sequence[str]) -> Iterator[Mesh]
         yield Mesh(tuple(of_group), ("cpu",), *rest, ("{from}.tx",), figures.source)
 
 
-def _words(found: Host) -> str:
+def _words(machine: Host) -> str:
     """The host in a few words."""
-    limit = ", the limit of its control group" if found.limited else ""
-    named = f"{found.name}, " if found.name else ""
-    return f"{named}{counted(found.cores, 'core')}, {format_bytes(found.memory)}{limit}"
+    limit = ", the limit of its control group" if machine.limited else ""
+    named = f"{machine.name}, " if machine.name else ""
+    return f"{named}{counted(machine.cores, 'core')}, {format_bytes(machine.memory)}{limit}"
 
 
 def _description(devices: Sequence[Device]) -> str:

@@ -88,12 +88,12 @@ def numbers(text: str) -> list[int]:
     >>> numbers("0-2,8")
     [0, 1, 2, 8]
     """
-    found: list[int] = []
+    listed: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            found += range(int(first), int(last or first) + 1)
-    return found
+            listed += range(int(first), int(last or first) + 1)
+    return listed
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -116,10 +116,10 @@ def _clock(root: Path, name: str, current: str) -> tuple[float, str]:
     if at := _AT.search(name):
         return float(at[1]) * 1e9, "base"
     frequencies = root / "sys/devices/system/cpu/cpu0/cpufreq"
-    for file, what in (("base_frequency", "base"), ("cpuinfo_max_freq", "maximum")):
+    for file, kind in (("base_frequency", "base"), ("cpuinfo_max_freq", "maximum")):
         kilohertz = _text(frequencies / file).strip()
         if kilohertz.isdecimal() and int(kilohertz):
-            return int(kilohertz) * 1e3, what
+            return int(kilohertz) * 1e3, kind
     with suppress(ValueError):
         return float(current) * 1e6, "current"
     return 0.0, ""
@@ -148,8 +148,8 @@ def _limit(root: Path) -> int:
 
 def _bytes_of(text: str, key: str) -> int:
     """Bytes of a row of /proc/meminfo."""
-    found = re.search(rf"^{key}:\s*(\d+) kB$", text, re.M)
-    return int(found[1]) << 10 if found else 0
+    match = re.search(rf"^{key}:\s*(\d+) kB$", text, re.M)
+    return int(match[1]) << 10 if match else 0
 
 
 def _text(file: Path) -> str:

@@ -115,12 +115,12 @@ def nvlink(kind: str, lanes: int | None = None, lane: float | None = None) -> Li
     >>> nvlink("NVLink2", 2).bandwidth, nvlink("NVLink2", 1).bandwidth
     (47900000000.0, 23950000000.0)
     """
-    found = link_kinds()[kind]
-    lanes = lanes or found.lanes
-    rate = lanes * (lane or found.rate / found.lanes)
+    figures = link_kinds()[kind]
+    lanes = lanes or figures.lanes
+    rate = lanes * (lane or figures.rate / figures.lanes)
     said = f"{lanes} x {kind}, {rate / 1e9:g} GB/s peak per direction"
-    bandwidth = float(round(found.bandwidth * rate / found.rate))
-    return LinkFigures(bandwidth, found.latency, PORT, f"{said}; {found.source}")
+    bandwidth = float(round(figures.bandwidth * rate / figures.rate))
+    return LinkFigures(bandwidth, figures.latency, PORT, f"{said}; {figures.source}")
 
 
 def link_asked(text: str, nvlink_of: str = "", *, peer: bool = True) -> LinkFigures:
@@ -134,8 +134,8 @@ def link_asked(text: str, nvlink_of: str = "", *, peer: bool = True) -> LinkFigu
     if word.casefold() == "xgmi":
         kind = kinds["xgmi"]
         return LinkFigures(kind.bandwidth, kind.latency, (), kind.source)
-    if found := _LINK.fullmatch(word):
-        family, generation, bridge, lanes = found.groups()
+    if match := _LINK.fullmatch(word):
+        family, generation, bridge, lanes = match.groups()
         if family.casefold() == "pcie" and 1 <= int(generation) <= 6 and not bridge:
             return pcie(int(generation), int(lanes or 16), peer=peer)
         named = kinds.get(f"{family}{generation}{bridge or ''}".casefold())
@@ -158,10 +158,10 @@ def network_asked(text: str) -> LinkFigures:
     (2940000000.0, 48000000000.0)
     """
     kinds, word = link_kinds(), text.strip()
-    found = _NETWORK.fullmatch(word)
-    gigabits = _INFINIBAND.get(word.casefold(), float(found[1]) if found else 0.0)
+    match = _NETWORK.fullmatch(word)
+    gigabits = _INFINIBAND.get(word.casefold(), float(match[1]) if match else 0.0)
     if gigabits:
-        is_ethernet = found is not None and found[2].casefold() == "e"
+        is_ethernet = match is not None and match[2].casefold() == "e"
         kind = kinds["Ethernet" if is_ethernet else "InfiniBand"]
         bandwidth = float(round(kind.bandwidth * (gigabits * 1e9 / 8 / kind.rate)))
         source = f"{gigabits:g} Gbit/s; {kind.source}"

@@ -48,13 +48,13 @@ def gpus(text: str) -> list[Gpu]:
     columns = [cell.split("[")[0].strip() for cell in lines[0].split(",")]
     if "name" not in columns:
         return []
-    found = []
+    listed = []
     for line in lines[1:]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(columns):
             row = dict(zip(columns, cells, strict=True))
             memory = _whole(row.get("memory.total", ""))
-            found.append(
+            listed.append(
                 Gpu(
                     row["name"],
                     None if memory is None else memory << 20,
@@ -62,7 +62,7 @@ def gpus(text: str) -> list[Gpu]:
                     _whole(row.get("pcie.link.width.max", "")),
                 )
             )
-    return found
+    return listed
 
 
 def _whole(cell: str) -> int | None:
@@ -77,7 +77,7 @@ def matrix(text: str) -> dict[tuple[int, int], str]:
     >>> matrix("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n")
     {(0, 1): 'NV4', (1, 0): 'NV4'}
     """
-    found: dict[tuple[int, int], str] = {}
+    entries: dict[tuple[int, int], str] = {}
     columns: list[str] = []
     for line in _STYLE.sub("", text).splitlines():
         words = line.split()
@@ -91,8 +91,8 @@ def matrix(text: str) -> dict[tuple[int, int], str]:
         for column, entry in zip(columns, words[1:], strict=False):
             of_column = _GPU.fullmatch(column)
             if of_column is not None and of_row[1] != of_column[1]:
-                found[int(of_row[1]), int(of_column[1])] = entry
-    return found
+                entries[int(of_row[1]), int(of_column[1])] = entry
+    return entries
 
 
 def lanes(text: str) -> Mapping[int, list[float]]:
@@ -101,12 +101,12 @@ def lanes(text: str) -> Mapping[int, list[float]]:
     >>> lanes("GPU 0: Tesla V100 (UUID: ...)\n\t Link 0: 25.781 GB/s\n\t Link 1: <inactive>\n")
     {0: [25781000000.0]}
     """
-    found: dict[int, list[float]] = {}
+    by_gpu: dict[int, list[float]] = {}
     gpu = -1
     for line in text.splitlines():
         if of_gpu := _OF_GPU.match(line):
             gpu = int(of_gpu[1])
-            found[gpu] = []
+            by_gpu[gpu] = []
         elif (lane := _LANE.match(line)) and gpu >= 0:
-            found[gpu].append(float(lane[1]) * 1e9)
-    return found
+            by_gpu[gpu].append(float(lane[1]) * 1e9)
+    return by_gpu
