@@ -481,8 +481,7 @@ def test_ctrl_c_keeps_what_cpsat_had_found(monkeypatch):
 
 def test_ctrl_c_in_the_search_ends_all_of_it(monkeypatch):
     def searched(problem: Problem, **options: object) -> object:
-        found = heft.place(problem)
-        return replace(found, notes=(INTERRUPTED,))
+        return heft.place(problem).interrupted()
 
     monkeypatch.setitem(METHODS, "auto", (searched, ""))
     monkeypatch.setattr(process, "run", None)
