@@ -18,7 +18,7 @@ from steps import STEPS, differing, made, trained  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.running.devices.crew import Given  # noqa: E402
+from loadmaster.running.devices.crew import RunSettings  # noqa: E402
 from loadmaster.running.devices.cuda import Cuda  # noqa: E402
 from loadmaster.running.devices.places import DevicePlace, place_of  # noqa: E402
 from loadmaster.running.devices.wiring import Wiring  # noqa: E402
@@ -90,7 +90,9 @@ def taped(name, optimizer=torch.optim.Adam):
 
 def on_stand_ins(plan, tape, **options):
     n = plan.cluster.n_devices
-    return Cuda(Wiring(plan, tape), Given([DevicePlace("cuda", (0,))] * n), StandIn(n, **options))
+    return Cuda(
+        Wiring(plan, tape), RunSettings([DevicePlace("cuda", (0,))] * n), StandIn(n, **options)
+    )
 
 
 def cluster(k):

@@ -125,7 +125,7 @@ def started(
     ``devices.fetch(["loss"])`` gives outputs of the last step, by the names of the tape's.
     """
     with importing("torch", "torch", "running a plan"):
-        from loadmaster.running.devices.crew import Given
+        from loadmaster.running.devices.crew import RunSettings
         from loadmaster.running.devices.cuda import Cuda
         from loadmaster.running.devices.processes import Processes
         from loadmaster.running.devices.threads import Threads
@@ -141,7 +141,7 @@ def started(
         check_graph(plan.program.source, tape.graph)
         tape, tensors = transformed(plan.program, tape, tensors), {}
     wiring = Wiring(plan, tape, tensors)
-    given = Given(places, seed, patience)
+    settings = RunSettings(places, seed, patience)
     kinds: dict[str, type[Processes] | type[Threads] | type[Cuda]]
     kinds = {"cpu": Processes, "thread": Threads, "cuda": Cuda}
-    return kinds[places[0].kind](wiring, given)
+    return kinds[places[0].kind](wiring, settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadmaster.base.disjoint_sets import DisjointSets
@@ -17,8 +17,13 @@ from loadmaster.readers.shared.arguments import told
 from loadmaster.readers.shared.columns import FLOAT_NAMES, OPS, GraphColumns, counts, without_flops
 from loadmaster.readers.shared.formulas import Cost
 
-#: Positional arguments and keywords of a call: values, lists of them, plain ones.
-Given = tuple[Sequence[Any], Mapping[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The arguments of a call: values, lists of them, plain ones."""
+
+    positional: Sequence[Any]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +99,7 @@ class AtenGraph(GraphColumns):
         writes: Sequence[GraphValue] = (),
         in_place: bool = False,
         work: Cost | None = None,
-        call: Given | None = None,
+        call: CallArguments | None = None,
     ) -> list[GraphValue | None]:
         """An op, and its results.
 
@@ -103,6 +108,7 @@ class AtenGraph(GraphColumns):
         op changes; with ``in_place`` it returns the first of them. ``work``, where given, is the
         op's cost instead of its kind's. ``call`` is how the op was called, if not by ``inputs``.
         """
+        call = call or CallArguments(inputs)
         read = list(_values(inputs))
         shared = view_of or (writes[0] if in_place else None)
         if view_of is not None:
@@ -125,7 +131,7 @@ class AtenGraph(GraphColumns):
             view=int(view_of is not None),
             alias_of=shared.owner if shared else -1,
             output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
-            args=told(*(call or (inputs, {})), _op_of),
+            args=told(call.positional, call.keywords, _op_of),
         )
         before = {op for value in read for op in (value.op, value.owner, value.written)}
         for value in read:

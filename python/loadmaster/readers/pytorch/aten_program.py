@@ -20,7 +20,7 @@ from loadmaster.readers.pytorch.aten_costs import (
     is_view,
     written,
 )
-from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, GraphValue
+from loadmaster.readers.pytorch.aten_graph import AtenGraph, CallArguments, GraphValue
 from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.open_dims import Dim, close, size_of
 from loadmaster.readers.shared.symbolic import evaluate, symbols_of
@@ -77,7 +77,7 @@ class AtenNode:
     kind: str
     arguments: Sequence[Any]
     results: Sequence[tuple[str, Sized | None]]
-    call: Given
+    call: CallArguments
     several: bool = False
     module: str = ""
     phase: str = "f"
@@ -433,12 +433,12 @@ class _Lowering:
             return [self._argument(each, op) for each in argument]
         return argument
 
-    def _call(self, node: AtenNode) -> Given:
+    def _call(self, node: AtenNode) -> CallArguments:
         """The call of a node, values and sizes in place."""
-        positional, keywords = node.call
-        return (
-            [self._given(argument, node.name) for argument in positional],
-            {name: self._given(argument, node.name) for name, argument in keywords.items()},
+        keywords = node.call.keywords.items()
+        return CallArguments(
+            [self._given(argument, node.name) for argument in node.call.positional],
+            {name: self._given(argument, node.name) for name, argument in keywords},
         )
 
     def _given(self, argument: Any, op: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadmaster.readers.pytorch.aten_graph import Given
+from loadmaster.readers.pytorch.aten_graph import CallArguments
 from loadmaster.readers.pytorch.aten_program import Open, Size, ValueRef
 from loadmaster.readers.pytorch.tensors import torch_name
 
@@ -43,7 +43,7 @@ _PLAIN = frozenset((
 ))  # fmt: skip
 
 
-def call_of(inputs: Sequence[Mapping[str, Any]], sizes: Mapping[str, Size]) -> Given:
+def call_of(inputs: Sequence[Mapping[str, Any]], sizes: Mapping[str, Size]) -> CallArguments:
     """The positional arguments and the keywords of a node; ``sizes`` are the graph's, by name."""
     positional, keywords = [], {}
     for entry in inputs:
@@ -52,7 +52,7 @@ def call_of(inputs: Sequence[Mapping[str, Any]], sizes: Mapping[str, Size]) -> G
             keywords[name] = value
         else:
             positional.append(value)
-    return positional, keywords
+    return CallArguments(positional, keywords)
 
 
 def tensor_names(argument: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from loadmaster.base.errors import InputError, importing
 from loadmaster.base.units import counted
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.pytorch.aten_costs import is_in_place
-from loadmaster.readers.pytorch.aten_graph import Given
+from loadmaster.readers.pytorch.aten_graph import CallArguments
 from loadmaster.readers.pytorch.aten_program import (
     AtenNode,
     AtenPlaceholder,
@@ -359,10 +359,10 @@ class _Reading:
             arguments += [ValueRef(self._hold(f"{node.target}.{path}", t)) for path, t in held]
         return arguments
 
-    def _call(self, node: Any) -> Given:
+    def _call(self, node: Any) -> CallArguments:
         """The call of a node, with the values that its arguments stand for."""
         keywords = {name: self._given(argument) for name, argument in node.kwargs.items()}
-        return [self._given(argument) for argument in node.args], keywords
+        return CallArguments([self._given(argument) for argument in node.args], keywords)
 
     def _given(self, argument: Any) -> Any:
         if isinstance(argument, (list, tuple)):

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch.aten_costs import AtenTensor, bare, is_view, written
-from loadmaster.readers.pytorch.aten_graph import AtenGraph, Given, GraphValue, tensor_of
+from loadmaster.readers.pytorch.aten_graph import AtenGraph, CallArguments, GraphValue, tensor_of
 from loadmaster.readers.pytorch.tensors import dtype_name, layout
 
 _ON_VALUES = (
@@ -56,7 +56,9 @@ class Listener(Protocol):
     def called(
         self,
         op: int,
-        call: tuple[Any, tuple[Any, ...], dict[str, Any]],
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         result: Any,
         writes: Sequence[Any],
         phase: str,
@@ -231,18 +233,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for tensor in outputs:
                 self.counter(tensor)
             return
-        given = [self._argument(argument) for argument in args]
+        positional = [self._argument(argument) for argument in args]
         named = {name: self._argument(argument) for name, argument in kwargs.items()}
-        inputs = given + [named.get(argument.name) for argument in schema[len(given) :]]
+        inputs = positional + [named.get(each.name) for each in schema[len(positional) :]]
         kind = str(func)
         positions = [] if is_view(kind) else self._written(func, kind, inputs)
         changes = [v for p in positions for v in _leaves((inputs[p],)) if isinstance(v, GraphValue)]
         if not outputs and not changes:
             return
-        op = self._add(kind, inputs, result, outputs, changes, (given, named))
+        op = self._add(kind, inputs, result, outputs, changes, CallArguments(positional, named))
         if self._listener is not None:
             written_to = [arguments[position] for position in positions]
-            self._listener.called(op, (func, args, kwargs), result, written_to, self.phase)
+            self._listener.called(op, func, args, kwargs, result, written_to, self.phase)
         self._recorded += 1
         if self._progress is not None and self._recorded % _OPS_PER_WORD == 0:
             self._progress(self.phase, self.graph.n_ops)
@@ -254,7 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         result: Any,
         outputs: Any,
         changes: Sequence[GraphValue],
-        call: Given,
+        call: CallArguments,
     ) -> int:
         read = [value for value in _leaves(inputs) if isinstance(value, GraphValue)]
         shared = next((v for v in (self._shown(t, read) for t in outputs) if v is not None), None)

@@ -24,7 +24,7 @@ from loadmaster.running.measured.measured import Steps
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RunSettings:
     """Inputs of a run beside its plan and its tape.
 
     ``places`` are those of the devices' workers; ops use as many threads as a place has cores.
@@ -60,9 +60,9 @@ class Failed:
 class Crew:
     """State that all workers of a run share; ``memory`` gives bytes that they share."""
 
-    def __init__(self, wiring: Wiring, given: Given, memory: Callable[[int], Any]) -> None:
+    def __init__(self, wiring: Wiring, settings: RunSettings, memory: Callable[[int], Any]) -> None:
         compiled = wiring.compiled
-        self.wiring, self.given = wiring, given
+        self.wiring, self.settings = wiring, settings
         self.names = [device.name for device in wiring.plan.cluster.devices]
         lengths = fast.Board.words(compiled.n_devices, compiled.n_arrivals, compiled.n_tasks)
         self._words = [np.frombuffer(memory(8 * max(n, 1)), np.uint64, n) for n in lengths]
@@ -78,7 +78,7 @@ class Crew:
     @property
     def alert(self) -> float | None:
         """Seconds for which a worker that waits keeps its core, before it naps."""
-        places = self.given.places
+        places = self.settings.places
         alone = places[0].kind == "cpu" and are_apart(place.cores for place in places)
         return OWN_CORE if alone else None
 
@@ -102,7 +102,7 @@ class Crew:
             if each.message:
                 return RunError(each.message)
         words = self.wiring.compiled.waiting([each.missing for each in failed], self.names)
-        return RunError(f"nothing happened for {self.given.patience:.3g} s: {words}")
+        return RunError(f"nothing happened for {self.settings.patience:.3g} s: {words}")
 
 
 class Member:
@@ -111,7 +111,7 @@ class Member:
     def __init__(
         self, crew: Crew, device: int, alone: AbstractContextManager[Any] | None = None
     ) -> None:
-        cores = crew.given.places[device].cores
+        cores = crew.settings.places[device].cores
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
         torch.set_num_threads(len(cores))
@@ -122,8 +122,8 @@ class Member:
             crew.wiring.device(device),
             crew.arena,
             crew.board,
-            seed=crew.given.seed,
-            patience=crew.given.patience,
+            seed=crew.settings.seed,
+            patience=crew.settings.patience,
             alert=crew.alert,
             alone=alone,
         )

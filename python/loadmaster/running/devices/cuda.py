@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError, LoadmasterError, RunError
 from loadmaster.base.run_queue import waited_for_a_core
-from loadmaster.running.devices.crew import Given
+from loadmaster.running.devices.crew import RunSettings
 from loadmaster.running.devices.emulated import held_channels
 from loadmaster.running.devices.packing import Packed
 from loadmaster.running.devices.places import DevicePlace
@@ -301,16 +301,18 @@ class Cuda(Closing):
         By `run`: an op failed. Op and device are named.
     """
 
-    def __init__(self, wiring: Wiring, given: Given, hardware: GpuCalls | None = None) -> None:
+    def __init__(
+        self, wiring: Wiring, settings: RunSettings, hardware: GpuCalls | None = None
+    ) -> None:
         other = next((c for c in wiring.tape.calls if c.brings or (c.shares and c.writes)), None)
         if other is not None:
             raise InputError(
                 f"op {wiring.tape.graph.names[other.op]!r} is of a collective that GPUs do not "
                 "run: run the plan on processes (cpu:0), or plan whole ops, or plain replicas"
             )
-        self.places = given.places
-        self._wiring, self._seed = wiring, given.seed
-        self._gpus: GpuCalls = hardware or Gpus(given.places)
+        self.places = settings.places
+        self._wiring, self._seed = wiring, settings.seed
+        self._gpus: GpuCalls = hardware or Gpus(settings.places)
         compiled = wiring.compiled
         holds = held_channels(wiring.plan, compiled) if self._gpus.is_shared else None
         self._program = stream_program(compiled, holds)

@@ -23,7 +23,7 @@ import torch
 
 from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError
-from loadmaster.running.devices.crew import Crew, Failed, Given, Member
+from loadmaster.running.devices.crew import Crew, Failed, Member, RunSettings
 from loadmaster.running.devices.wiring import Wiring
 from loadmaster.running.measured.measured import Steps
 
@@ -44,13 +44,13 @@ class Processes(Closing):
         are named.
     """
 
-    def __init__(self, wiring: Wiring, given: Given) -> None:
+    def __init__(self, wiring: Wiring, settings: RunSettings) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise InputError(
                 "worker processes are forked, which this system cannot: run on threads (thread:0)"
             )
-        self.places, self.wiring = given.places, wiring
-        self._crew = Crew(wiring, given, lambda n_bytes: mmap.mmap(-1, n_bytes))
+        self.places, self.wiring = settings.places, wiring
+        self._crew = Crew(wiring, settings, lambda n_bytes: mmap.mmap(-1, n_bytes))
         self._pipes: list[Connection] = []
         self._workers: list[Any] = []
         context = multiprocessing.get_context("fork")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -19,11 +19,23 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Location:
-    """The place of an array: its dtype as numpy writes it, its shape, its first byte."""
+class ArraySpec:
+    """The dtype of an array, as numpy writes it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Location:
+    """The place of an array: what it is, and its first byte."""
+
+    spec: ArraySpec
     offset: int
 
 
@@ -40,7 +52,7 @@ class SharedArrays:
 
     Examples
     --------
-    >>> arrays = SharedArrays.made({"x": ("<f4", (2, 3)), "n": ("<u8", ())})
+    >>> arrays = SharedArrays.made({"x": ArraySpec("<f4", (2, 3)), "n": ArraySpec("<u8", ())})
     >>> again = SharedArrays(arrays.places, arrays.descriptor)
     >>> arrays.close()
     >>> again["x"][1, 2] = 5
@@ -55,7 +67,7 @@ class SharedArrays:
     @classmethod
     def made(
         cls,
-        arrays: Mapping[str, tuple[str, Sequence[int]]],
+        arrays: Mapping[str, ArraySpec],
         buffers: Mapping[str, int] | None = None,
     ) -> SharedArrays:
         """Room for arrays of these dtypes and shapes, all 0.
@@ -74,15 +86,11 @@ class SharedArrays:
         """
         room: dict[str | int, int] = {}
         of = {name: (buffers or {}).get(name, name) for name in arrays}
-        for name, (dtype, shape) in arrays.items():
-            n = math.prod(shape) * np.dtype(dtype).itemsize
-            aligned = max(-(-n // _ALIGNED), 1) * _ALIGNED
+        for name, spec in arrays.items():
+            aligned = max(-(-spec.nbytes // _ALIGNED), 1) * _ALIGNED
             room[of[name]] = max(aligned, room.get(of[name], 0))
         begins = dict(zip(room, accumulate(room.values(), initial=0), strict=False))
-        places = {
-            name: Location(dtype, tuple(shape), begins[of[name]])
-            for name, (dtype, shape) in arrays.items()
-        }
+        places = {name: Location(spec, begins[of[name]]) for name, spec in arrays.items()}
         size = sum(room.values())
         with system_errors(f"cannot share {size} bytes of memory"):
             descriptor = os.memfd_create("loadmaster")
@@ -96,4 +104,4 @@ class SharedArrays:
     def __getitem__(self, name: str) -> NDArray[np.generic]:
         """One of the arrays, which all that share it read and write."""
         place = self.places[name]
-        return np.ndarray(place.shape, place.dtype, self._memory, place.offset)
+        return np.ndarray(place.spec.shape, place.spec.dtype, self._memory, place.offset)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from loadmaster.base.closing import Closing
-from loadmaster.running.devices.crew import Crew, Failed, Given, Member
+from loadmaster.running.devices.crew import Crew, Failed, Member, RunSettings
 from loadmaster.running.devices.wiring import Wiring
 from loadmaster.running.measured.measured import Steps
 
@@ -28,9 +28,9 @@ class Threads(Closing):
         By `run` and `fetch`: an op failed, or a device waited in vain. Op and device are named.
     """
 
-    def __init__(self, wiring: Wiring, given: Given) -> None:
-        self.places, self.wiring = given.places, wiring
-        self._crew = Crew(wiring, given, bytearray)
+    def __init__(self, wiring: Wiring, settings: RunSettings) -> None:
+        self.places, self.wiring = settings.places, wiring
+        self._crew = Crew(wiring, settings, bytearray)
         self._alone = Lock()
         devices = range(self._crew.n_devices)
         self._threads = [ThreadPoolExecutor(1, "loadmaster") for _ in devices]

@@ -7,7 +7,6 @@ manifest's order; :class:`loadmaster.fast.Dispatcher` says when the next one may
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from loadmaster.base import checks
 from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError, RunError
 from loadmaster.running.devices.places import OWN_CORE, are_apart, place_of, usable_cores
-from loadmaster.running.devices.shared_arrays import Location, SharedArrays
+from loadmaster.running.devices.shared_arrays import ArraySpec, Location, SharedArrays
 from loadmaster.running.measured.measured import MOST_DELAY, typical
 from loadmaster.running.onnx.buffers import buffers
 from loadmaster.running.onnx.segments import OnnxSegments, check_feeds
@@ -189,11 +188,9 @@ class OnnxProcesses(Closing):
         routes = _Routes(rows, self.devices)
         lengths = fast.Board.words(len(self.devices), len(routes.arrivals), len(rows))
         self._board = SharedArrays.made(
-            {name: ("<u8", (n,)) for name, n in zip(BOARD, lengths, strict=True)}
+            {name: ArraySpec("<u8", (n,)) for name, n in zip(BOARD, lengths, strict=True)}
         )
-        sizes = {
-            name: math.prod(shape) * np.dtype(of).itemsize for name, (of, shape) in shared.items()
-        }
+        sizes = {name: spec.nbytes for name, spec in shared.items()}
         self._values = SharedArrays.made(shared, buffers(rows, sizes, self.manifest["outputs"]))
         self._give(feeds)
         try:
@@ -299,9 +296,7 @@ class OnnxProcesses(Closing):
         return [answers[process] for process in self._processes]
 
 
-def _described(
-    values: Mapping[str, Any], names: Iterable[str], noun: str
-) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _described(values: Mapping[str, Any], names: Iterable[str], noun: str) -> dict[str, ArraySpec]:
     """Types and shapes of values that are to be shared."""
     described = {}
     for name in names:
@@ -311,7 +306,7 @@ def _described(
                 f"{noun} {name!r}, which is no tensor of numbers: processes cannot share it. "
                 "lm.writers.OnnxSegments runs the export in one process"
             )
-        described[name] = (value.dtype.str, value.shape)
+        described[name] = ArraySpec(value.dtype.str, value.shape)
     return described
 
 

@@ -23,8 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch.recorder import storage_of
 from loadmaster.readers.pytorch.step import is_counter
-from loadmaster.running.tape.calls import Call
-from loadmaster.running.tape.recording import with_numbers
+from loadmaster.running.tape.recording import RecordedUpdate, with_numbers
 
 #: Ops that fill a new tensor and read no numbers of another.
 _FILLS = frozenset(
@@ -45,7 +44,7 @@ class HostOptimizer:
         optimizer: torch.optim.Optimizer,
         schedule: Any,
         parameters: Mapping[torch.nn.Parameter, torch.Tensor],
-        updates: Sequence[tuple[Call, Any]],
+        updates: Sequence[RecordedUpdate],
     ) -> None:
         self._optimizer = optimizer
         self._schedule = schedule
@@ -182,7 +181,7 @@ def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
 class _Answers(TorchDispatchMode):  # type: ignore[misc]
     """Answers the ops of an optimizer's step with recorded results, and collects their numbers."""
 
-    def __init__(self, name: str, updates: Sequence[tuple[Call, Any]]) -> None:
+    def __init__(self, name: str, updates: Sequence[RecordedUpdate]) -> None:
         super().__init__()
         self._name = name
         self._updates = updates
@@ -203,7 +202,7 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
     def ended(self) -> tuple[float, ...]:
         """The numbers of a step that is over."""
         if self._at < len(self._updates):
-            raise self._differs("ends", str(self._updates[self._at][0].function))
+            raise self._differs("ends", str(self._updates[self._at].call.function))
         return tuple(self._numbers)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -223,11 +222,11 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
         if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         if self._at < len(self._updates):
-            call, result = self._updates[self._at]
-            if call.function is func:
+            update = self._updates[self._at]
+            if update.call.function is func:
                 self._at += 1
                 self._collect(func, args, kwargs)
-                return result
+                return update.result
         if self._step == 0 and func.__name__.partition(".")[0] in _FILLS:
             result = func(*args, **kwargs)
             if not isinstance(result, FakeTensor) and result.dim() == 0:
@@ -250,7 +249,7 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
 
     def _differs(self, noun: str, op: str) -> InputError:
         later = (
-            f" where later ones call {self._updates[self._at][0].function}"
+            f" where later ones call {self._updates[self._at].call.function}"
             if (self._at < len(self._updates) and noun == "calls")
             else ""
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,14 @@ from loadmaster.running.tape.slots import Placeholder, Slot
 
 #: Type, sizes, strides and offset of a tensor in its storage.
 _Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedUpdate:
+    """A call of an optimizer, with its result: one tensor, or several."""
+
+    call: Call
+    result: Any
 
 
 class Recording:
@@ -34,8 +43,8 @@ class Recording:
         self.numbers: list[int] = []
         #: Those numbers as they were recorded.
         self.recorded: list[float] = []
-        #: The optimizer's calls, with their results, which stand for what runs of its give again.
-        self.updates: list[tuple[Call, Any]] = []
+        #: The optimizer's calls: their results stand for those of the same calls in later steps.
+        self.updates: list[RecordedUpdate] = []
         self._n = 0  # slots so far
         self._known = WeakIdKeyDictionary()
         self._storages: dict[int, tuple[Any, int]] = {}  # the reference keeps the number in use
@@ -60,13 +69,14 @@ class Recording:
     def called(
         self,
         op: int,
-        call: tuple[Any, tuple[Any, ...], dict[str, Any]],
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         result: Any,
         writes: Sequence[Any],
         phase: str,
     ) -> None:
         """Keeps a call."""
-        function, args, kwargs = call
         if function is torch.ops.aten.lift_fresh.default:
             function = torch.ops.aten.clone.default  # what torch.tensor() gives is new in each step
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
@@ -102,7 +112,7 @@ class Recording:
             )
         )
         if phase == "o":
-            self.updates.append((self.calls[-1], result))
+            self.updates.append(RecordedUpdate(self.calls[-1], result))
 
     # -- slots
 
