@@ -129,7 +129,7 @@ def test_what_is_measured_has_a_row_per_op_and_transfer():
     plan = lm.place(tape.graph, cluster(3), "random")
     with on_stand_ins(plan, tape) as devices:
         steps = devices.run(2, memory=True)
-    seen = lm.running.measured.Measured(plan, steps, ("cuda:0",) * 3)
+    seen = lm.Measured(plan, steps, ("cuda:0",) * 3)
     assert seen.step > 0
     assert len(seen.timeline.transfers) == len(plan.schedule.transfers)
     data = plan.schedule.transfers.tensor >= 0

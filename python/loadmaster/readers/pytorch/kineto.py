@@ -8,7 +8,6 @@ of the same step (:mod:`loadmaster.readers.pytorch.execution_trace`), a trace gi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,7 @@ def _graph(trace: KinetoTrace, path: Path, step: int | None, device_type: str | 
         sizes_from,
         _NO_FLOPS,
         *trace.notes(trace.calls.ops),
-        *_left_out(trace, steps, seconds),
+        *_left_out(trace, seconds),
     ]
     warn(
         "the edges of this graph are guesses, and nothing in it can run at the same time: the "
@@ -167,11 +166,7 @@ def _graph(trace: KinetoTrace, path: Path, step: int | None, device_type: str | 
     )
 
 
-def _left_out(
-    trace: KinetoTrace,
-    steps: Sequence[tuple[list[str], NDArray[np.int32]]],
-    seconds: NDArray[np.float64],
-) -> list[str]:
+def _left_out(trace: KinetoTrace, seconds: NDArray[np.float64]) -> list[str]:
     """Notes on recorded ops and times that the graph leaves out."""
     notes = []
     idle = int((seconds == 0).sum())

@@ -146,46 +146,44 @@ def _batch_norm_ends(
     return normed, mean, scale
 
 
-def _batch_norm_backward_brings(
-    part: PartOfWhole,
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    running_mean: Any,
-    running_var: Any,
-    mean: Tensor,
-    scale: Tensor,
-    *args: Any,
-) -> list[Tensor]:
-    over = _others(x)
-    normed = (x - _by_channel(x, mean)) * _by_channel(x, scale)
-    return [gradient.sum(over), (gradient * normed).sum(over)]
+@dataclass(frozen=True, slots=True)
+class _BatchNormBackward:
+    """The arguments of the op of PyTorch, in its order; ``mask`` says which gradients it gives."""
+
+    gradient: Tensor
+    x: Tensor
+    weight: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    mean: Tensor
+    scale: Tensor
+    train: bool
+    eps: float
+    mask: Sequence[bool]
+
+    @property
+    def normed(self) -> Tensor:
+        return (self.x - _by_channel(self.x, self.mean)) * _by_channel(self.x, self.scale)
+
+
+def _batch_norm_backward_brings(part: PartOfWhole, *args: Any) -> list[Tensor]:
+    call = _BatchNormBackward(*args)
+    over = _others(call.x)
+    return [call.gradient.sum(over), (call.gradient * call.normed).sum(over)]
 
 
 def _batch_norm_backward_ends(
-    part: PartOfWhole,
-    known: Sequence[Tensor],
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    running_mean: Any,
-    running_var: Any,
-    mean: Tensor,
-    scale: Tensor,
-    train: bool,
-    eps: float,
-    mask: Sequence[bool],
+    part: PartOfWhole, known: Sequence[Tensor], *args: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    call = _BatchNormBackward(*args)
+    x, weight, mask = call.x, call.weight, call.mask
     count = x.numel() / x.shape[1] / part.fraction * part.weight
-    normed = (x - _by_channel(x, mean)) * _by_channel(x, scale)
     of_mean, of_normed = (_by_channel(x, total / count) for total in known)
-    factor = scale if weight is None else scale * weight
-    of_input = (gradient - of_mean - normed * of_normed) * _by_channel(x, factor)
+    factor = call.scale if weight is None else call.scale * weight
+    of_input = (call.gradient - of_mean - call.normed * of_normed) * _by_channel(x, factor)
     own = known
     if not part.is_whole and (mask[1] or mask[2]):
-        own = _batch_norm_backward_brings(
-            part, gradient, x, weight, running_mean, running_var, mean, scale
-        )
+        own = _batch_norm_backward_brings(part, *args)
     return (of_input if mask[0] else None, own[1] if mask[1] else None, own[0] if mask[2] else None)
 
 
@@ -219,44 +217,47 @@ def _layer_norm_ends(
     return normed if bias is None else normed + bias, mean, scale
 
 
-def _layer_norm_backward_brings(
-    part: PartOfWhole,
-    gradient: Tensor,
-    x: Tensor,
-    sizes: Sequence[int],
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor | None,
-    *args: Any,
-) -> list[Tensor]:
-    weighted = gradient if weight is None else gradient * weight
-    normed = (x - mean) * scale
-    over = _last(sizes)
-    return [weighted.sum(over, keepdim=True), (weighted * normed).sum(over, keepdim=True)]
+@dataclass(frozen=True, slots=True)
+class _LayerNormBackward:
+    """The arguments of the op of PyTorch, in its order; ``mask`` says which gradients it gives."""
+
+    gradient: Tensor
+    x: Tensor
+    sizes: Sequence[int]
+    mean: Tensor
+    scale: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    mask: Sequence[bool]
+
+    @property
+    def weighted(self) -> Tensor:
+        return self.gradient if self.weight is None else self.gradient * self.weight
+
+    @property
+    def normed(self) -> Tensor:
+        return (self.x - self.mean) * self.scale
+
+
+def _layer_norm_backward_brings(part: PartOfWhole, *args: Any) -> list[Tensor]:
+    call = _LayerNormBackward(*args)
+    over = _last(call.sizes)
+    sums = (call.weighted, call.weighted * call.normed)
+    return [each.sum(over, keepdim=True) for each in sums]
 
 
 def _layer_norm_backward_ends(
-    part: PartOfWhole,
-    known: Sequence[Tensor],
-    gradient: Tensor,
-    x: Tensor,
-    sizes: Sequence[int],
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: Sequence[bool],
+    part: PartOfWhole, known: Sequence[Tensor], *args: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    over = _last(sizes)
-    count = x.numel() / scale.numel() / part.fraction
-    weighted = gradient if weight is None else gradient * weight
-    normed = (x - mean) * scale
-    of_input = (weighted - known[0] / count - normed * (known[1] / count)) * scale
-    rows = list(range(x.dim() - len(over)))
+    call = _LayerNormBackward(*args)
+    x, mask, normed = call.x, call.mask, call.normed
+    count = x.numel() / call.scale.numel() / part.fraction
+    of_input = (call.weighted - known[0] / count - normed * (known[1] / count)) * call.scale
+    rows = list(range(x.dim() - len(call.sizes)))
     return (
         of_input if mask[0] else None,
-        (gradient * normed).sum(rows) if mask[1] else None,
-        gradient.sum(rows) if mask[2] else None,
+        (call.gradient * normed).sum(rows) if mask[1] else None,
+        call.gradient.sum(rows) if mask[2] else None,
     )
 
 
