@@ -11,7 +11,7 @@ from typing import TypeVar
 from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.readers.pytorch.aten_costs import bare, is_view
 from loadmaster.readers.pytorch.execution_trace_nodes import RecordedTrace, TraceArgument
-from loadmaster.readers.shared.dataflow import Dataflow, Storage, TensorRef
+from loadmaster.readers.shared.dataflow import Dataflow, NamedRef, Storage, TensorRef
 
 _T = TypeVar("_T")
 
@@ -84,7 +84,7 @@ class TraceRows:
             for op in _parted(recorded, name, call, position):
                 read = [ref for each in op.inputs for ref in each.refs]
                 row = self.flow.add(
-                    [(ref, words.get((ref.tensor, ref.storage), ())) for ref in read],
+                    [NamedRef(ref, words.get((ref.tensor, ref.storage), ())) for ref in read],
                     [ref for each in op.outputs for ref in each.refs],
                     _changed(recorded, op),
                     phases[call],

@@ -45,6 +45,14 @@ class TensorRef:
     value: AtenTensor
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRef:
+    """A tensor that an op reads, with the names of the arguments it stands for."""
+
+    ref: TensorRef
+    names: Sequence[str]
+
+
 @dataclass(slots=True)
 class FlowRow:
     """An op or a placeholder as it comes out, with the edges into it.
@@ -136,7 +144,7 @@ class Dataflow:
 
     def add(
         self,
-        inputs: Sequence[tuple[TensorRef, Sequence[str]]],
+        inputs: Sequence[NamedRef],
         outputs: Sequence[TensorRef],
         written: Iterable[TensorRef],
         phase: str,
@@ -145,7 +153,7 @@ class Dataflow:
 
         Every tensor that the op changes must be among those that it reads.
         """
-        read = [(ref, self._at(ref, names, phase)) for ref, names in inputs]
+        read = [(each.ref, self._at(each.ref, each.names, phase)) for each in inputs]
         op = self._row()
         edges = dict.fromkeys(storage.source(ref.tensor) for ref, storage in read)
         changed = list({id(s): s for s in (self._now[ref.storage] for ref in written)}.values())
