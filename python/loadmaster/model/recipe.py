@@ -114,7 +114,7 @@ class DeviceMesh:
 
     Examples
     --------
-    >>> mesh = Mesh.of({"dp": 2, "tp": 2}, ["a", "b", "c", "d"])
+    >>> mesh = DeviceMesh.of({"dp": 2, "tp": 2}, ["a", "b", "c", "d"])
     >>> mesh.shape, mesh.groups("dp").tolist(), mesh.groups("tp").tolist()
     ((2, 2), [[0, 2], [1, 3]], [[0, 1], [2, 3]])
     """
@@ -471,7 +471,7 @@ class Recipe(Printed):
         --------
         >>> import loadmaster as lm
         >>> graph = lm.read("example:gpt3-330m")
-        >>> mesh = Mesh.of({"dp": 4})
+        >>> mesh = DeviceMesh.of({"dp": 4})
         >>> words = ["Replicate" if p else "row" for p in graph.placeholder]
         >>> Recipe.of_labels(graph, mesh, {"dp": words}).labels
         {'dp': {'**': 'row'}}
@@ -557,7 +557,7 @@ class Recipe(Printed):
         >>> import loadmaster as lm
         >>> graph = lm.read("example:gpt3-330m")
         >>> late = np.array(["ln_f" in module for module in graph.modules])
-        >>> Recipe.of_stages(graph, Mesh.of({"pp": 2}), late * 1, Micro(2)).stages
+        >>> Recipe.of_stages(graph, DeviceMesh.of({"pp": 2}), late * 1, Micro(2)).stages
         {'ln_f.**': 1}
         """
         wanted = np.where(graph.reduced.runs, stage, -1).astype(np.int64)
@@ -672,7 +672,7 @@ class Recipe(Printed):
     def to_toml(self) -> str:
         """As TOML that :meth:`from_toml` reads back.
 
-        >>> print(Recipe(Mesh.of({"dp": 4}), {"dp": {"**": "row"}}).to_toml(), end="")
+        >>> print(Recipe(DeviceMesh.of({"dp": 4}), {"dp": {"**": "row"}}).to_toml(), end="")
         format = "loadmaster-recipe"
         version = 1
         <BLANKLINE>

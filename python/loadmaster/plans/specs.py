@@ -93,7 +93,7 @@ def shares_in_words(shares: Mapping[str, float]) -> str:
 def mesh_in_words(mesh: DeviceMesh) -> str:
     """The axes of a mesh.
 
-    >>> mesh_in_words(Mesh.of({"dp": 2, "tp": 4}))
+    >>> mesh_in_words(DeviceMesh.of({"dp": 2, "tp": 4}))
     'dp 2 x tp 4'
     """
     return " x ".join(f"{axis.name} {axis.size}" for axis in mesh.axes)

@@ -83,7 +83,7 @@ class Layout:
     --------
     >>> import loadmaster as lm
     >>> graph = lm.read("example:lenet")
-    >>> mesh = Mesh.of({"tp": 2})
+    >>> mesh = DeviceMesh.of({"tp": 2})
     >>> layout = Layout(Dimensions.of(graph), mesh, np.zeros((1, graph.n_ops), dtype=np.int32))
     >>> layout.share[graph.index("addmm")].tolist()
     [1.0, 1.0]

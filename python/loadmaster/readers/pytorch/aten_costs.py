@@ -69,8 +69,8 @@ def cost(kind: str, inputs: Arguments, outputs: Arguments) -> Cost:
     not asked for. An argument given twice is recognised by being the same object. Of an unknown
     kind, and of one whose arguments are not what the kind takes, only the bytes are counted.
 
-    >>> x = Tensor("f32", (8, 16))
-    >>> cost("aten::mm", [x, Tensor("f32", (16, 4))], [Tensor("f32", (8, 4))])
+    >>> x = AtenTensor("f32", (8, 16))
+    >>> cost("aten::mm", [x, AtenTensor("f32", (16, 4))], [AtenTensor("f32", (8, 4))])
     Cost(flops=1024, bytes=896, known=True)
     >>> cost("flash::attend", [x], [x])
     Cost(flops=0, bytes=1024, known=False)
@@ -116,7 +116,7 @@ def is_in_place(kind: str) -> bool:
 def written(kind: str, inputs: Arguments) -> tuple[int, ...]:
     """Positions of the arguments that an op changes.
 
-    >>> x = Tensor("f32", (2,))
+    >>> x = AtenTensor("f32", (2,))
     >>> written("aten.add_.Tensor", [x, x]), written("aten.add.Tensor", [x, x])
     ((0,), ())
     """
@@ -148,7 +148,7 @@ def is_view(kind: str, inputs: Arguments = (), outputs: Arguments = ()) -> bool:
 
     >>> is_view("aten.t.default"), is_view("aten::clone")
     (True, False)
-    >>> a, b = Tensor("f32", (2, 3), (1, 2)), Tensor("f32", (6,), (1,))
+    >>> a, b = AtenTensor("f32", (2, 3), (1, 2)), AtenTensor("f32", (6,), (1,))
     >>> is_view("aten.reshape.default", [a, [6]], [b])
     False
     """

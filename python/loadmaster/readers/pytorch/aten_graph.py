@@ -47,9 +47,9 @@ class AtenGraph(GraphColumns):
     """Columns of an opgraph document.
 
     >>> graph = AtenGraph()
-    >>> x = graph.placeholder("x", "input", Tensor("f32", (2, 3)))
-    >>> [y] = graph.op("aten.t.default", [x], [Tensor("f32", (3, 2))], view_of=x)
-    >>> _ = graph.op("aten.mm.default", [x, y], [Tensor("f32", (2, 2))])
+    >>> x = graph.placeholder("x", "input", AtenTensor("f32", (2, 3)))
+    >>> [y] = graph.op("aten.t.default", [x], [AtenTensor("f32", (3, 2))], view_of=x)
+    >>> _ = graph.op("aten.mm.default", [x, y], [AtenTensor("f32", (2, 2))])
     >>> graph.document("products", {})["ops"]["flops"]
     [0, 0, 24]
     """

@@ -101,7 +101,7 @@ def cost(op: XlaOp) -> Cost:
     """FLOPs and bytes of an op, of any size.
 
     >>> x, w, y = Type("f32", (8, 16)), Type("f32", (16, 4)), Type("f32", (8, 4))
-    >>> cost(Op("stablehlo.dot_general", [x, w], [y], {"contracting": (1,)}))
+    >>> cost(XlaOp("stablehlo.dot_general", [x, w], [y], {"contracting": (1,)}))
     Cost(flops=1024, bytes=896, known=True)
     """
     kind = plain(op.kind)

@@ -27,7 +27,7 @@ REPLICAS, PARTS = "replicate", "shard"
 def tensor_parts(mesh: DeviceMesh) -> int:
     """The number of parts that the inner axis of a mesh cuts tensors into.
 
-    >>> tensor_parts(Mesh.of({"dp": 2, "tp": 4})), tensor_parts(Mesh.of({"dp": 2}))
+    >>> tensor_parts(DeviceMesh.of({"dp": 2, "tp": 4})), tensor_parts(DeviceMesh.of({"dp": 2}))
     (4, 1)
     """
     return mesh.shape[mesh.names.index(MODEL)] if MODEL in mesh.names else 1
@@ -56,7 +56,7 @@ def uniform_meshes(problem: Problem) -> Iterator[DeviceMesh]:
 def in_two(mesh: DeviceMesh) -> Iterator[DeviceMesh]:
     """The meshes in which the outer axis is replicas of parts, the most parts first.
 
-    >>> [two.shape for two in in_two(Mesh.of({"dp": 8, "tp": 2}))]
+    >>> [two.shape for two in in_two(DeviceMesh.of({"dp": 8, "tp": 2}))]
     [(2, 4, 2), (4, 2, 2)]
     """
     if DATA not in mesh.names:
