@@ -22,7 +22,7 @@ from loadmaster.writers.export import export, forms
 TOY = {
     "__init__.py": '"""A system of no use."""\n',
     "semantics.py": """
-from loadmaster.systems.registry import Form, Launcher, Semantics, System
+from loadmaster.systems.registry import WrittenForm, Launcher, Semantics, System
 
 SYSTEMS = (
     System(
@@ -38,9 +38,9 @@ SYSTEMS = (
             launcher=Launcher.NOBODY,
         ),
         "loadmaster.systems.toy.plan:in_turn",
-        Form("loadmaster.systems.toy.write:names", "a device in every line"),
+        WrittenForm("loadmaster.systems.toy.write:names", "a device in every line"),
     ),
-    System("toy-counted", form=Form("loadmaster.systems.toy.write:number", "a number")),
+    System("toy-counted", form=WrittenForm("loadmaster.systems.toy.write:number", "a number")),
 )
 """,
     "plan.py": """

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.units import counted
 from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.words import labels_of
 from loadmaster.judge.problem import Problem
-from loadmaster.model.graph import PARAMETER
+from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.recipe import DeviceMesh, MeshAxis, Recipe
 from loadmaster.strategies.pipelines.chains import Pool, in_sets
 from loadmaster.strategies.sharding.space import Space as Labelled
@@ -89,9 +90,8 @@ def insides(
     of = in_sets(pools, width)
     if not of or labelled is None:
         return
-    graph, axis = problem.model, MeshAxis(REPLICAS, width)
-    replicas = Layout.of(graph, Recipe(DeviceMesh((axis,)), {REPLICAS: {"**": "batch"}}))
-    if replicas.is_batch.any():
+    graph, by_batch = problem.model, _by_batch(problem.model, width)
+    for replicas in (layout for layout in by_batch if layout.is_batch.any()):
         words, is_trained = counted(width, "replica"), graph.updates.any()
         gradients = float(graph.param_bytes[graph.stands_for == PARAMETER].sum()) * is_trained
         first = np.array(of[0].sets[:1], dtype=np.int64)
@@ -103,9 +103,26 @@ def insides(
             yield Inside(of, replicas, words, traffic)
     if (cheapest := _cheapest(labelled, of)) is not None:
         labels, traffic = cheapest
-        same = labels.labels == replicas.labels
-        if not same[:, ~graph.view].all():
+        alike = [one for one in by_batch if one.dimensions is labels.dimensions]
+        if not any((labels.labels == one.labels)[:, ~graph.view].all() for one in alike):
             yield Inside(of, labels, counted(width, "shard"), traffic)
+
+
+def _by_batch(graph: OpGraph, width: int) -> list[Layout]:
+    """Layouts of replicas: the batch is seen in the sizes of tensors or in recorded arguments.
+
+    Where no arguments are recorded, guessed ones may see it in other ops than sizes do, so both are
+    tried.
+    """
+    recipe = Recipe(DeviceMesh((MeshAxis(REPLICAS, width),)), {REPLICAS: {"**": "batch"}})
+    layouts: list[Layout] = []
+    with suppress(InputError):  # No op can be cut by the batch.
+        layouts.append(Layout.of(graph, recipe))
+    dimensions = Dimensions.of(graph)
+    if graph.args is None and not any(one.dimensions is dimensions for one in layouts):
+        with suppress(InputError):
+            layouts.append(Layout(dimensions, recipe.mesh, labels_of(dimensions, recipe)))
+    return layouts
 
 
 def _cheapest(space: Labelled, pools: list[Pool]) -> tuple[Layout, float] | None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.words import labels_of
 from loadmaster.judge.problem import Problem
 from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.readers.planners.piper import Piper
@@ -176,11 +177,11 @@ def _layout(problem: Problem, d: int, t: int, tensor: NDArray[np.int32]) -> Layo
     axes = {name: size for name, size in (("dp", d), ("tp", t)) if size > 1}
     if not axes:
         return None
-    rows = [tensor]
+    rows, dimensions = [tensor], Dimensions.of(problem.model)
     if d > 1:
         batch = Recipe(DeviceMesh.of({"dp": d}), {"dp": {"**": "batch"}})
-        rows.insert(0, Layout.of(problem.model, batch).labels)
-    return Layout(Dimensions.of(problem.model), DeviceMesh.of(axes), np.concatenate(rows))
+        rows.insert(0, labels_of(dimensions, batch))
+    return Layout(dimensions, DeviceMesh.of(axes), np.concatenate(rows))
 
 
 @dataclass(frozen=True, eq=False)
