@@ -57,7 +57,9 @@ def equal_layers(space: PipelineSpace, m: int) -> Candidate:
     """
     devices = list(range(space.problem.cluster.n_devices))
     candidate = in_stages(space, layered(space, by_time=False), m, "1f1b", devices)
-    return candidate.noted("by its estimate no stages fit: these have equal numbers of layers")
+    return candidate.noted(
+        "no other stages were found that fit: these have equal numbers of layers"
+    )
 
 
 def layered(space: PipelineSpace, *, by_time: bool) -> NDArray[np.int32]:

@@ -9,13 +9,14 @@ and each is judged on all its ops. From the best, cuts are moved on by the judge
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
 from loadmaster.base import checks
 from loadmaster.base.effort import Budget
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
@@ -113,9 +114,14 @@ def place(
     if schedule != "auto":
         asked = replace(asked, schedules=(schedule,), is_free=False)
     best = fastest(space, asked, time_limit=time_limit, progress=progress)
+    m = advised(space, micro_batches, problem.cluster.n_devices)
     if best is None:
-        return equal_layers(space, advised(space, micro_batches, problem.cluster.n_devices))
+        return equal_layers(space, m)
     candidate, shape = best
+    if not candidate.fits:
+        with suppress(InfeasibleError):
+            if (by_layers := equal_layers(space, m)).fits:
+                return by_layers
     return accepted(candidate.problem, Outcome(shape.with_recipe(candidate), 1.0))
 
 
