@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import browser
@@ -76,12 +77,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             ).append(item)
         elif no_browser and "browser" in getattr(item, "fixturenames", ()):
             apart.setdefault((item.path, "needs chromium and chromedriver"), []).append(item)
+        elif package := wanting(item):
+            apart.setdefault((item.path, f"needs {package}"), []).append(item)
         else:
             kept.append(item)
     for (_, needed), tests in apart.items():
         tests[0].add_marker(pytest.mark.skip(reason=f"{needed}: {len(tests)} of this file's tests"))
         kept.append(tests[0])
     items[:] = kept
+
+
+def wanting(item: pytest.Item) -> str | None:
+    """The package that a test needs and that is not installed; None: there is none."""
+    needed = (mark.args[0] for mark in item.iter_markers("needs"))
+    return next((package for package in needed if find_spec(package) is None), None)
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,7 @@ def get_pp_indices():
     return names["get_pp_indices"]
 
 
+@pytest.mark.needs("vllm")
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_vllm_reads_the_partition(get_pp_indices, monkeypatch, counts):
     plan, order = split_plan(counts)
@@ -73,6 +74,7 @@ def test_vllm_reads_the_partition(get_pp_indices, monkeypatch, counts):
     assert [set(order[a:b]) for a, b in found] == [{device} for device in devices]
 
 
+@pytest.mark.needs("vllm")
 @pytest.mark.parametrize("apart", [False, True])
 def test_vllm_reads_the_file(tmp_path, apart):
     """Its reader of ``--config``, out of its file, and the names of what its engine takes."""
@@ -200,6 +202,7 @@ def tiny(path, n_layers):
     writer.close()
 
 
+@pytest.mark.needs("llama_cpp")
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_llama_cpp_puts_layers_where_the_plan_has_them(llama, tmp_path, counts):
     plan, order = split_plan(counts)

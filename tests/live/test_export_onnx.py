@@ -34,6 +34,7 @@ def model(request, tmp_path):
     return saved(request.param, tmp_path)
 
 
+@pytest.mark.needs("onnxruntime")
 @pytest.mark.parametrize("seed", range(2))
 def test_parts_compute_what_the_whole_does(model, seed, tmp_path):
     runtime()
@@ -51,6 +52,7 @@ def _shape(described):
     return json.loads(described["type"].partition("[")[1] + described["type"].partition("[")[2])
 
 
+@pytest.mark.needs("onnxruntime")
 @pytest.mark.large_data
 def test_real_models_too(tmp_path):
     runtime()
@@ -114,6 +116,7 @@ def test_an_export_replaces_an_export_and_nothing_else(tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
+@pytest.mark.needs("onnxruntime")
 def test_weights_outside_go_along_or_are_missed_by_name(tmp_path):
     runtime()
     path = tmp_path / "large.onnx"
@@ -133,6 +136,7 @@ def test_weights_outside_go_along_or_are_missed_by_name(tmp_path):
     assert not [f for f in tmp_path.iterdir() if f.name.startswith(".")]
 
 
+@pytest.mark.needs("onnxruntime")
 def test_a_difference_is_found(tmp_path):
     runtime()
     path = saved("branchy", tmp_path)
@@ -167,6 +171,7 @@ def test_annotations_are_what_the_plan_says(model, tmp_path):
             assert [names[d] for d in spec.device] == [plan.device(found[position])]
 
 
+@pytest.mark.needs("onnxruntime")
 def test_the_annotated_model_runs_alike(model, tmp_path):
     ort = runtime()
     plan = at_random(read(model), 3)
@@ -221,6 +226,7 @@ def test_another_model_is_refused(tmp_path):
 
 
 # OpenVINO names the nodes of a model's own functions anew, so "functional" is none of these.
+@pytest.mark.needs("openvino")
 @pytest.mark.parametrize("name", ["branchy", "conditional"])
 def test_openvino_runs_it_by_affinity(name, tmp_path):
     model = saved(name, tmp_path)
@@ -240,6 +246,7 @@ def test_openvino_runs_it_by_affinity(name, tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.needs("openvino")
 def test_openvino_names_of_a_plan_hold_whenever_a_model_is_read(tmp_path):
     """OpenVINO numbers what has no name in the file anew for every model that it reads."""
     ov = pytest.importorskip("openvino", reason="needs the extra openvino")
@@ -257,6 +264,7 @@ def test_openvino_names_of_a_plan_hold_whenever_a_model_is_read(tmp_path):
         np.testing.assert_array_equal(first[0], other[0])
 
 
+@pytest.mark.needs("openvino")
 def test_openvino_affinities_follow_the_plan(tmp_path):
     pytest.importorskip("openvino", reason="needs the extra openvino")
     path = saved("branchy", tmp_path)

@@ -21,8 +21,7 @@ pytest.importorskip("mip")
 
 
 def of_its_own(solver: str, package: str):
-    found = importlib.util.find_spec(package)
-    return pytest.param(solver, marks=pytest.mark.skipif(found is None, reason=package))
+    return pytest.param(solver, marks=pytest.mark.needs(package))
 
 
 SOLVERS = ["cbc", of_its_own("highs", "highspy"), of_its_own("gurobi", "gurobipy")]

@@ -47,7 +47,34 @@ def run(text: str, name: str, names: dict | None = None) -> int:
     return len(found.examples)
 
 
-@pytest.mark.parametrize("name", ["loadmaster", *MODULES])
+def importing(package: str) -> set[str]:
+    """The modules that import a package as they are imported, or import one that does."""
+    imports: dict[str, set[str]] = {}
+    for name in MODULES:
+        folder = Path(loadmaster.__file__).parents[1].joinpath(*name.split("."))
+        file = folder / "__init__.py"
+        text = (file if file.exists() else folder.with_suffix(".py")).read_text()
+        lines = re.findall(r"^(?:from|import) (\S+)(?: import (\w+))?", text, re.MULTILINE)
+        imports[name] = {of for of, _ in lines} | {f"{of}.{what}" for of, what in lines}
+    found = {
+        name for name, of in imports.items() if any(one.split(".")[0] == package for one in of)
+    }
+    while more := {name for name, of in imports.items() if name not in found and of & found}:
+        found |= more
+    return found
+
+
+#: Modules of the package; those that need PyTorch are marked so.
+OF_TORCH = importing("torch")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.needs("torch")) if name in OF_TORCH else name
+        for name in ["loadmaster", *MODULES]
+    ],
+)
 def test_examples_in_modules(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
