@@ -57,8 +57,8 @@ class _Table:
         seconds = np.full((len(row_of), len(self.steps)), np.nan)
         for (op, step), value in self.seconds.items():
             seconds[row_of[op], self.steps[step]] = value
-        told = all(size != _UNTOLD for size in self.sizes.values())
-        sizes = np.array([*self.sizes.values()], dtype=np.uint64) if told else None
+        known = all(size != _UNTOLD for size in self.sizes.values())
+        sizes = np.array([*self.sizes.values()], dtype=np.uint64) if known else None
         names, kinds = tuple(self.kinds), tuple(self.kinds.values())
         return Profile(names, kinds, seconds, device_type, batch, sizes)
 

@@ -53,11 +53,11 @@ def read_profiles(
 
 
 def _read(path: str | os.PathLike[str], options: dict[str, Any]) -> list[Profile]:
-    found = registry.of_file(registry.PROFILES, File.of(path, options))
-    if found is None:
+    reader = registry.of_file(registry.PROFILES, File.of(path, options))
+    if reader is None:
         raise InputError(
             f"{os.fspath(path)} is no profile that is known: measured times are read from "
             f"{registry.known(registry.PROFILES.values())}"
         )
-    made = found.read(path, options)
-    return made if isinstance(made, list) else [made]
+    profiles = reader.read(path, options)
+    return profiles if isinstance(profiles, list) else [profiles]

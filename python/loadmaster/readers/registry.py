@@ -231,12 +231,12 @@ def known(readers: Iterable[Reader]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def refuse(what: str, options: Iterable[str], known: list[str]) -> None:
+def refuse(subject: str, options: Iterable[str], known: list[str]) -> None:
     """Raises for an option that a reader does not take."""
     for option in options:
         if option not in known:
             raise InputError(
-                f"{what} takes no option {option!r}: it takes {', '.join(known)}"
+                f"{subject} takes no option {option!r}: it takes {', '.join(known)}"
                 if known
-                else f"{what} takes no options, so not {option!r}"
+                else f"{subject} takes no options, so not {option!r}"
             )

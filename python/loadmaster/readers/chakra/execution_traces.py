@@ -80,10 +80,10 @@ class _Node:
 
     def number(self, name: str, default: int | None = None) -> int:
         """An attribute that is a whole number, at least 0."""
-        found = self.attributes.get(name, default)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise InputError(f"{self}: {name} is {found!r}: wants a whole number")
-        return found
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InputError(f"{self}: {name} is {value!r}: wants a whole number")
+        return value
 
     def __str__(self) -> str:
         return f"rank {self.rank}, node {self.id} ({self.name!r})"
@@ -168,37 +168,37 @@ def _ranks(path: Path) -> tuple[list[list[_Node]], str]:
     for rank in wanted:
         if rank not in files:
             raise InputError(f"{path} is of {said} ranks, and rank {rank} is not beside it")
-    found = [_nodes(load(files[rank])[1], rank, os.fspath(files[rank])) for rank in wanted]
-    return found, str(metadata.version)
+    of_ranks = [_nodes(load(files[rank])[1], rank, os.fspath(files[rank])) for rank in wanted]
+    return of_ranks, str(metadata.version)
 
 
 def _nodes(messages: list[Any], rank: int, source: str) -> list[_Node]:
     """The nodes of a rank, by their ids, with what each depends on."""
-    found: dict[int, _Node] = {}
+    nodes: dict[int, _Node] = {}
     for message in messages:
         said = attributes(message)
-        what = f"{source}: node {message.id}"
+        place = f"{source}: node {message.id}"
         nanos = said.get(NANOSECONDS, message.duration_micros * 1000)
         node = _Node(
             rank,
             message.id,
             _KINDS.get(message.type, "INVALID_NODE"),
             message.name,
-            not_negative(f"{what}: {NANOSECONDS}", nanos) / 1e9,
+            not_negative(f"{place}: {NANOSECONDS}", nanos) / 1e9,
             said,
             _tensors(message.inputs.values),
             _tensors(message.outputs.values),
         )
-        if found.setdefault(node.id, node) is not node:
+        if nodes.setdefault(node.id, node) is not node:
             raise InputError(f"{source}: two nodes have the id {node.id}")
     for message in messages:
         for other in message.data_deps:
-            if other not in found:
+            if other not in nodes:
                 raise InputError(
                     f"{source}: node {message.id}: data_deps has {other}, and no node has that id"
                 )
-            found[message.id].deps.append(found[other])
-    in_order = [found[number] for number in sorted(found)]
+            nodes[message.id].deps.append(nodes[other])
+    in_order = [nodes[number] for number in sorted(nodes)]
     # What is sent at once, such as a weight, is there before anything runs.
     return sorted(in_order, key=lambda node: bool(node.deps) or node.kind != "COMM_SEND_NODE")
 
@@ -211,13 +211,13 @@ def _tensors(text: str) -> dict[int, int]:
         values = json.loads(text.replace("'", '"'))
     except (ValueError, RecursionError):
         return {}
-    found = {}
+    sizes = {}
     rows = values if isinstance(values, list) else []
     # A list of tensors is a list within the list.
     for row in [r for each in rows for r in (each if _is_list_of_lists(each) else [each])]:
         if isinstance(row, list) and len(row) >= 5 and all(type(v) is int for v in row[:5]):
-            found[row[0]] = min(max(row[3] * row[4], 0), 2**62)
-    return found
+            sizes[row[0]] = min(max(row[3] * row[4], 0), 2**62)
+    return sizes
 
 
 def _is_list_of_lists(value: Any) -> bool:
@@ -263,16 +263,16 @@ def _key(node: _Node) -> tuple[int, int, int] | None:
 
 def _join(ranks: list[list[_Node]]) -> Iterator[str]:
     """Names the collectives: the n-th of a process group on every rank is one."""
-    found: dict[tuple[str, int], list[_Node]] = defaultdict(list)
+    collectives: dict[tuple[str, int], list[_Node]] = defaultdict(list)
     for rank in ranks:
         count: dict[str, int] = defaultdict(int)
         for node in rank:
             if node.kind == "COMM_COLL_NODE":
                 group = str(node.attributes.get("pg_name", ""))
-                found[group, count[group]].append(node)
+                collectives[group, count[group]].append(node)
                 count[group] += 1
     alone = 0
-    for (group, number), members in found.items():
+    for (group, number), members in collectives.items():
         kinds = [_collective(node) for node in members]
         for node, kind in zip(members, kinds, strict=True):
             if kind != kinds[0]:
@@ -400,6 +400,6 @@ def _made(node: _Node, members: int) -> int:
 
 def _whole(node: _Node, name: str) -> int:
     """A number that a trace may say of an op."""
-    found = node.attributes.get(name, 0)
-    is_number = isinstance(found, int) and not isinstance(found, bool)
-    return found if is_number and 0 <= found < 2**62 else 0
+    value = node.attributes.get(name, 0)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < 2**62 else 0

@@ -116,13 +116,13 @@ def load(path: str | os.PathLike[str]) -> tuple[Any, list[Any]]:
     """
     from google.protobuf.message import DecodeError
 
-    made, name = classes(), os.fspath(path)
+    messages, name = classes(), os.fspath(path)
     data = read_bytes(path)
     if not may_be_trace(data):
         raise InputError(f"{name} is no execution trace of Chakra: it does not begin as one")
-    metadata, nodes = made["GlobalMetadata"](), []
+    metadata, nodes = messages["GlobalMetadata"](), []
     for at, part in enumerate(_parts(data, name)):
-        message = metadata if at == 0 else made["Node"]()
+        message = metadata if at == 0 else messages["Node"]()
         check_input(len(data) + _NODE * at, path)
         try:
             message.ParseFromString(part)
@@ -159,9 +159,9 @@ def dump(messages: Iterable[Any]) -> bytes:
 
 def attributes(node: Any) -> dict[str, Any]:
     """The attributes of a node or of metadata by name; those that are lists are not there."""
-    found = {}
+    values = {}
     for attribute in node.attr:
         field = attribute.WhichOneof("value")
         if field is not None:
-            found[attribute.name] = getattr(attribute, field)
-    return found
+            values[attribute.name] = getattr(attribute, field)
+    return values

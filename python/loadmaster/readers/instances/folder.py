@@ -33,11 +33,11 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
     InputError
         No folder, or one that cannot be read.
     """
-    found: list[str] = []
+    listed: list[str] = []
     for stem, file in _graphs(Path(folder)).items():
         own = _own_cluster(file, stem) or is_saga(registry.File.of(file))
-        found += [stem] if own else [f"{stem}@{cluster}" for cluster in CLUSTERS]
-    return found
+        listed += [stem] if own else [f"{stem}@{cluster}" for cluster in CLUSTERS]
+    return listed
 
 
 def load(name: str, folder: str | os.PathLike[str]) -> Instance:
@@ -77,12 +77,12 @@ def _graphs(folder: Path) -> dict[str, Path]:
     """The files of a folder that a reader recognises, by the first part of their names."""
     with system_errors(f"cannot read the folder {folder}"):
         files = sorted(file for file in folder.iterdir() if file.is_file())
-    found: dict[str, Path] = {}
+    graphs: dict[str, Path] = {}
     for file in files:
         if file.suffix not in (".toml", ".md", ".txt", ".csv") and _is_graph(file):
             stem = file.name.removesuffix(".gz").rpartition(".")[0] or file.name
-            found.setdefault(stem, file)
-    return found
+            graphs.setdefault(stem, file)
+    return graphs
 
 
 def _is_graph(file: Path) -> bool:

@@ -59,10 +59,10 @@ def load(name: str) -> Instance:
     InputError
         No such name, or numbers that no instance has.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    parts = _NAME.fullmatch(name)
+    if parts is None:
         raise InputError(f"no instance is named 'planted/{name}': wants {FORM}")
-    return planted(int(found[1]), int(found[2]), float(found[3]), int(found[4]))
+    return planted(int(parts[1]), int(parts[2]), float(parts[3]), int(parts[4]))
 
 
 def planted(n_ops: int, devices: int, ccr: float, seed: int) -> Instance:
@@ -128,11 +128,11 @@ def _planted(n_ops: int, devices: int, ccr: float, seed: int) -> tuple[NDArray[n
     for _ in range(40):
         if mean <= LATENCY:
             raise InputError(f"a CCR of {ccr} is out of reach: latency alone takes {LATENCY} us")
-        found = _edges(n_ops, devices, mean, seed)
-        src, _, sizes, _, time, _ = found
+        edges = _edges(n_ops, devices, mean, seed)
+        src, _, sizes, _, time, _ = edges
         reached = float((LATENCY + sizes[src]).sum() / time.sum())
         if abs(reached / ccr - 1) <= CLOSE:
-            return found
+            return edges
         if not reached:
             break  # No edge was drawn.
         mean *= ccr / reached

@@ -39,8 +39,8 @@ _SOURCE = "generated with six families of models in mind; best knowns by anneali
 def _documents() -> dict[str, Any]:
     file = resources.files(__package__) / "data" / "scheduling.json.gz"
     with resources.as_file(file) as path:
-        found: dict[str, Any] = parse_json(read_bytes(path), path)
-        return found
+        document: dict[str, Any] = parse_json(read_bytes(path), path)
+        return document
 
 
 def names() -> list[str]:

@@ -45,10 +45,10 @@ class NodeCalls:
         names = [
             one.name for one in schema.inputs if one.option != schema.FormalParameterOption.Variadic
         ]
-        given = {name: one.default_value for name, one in sorted(schema.attributes.items())}
+        defaults = {name: one.default_value for name, one in sorted(schema.attributes.items())}
         values = {
             name: onnx.helper.get_attribute_value(value)
-            for name, value in given.items()
+            for name, value in defaults.items()
             if value.type != onnx.AttributeProto.UNDEFINED
         }
         return names, {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}

@@ -316,9 +316,9 @@ def _input_shapes(graph: Any, recording: _Recording) -> dict[str, list[int]]:
         for i in graph.input
         if i.name not in stored and any(not d.HasField("dim_value") for d in _dims(i))
     }
-    found: dict[str, list[int]] = {}
+    shapes: dict[str, list[int]] = {}
     for node in graph.node:
-        for value in set(node.input) & open_inputs.keys() - found.keys():
+        for value in set(node.input) & open_inputs.keys() - shapes.keys():
             declared = open_inputs[value]
             seen = [
                 shape
@@ -326,8 +326,8 @@ def _input_shapes(graph: Any, recording: _Recording) -> dict[str, list[int]]:
                 if _fits(declared, dtype, shape)
             ]
             if len(seen) == 1:
-                found[value] = seen[0]
-    return found
+                shapes[value] = seen[0]
+    return shapes
 
 
 def _dims(value: Any) -> Any:
@@ -412,10 +412,10 @@ def _matched_anew(ops: Mapping[str, Any], measured: Profile) -> dict[str, str]:
     for name, fact in here.items():
         if there.get(name) != fact:
             waiting[fact].append(name)
-    found = {}
+    name_of = {}
     for name, fact in there.items():
         if here.get(name) != fact and waiting[fact]:
-            found[name] = waiting[fact].popleft()
+            name_of[name] = waiting[fact].popleft()
         elif name in here and here[name] != fact:
-            found[name] = f"{name} (of other size)"
-    return found
+            name_of[name] = f"{name} (of other size)"
+    return name_of

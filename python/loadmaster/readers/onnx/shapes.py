@@ -350,8 +350,8 @@ class ShapeWalker:
         node, schema = self._schema(node, op.kind)
         if schema is None or any(t is not None and not (t.dtype or t.other) for t in op.ins):
             return []
-        given = dict(zip(node.input, op.ins, strict=False))
-        present = {v: t for v, t in given.items() if t is not None}
+        by_name = dict(zip(node.input, op.ins, strict=False))
+        present = {v: t for v, t in by_name.items() if t is not None}
         data = {
             v: self.onnx.numpy_helper.from_array(t.data, v)
             for v, t in present.items()
@@ -462,15 +462,15 @@ class ShapeWalker:
         if condition is not None:
             return self._body(branches[0 if condition.all() else 1], known, ())
         self._control["If, its larger branch"] += 1
-        found, refused = [], []
+        taken, refused = [], []
         for graph in branches:
             try:
-                found.append(self._body(graph, known, ()))
+                taken.append(self._body(graph, known, ()))
             except InputError as error:  # never taken with these shapes, or it could not run
                 refused.append(error)
-        if not found:
+        if not taken:
             raise refused[0]
-        work, outs = max(found, key=lambda branch: (branch[0].flops, branch[0].bytes))
+        work, outs = max(taken, key=lambda branch: (branch[0].flops, branch[0].bytes))
         return work, _of_any_content(outs)
 
     def _loop(self, op: Op, known: Mapping[str, Tensor]) -> tuple[Cost, list[Tensor]]:
@@ -513,12 +513,12 @@ _RANDOM = frozenset(
 
 def _is_tiny_by_content(op: Op) -> bool:
     """True if what a kind makes of its inputs, which are known, is tiny."""
-    given = [t.data for t in op.ins if t is not None]
-    if op.kind == "Range" and len(given) == 3:
-        start, limit, delta = (float(array.reshape(-1)[0]) for array in given)
+    arrays = [t.data for t in op.ins if t is not None]
+    if op.kind == "Range" and len(arrays) == 3:
+        start, limit, delta = (float(array.reshape(-1)[0]) for array in arrays)
         return bool(delta != 0 and (limit - start) / delta <= _TINY)
-    if op.kind == "Expand" and len(given) == 2:
-        size = given[0].size * math.prod(map(abs, given[1].reshape(-1).tolist()))
+    if op.kind == "Expand" and len(arrays) == 2:
+        size = arrays[0].size * math.prod(map(abs, arrays[1].reshape(-1).tolist()))
         return bool(size <= _TINY)
     return op.kind in _SIZED_BY_CONTENT
 

@@ -147,10 +147,10 @@ def _colours(nodes: list[Mapping[str, Any]]) -> NDArray[np.int64]:
     return colours
 
 
-def _bytes(row: Mapping[str, Any], key: str, what: str) -> int:
-    size = not_negative(f"{what}: {key}", row.get(key, 0))
+def _bytes(row: Mapping[str, Any], key: str, place: str) -> int:
+    size = not_negative(f"{place}: {key}", row.get(key, 0))
     if size > MOST_BYTES:
-        raise InputError(f"{what} has {size:.3g} bytes of {key}: at most 2^61 are supported")
+        raise InputError(f"{place} has {size:.3g} bytes of {key}: at most 2^61 are supported")
     return round(size)
 
 

@@ -152,10 +152,10 @@ class _Benchmark:
             cost, size = self._cost(at, edge), edge.get("size")
             if isinstance(size, (int, float)) and 0 < size < 2**63 and cost > 0:
                 ratios.append(size * self.byte / cost)
-        found = statistics.median(ratios) if ratios else _NOMINAL
-        if not 0 < found < math.inf:
-            raise InputError(f"costs and sizes of edges give a bandwidth of {found} B/s")
-        return found
+        median = statistics.median(ratios) if ratios else _NOMINAL
+        if not 0 < median < math.inf:
+            raise InputError(f"costs and sizes of edges give a bandwidth of {median} B/s")
+        return median
 
     def _cost(self, at: int, edge: Mapping[str, Any]) -> float:
         return _number(edge, "cost", f"edge {at}") * self.cost_second
@@ -269,21 +269,21 @@ def _called(node: Mapping[str, Any]) -> str:
 
 def _names(nodes: list[Mapping[str, Any]]) -> list[str]:
     """Names where they are unique, else names and ids."""
-    given = [str(node.get("name") or f"node{node['id']}") for node in nodes]
-    if len(set(given)) == len(given):
-        return given
-    return [f"{name}#{node['id']}" for name, node in zip(given, nodes, strict=True)]
+    names = [str(node.get("name") or f"node{node['id']}") for node in nodes]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}#{node['id']}" for name, node in zip(names, nodes, strict=True)]
 
 
-def _number(row: Mapping[str, Any], key: str, what: str, default: float | None = None) -> float:
+def _number(row: Mapping[str, Any], key: str, place: str, default: float | None = None) -> float:
     value = row.get(key, default)
-    return not_negative(f"{what}: {key}", value)
+    return not_negative(f"{place}: {key}", value)
 
 
-def _bytes(size: float, what: str) -> int:
+def _bytes(size: float, subject: str) -> int:
     """A size in whole bytes; an InputError for one beyond 64 bits."""
     if size >= 2**62:
-        raise InputError(f"{what} has {size:.3g} bytes: wants fewer than 2^62")
+        raise InputError(f"{subject} has {size:.3g} bytes: wants fewer than 2^62")
     return round(size)
 
 

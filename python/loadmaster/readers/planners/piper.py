@@ -156,41 +156,43 @@ class _Row:
 
     def bytes_with(self, key: str) -> dict[int, float]:
         """Bytes by neighbour."""
-        given = self.fields.get(key, {})
-        if not isinstance(given, dict):
-            raise InputError(f"{self}: {key} is {shown(given)}: wants bytes by layer")
+        by_layer = self.fields.get(key, {})
+        if not isinstance(by_layer, dict):
+            raise InputError(f"{self}: {key} is {shown(by_layer)}: wants bytes by layer")
         return {
             _number(f"{self}: {key}", name): not_negative(f"{self}: {key} {name}", value)
-            for name, value in given.items()
+            for name, value in by_layer.items()
         }
 
     def __str__(self) -> str:
         return f"layer {self.node}, degree {self.degree}"
 
 
-def _number(what: str, text: str) -> int:
+def _number(place: str, text: str) -> int:
     if not text.isdigit():
-        raise InputError(f"{what} has the key {shown(text)}: wants a whole number")
+        raise InputError(f"{place} has the key {shown(text)}: wants a whole number")
     return int(text)
 
 
 def _edges(edges: list[Row], index: Mapping[int, int]) -> dict[tuple[int, int], float]:
     """Bytes per edge, by the positions of its ends."""
-    found: dict[tuple[int, int], float] = {}
+    bytes_of: dict[tuple[int, int], float] = {}
     for at, (edge, pair) in enumerate(zip(edges, ends(edges, index, "layer"), strict=True)):
-        if pair in found:
+        if pair in bytes_of:
             raise InputError(f"edge {at} joins the same layers as another one")
-        found[pair] = not_negative(f"edge {at}: communicationCost", edge.get("communicationCost"))
-    return found
+        bytes_of[pair] = not_negative(
+            f"edge {at}: communicationCost", edge.get("communicationCost")
+        )
+    return bytes_of
 
 
 def _choices(nodes: list[Row]) -> Iterator[_Row]:
     for node in nodes:
         for name, some in node["TMPCs"].items():
-            what = f"layer {node['id']}: TMPCs"
-            degree = integer(f"{what}: degree", _number(what, name), 1, MOST)
+            place = f"layer {node['id']}: TMPCs"
+            degree = integer(f"{place}: degree", _number(place, name), 1, MOST)
             if not isinstance(some, list) or not all(isinstance(one, dict) for one in some):
-                raise InputError(f"{what} {name} is no list of objects")
+                raise InputError(f"{place} {name} is no list of objects")
             yield from (_Row(node["id"], degree, one) for one in some)
 
 

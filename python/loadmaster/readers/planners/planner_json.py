@@ -14,10 +14,10 @@ Row = Mapping[str, Any]
 
 def rows(document: Row, part: str) -> list[Row]:
     """The objects of a list in a document."""
-    found = document.get(part)
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+    listed = document.get(part)
+    if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
         raise InputError(f"{part} is no list of objects")
-    return found
+    return listed
 
 
 def positions(nodes: list[Row], word: str) -> dict[int, int]:
@@ -36,11 +36,11 @@ def positions(nodes: list[Row], word: str) -> dict[int, int]:
 
 def ends(edges: list[Row], index: Mapping[int, int], word: str) -> list[tuple[int, int]]:
     """The positions of the nodes at the ends of each edge."""
-    found = []
+    pairs = []
     for at, edge in enumerate(edges):
         for key in ("sourceId", "destId"):
             end = edge.get(key)
             if not is_integer(end) or end not in index:
                 raise InputError(f"edge {at} has the {key} {shown(end)}: no {word} has that id")
-        found.append((index[edge["sourceId"]], index[edge["destId"]]))
-    return found
+        pairs.append((index[edge["sourceId"]], index[edge["destId"]]))
+    return pairs

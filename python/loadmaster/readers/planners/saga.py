@@ -125,8 +125,8 @@ def _document(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         for part in ("task_graph", "network"):
             if not isinstance(document, dict) or not isinstance(document.get(part), dict):
                 raise InputError(f"no file of SAGA: it has no {part}")
-    found: Mapping[str, Any] = document
-    return found
+    checked: Mapping[str, Any] = document
+    return checked
 
 
 class _Network:
@@ -170,12 +170,12 @@ class _Network:
 _ENDS = ("source", "target")
 
 
-def _speed(row: Mapping[str, Any], what: str) -> float:
+def _speed(row: Mapping[str, Any], place: str) -> float:
     """The speed of a link: 0 is none, and null is what SAGA writes for infinity."""
     speed = row.get("speed")
     if speed is None or speed == math.inf:
         return math.inf
-    return not_negative(f"network.edges: speed of {what}", speed)
+    return not_negative(f"network.edges: speed of {place}", speed)
 
 
 def _graph(document: Mapping[str, Any], network: _Network) -> OpGraph:
@@ -225,38 +225,38 @@ def _dependencies(
 ) -> list[tuple[str, str, float]]:
     """Source, target and size of each, in the order of their names."""
     known = {*tasks, SUPER_SOURCE, SUPER_SINK}
-    found: dict[tuple[str, str], float] = {}
+    size_of: dict[tuple[str, str], float] = {}
     for at, row in enumerate(
         _rows(document["task_graph"], "task_graph.dependencies", "dependencies")
     ):
-        what = f"task_graph.dependencies[{at}]"
-        pair = (_end(row, what, "source", known), _end(row, what, "target", known))
-        if pair in found:
-            raise InputError(f"{what}: a second dependency of {pair[1]!r} on {pair[0]!r}")
-        found[pair] = not_negative(f"{what}: size", row.get("size"))
-    return sorted((a, b, size) for (a, b), size in found.items() if a in tasks and b in tasks)
+        place = f"task_graph.dependencies[{at}]"
+        pair = (_end(row, place, "source", known), _end(row, place, "target", known))
+        if pair in size_of:
+            raise InputError(f"{place}: a second dependency of {pair[1]!r} on {pair[0]!r}")
+        size_of[pair] = not_negative(f"{place}: size", row.get("size"))
+    return sorted((a, b, size) for (a, b), size in size_of.items() if a in tasks and b in tasks)
 
 
-def _rows(document: Mapping[str, Any], what: str, key: str) -> list[Mapping[str, Any]]:
+def _rows(document: Mapping[str, Any], place: str, key: str) -> list[Mapping[str, Any]]:
     rows = document.get(key)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{what} is no list of objects")
+        raise InputError(f"{place} is no list of objects")
     return rows
 
 
-def _named(document: Mapping[str, Any], what: str, key: str) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
-    for at, row in enumerate(_rows(document, what, key)):
+def _named(document: Mapping[str, Any], place: str, key: str) -> dict[str, Mapping[str, Any]]:
+    by_name: dict[str, Mapping[str, Any]] = {}
+    for at, row in enumerate(_rows(document, place, key)):
         name = row.get("name")
         if not isinstance(name, str) or not name:
-            raise InputError(f"{what}[{at}] has the name {shown(name)}: wants a text")
-        if found.setdefault(name, row) is not row:
-            raise InputError(f"{what}: two are named {name!r}")
-    return found
+            raise InputError(f"{place}[{at}] has the name {shown(name)}: wants a text")
+        if by_name.setdefault(name, row) is not row:
+            raise InputError(f"{place}: two are named {name!r}")
+    return by_name
 
 
-def _end(row: Mapping[str, Any], what: str, key: str, known: Any) -> str:
+def _end(row: Mapping[str, Any], place: str, key: str, known: Any) -> str:
     name = row.get(key)
     if not isinstance(name, str) or name not in known:
-        raise InputError(f"{what}: {key} is {shown(name)}, and nothing is named so")
+        raise InputError(f"{place}: {key} is {shown(name)}, and nothing is named so")
     return name

@@ -197,11 +197,11 @@ def _first(arguments: Arguments) -> AtenTensor | None:
 
 def _same_layout(inputs: Arguments, outputs: Arguments) -> bool:
     """True if there is nothing to convert or rearrange: the result is the argument itself."""
-    given, result = _first(inputs), _first(outputs)
-    if given is None or result is None:
+    source, result = _first(inputs), _first(outputs)
+    if source is None or result is None:
         return True
-    strides = {given.strides, result.strides} - {None}
-    return given.dtype == result.dtype and len(strides) < 2
+    strides = {source.strides, result.strides} - {None}
+    return source.dtype == result.dtype and len(strides) < 2
 
 
 def _can_reshape(inputs: Arguments, outputs: Arguments) -> bool:
@@ -209,12 +209,12 @@ def _can_reshape(inputs: Arguments, outputs: Arguments) -> bool:
 
     As ATen's ``computeStride`` does, O(dimensions).
     """
-    given, result = _first(inputs), _first(outputs)
-    if given is None or result is None or given.strides is None or 0 in given.shape:
+    source, result = _first(inputs), _first(outputs)
+    if source is None or result is None or source.strides is None or 0 in source.shape:
         return True
     wanted = [size for size in result.shape if size != 1]
     run, stride_after = 1, None
-    old = [(n, s) for n, s in zip(given.shape, given.strides, strict=True) if n != 1]
+    old = [(n, s) for n, s in zip(source.shape, source.strides, strict=True) if n != 1]
     for size, stride in reversed(old):
         if stride_after is not None and stride != stride_after:
             # The run ends here: the new dimensions must end at the same place.
@@ -318,9 +318,9 @@ def _convolution(inputs: Arguments, outputs: Arguments) -> int:
 
 def _convolution_backward(inputs: Arguments, outputs: Arguments) -> int:
     """The forward FLOPs for the gradient of the input, and again for that of the weight."""
-    gradient, given, weight = inputs[:3]
+    gradient, data, weight = inputs[:3]
     transposed = len(inputs) > 7 and inputs[7] is True
-    each = _filtered((given if transposed else gradient).numel, weight)
+    each = _filtered((data if transposed else gradient).numel, weight)
     return sum(each for gradient in outputs[:2] if gradient is not None)
 
 
@@ -347,8 +347,8 @@ def _long_attention(per_query: int, per_value: int, first: int, longest: int) ->
 
     def count(inputs: Arguments, outputs: Arguments) -> int:
         query, key, value = inputs[first : first + 3]
-        told = inputs[longest] if len(inputs) > longest else None
-        keys = told if isinstance(told, int) else key.shape[-3]
+        length = inputs[longest] if len(inputs) > longest else None
+        keys = length if isinstance(length, int) else key.shape[-3]
         pairs = query.numel // max(query.shape[-1], 1) * keys
         widths = per_query * query.shape[-1], per_value * value.shape[-1]
         return formulas.attention(pairs, *widths)
@@ -360,8 +360,8 @@ def _recurrent(times: int, weights: slice) -> _Count:
     """Every step and sample meets every weight matrix, ``times`` over (2 for the gradients)."""
 
     def count(inputs: Arguments, outputs: Arguments) -> int:
-        given = inputs[0]
-        rows = given.numel // max(given.shape[-1], 1)
+        data = inputs[0]
+        rows = data.numel // max(data.shape[-1], 1)
         matrices = [w for w in _tensors(inputs[weights]) if len(w.shape) == 2]
         if not matrices:
             raise ValueError

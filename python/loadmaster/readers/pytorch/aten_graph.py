@@ -117,8 +117,8 @@ class AtenGraph(GraphColumns):
             work = cost(kind, [tensor_of(argument) for argument in inputs], outputs)
         if not work.known:
             self.unknown[kind] += 1
-        made = [tensor for tensor in outputs if tensor is not None]
-        for tensor in made:
+        results = [tensor for tensor in outputs if tensor is not None]
+        for tensor in results:
             self._look_at(tensor)
         op = self._add(
             name=name or bare(kind),
@@ -127,7 +127,7 @@ class AtenGraph(GraphColumns):
             phase=phase,
             flops=work.flops,
             bytes_accessed=work.bytes,
-            output_bytes=0 if shared else sum(t.nbytes for t in made),
+            output_bytes=0 if shared else sum(t.nbytes for t in results),
             view=int(view_of is not None),
             alias_of=shared.owner if shared else -1,
             output=";".join("none" if tensor is None else str(tensor) for tensor in outputs),
@@ -230,8 +230,8 @@ class AtenGraph(GraphColumns):
 
     def float_type(self) -> str:
         """The floating-point type with the most bytes of placeholders; empty if none has any."""
-        found = [(n, t) for t, n in self._float_bytes.items() if t in FLOAT_NAMES]
-        return FLOAT_NAMES[max(found)[1]] if found else ""
+        by_bytes = [(n, t) for t, n in self._float_bytes.items() if t in FLOAT_NAMES]
+        return FLOAT_NAMES[max(by_bytes)[1]] if by_bytes else ""
 
     def colocated(self, names: list[str]) -> dict[str, list[str]]:
         """The column of ops that stay together."""

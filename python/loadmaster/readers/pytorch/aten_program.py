@@ -248,11 +248,12 @@ def _resolve(
     for symbol, size in symbols.items():
         _check_range(symbol, size, program.ranges.get(symbol, (None, None)))
     for name, dims in inputs.items():
-        for written_as, told in zip(dims, closed[name] or (), strict=True):
-            found = _size(written_as, symbols, f"input {name!r}")
-            if told is not None and found != told:
+        for written_as, closed_to in zip(dims, closed[name] or (), strict=True):
+            resolved = _size(written_as, symbols, f"input {name!r}")
+            if closed_to is not None and resolved != closed_to:
                 raise InputError(
-                    f"input {name!r} cannot have size {told} where the program has {written_as}"
+                    f"input {name!r} cannot have size {closed_to} where the program has "
+                    f"{written_as}"
                 )
     return symbols
 
@@ -261,8 +262,8 @@ def _dim(size: Size) -> Dim:
     """A number, a symbol's name, or None: the dimension follows from other inputs' symbols."""
     if isinstance(size, int):
         return size
-    found = _symbols(size)
-    symbol = next(iter(found), "")
+    names = _symbols(size)
+    symbol = next(iter(names), "")
     return symbol if size == symbol or size.startswith(f"Symbol({symbol!r}") else None
 
 
@@ -273,17 +274,17 @@ def _symbols(text: str) -> set[str]:
         raise InputError(str(error)) from None
 
 
-def _size(size: Size, symbols: Mapping[str, int], what: str) -> int:
+def _size(size: Size, symbols: Mapping[str, int], subject: str) -> int:
     if isinstance(size, int):
         return size
     try:
         return evaluate(size, symbols)
     except KeyError as error:
         raise InputError(
-            f"{what} depends on the size {error}, which is open: give sizes={{{error}: N}}"
+            f"{subject} depends on the size {error}, which is open: give sizes={{{error}: N}}"
         ) from None
     except ValueError as error:
-        raise InputError(f"{what} has a size that cannot be told: {error}") from None
+        raise InputError(f"{subject} has a size that cannot be told: {error}") from None
 
 
 def _check_range(symbol: str, size: int, bounds: tuple[int | None, int | None]) -> None:
@@ -409,7 +410,7 @@ class _Lowering:
                 "gives them)"
             )
         if self._control:
-            kinds = ", ".join(f"{what} ({n})" for what, n in sorted(self._control.items()))
+            kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self._control.items()))
             notes.append(f"control flow counts as one op: {kinds}")
         return notes
 

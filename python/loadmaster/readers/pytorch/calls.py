@@ -225,9 +225,9 @@ class ProcessCalls:
             Nothing was recorded that could be an op.
         """
         marks = [
-            (int(found[1]), float(self.start[call]), float(self.end[call]))
+            (int(match[1]), float(self.start[call]), float(self.end[call]))
             for call, name in enumerate(self.names)
-            if (found := _STEP.match(name)) and self.roles[call] == ANNOTATION
+            if (match := _STEP.match(name)) and self.roles[call] == ANNOTATION
         ]
         marks = marks or self._optimizer_steps()
         if not marks:

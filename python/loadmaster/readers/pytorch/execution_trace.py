@@ -164,15 +164,15 @@ class _Joined:
                 f"{recorded.source}. Record both in one step: torch.profiler.profile(..., "
                 "execution_trace_observer=ExecutionTraceObserver().register_callback('step.json'))"
             )
-        found = [timed.get(number, -1) if number > 0 else -1 for number in recorded.record.tolist()]
+        calls = [timed.get(number, -1) if number > 0 else -1 for number in recorded.record.tolist()]
         #: The call of the trace per call of the execution trace, int32; -1: none.
-        self.call = np.array(found, dtype=np.int32)
+        self.call = np.array(calls, dtype=np.int32)
         launches = (self.call >= 0) & np.append(trace.calls.launches, False)[self.call]
         #: The execution trace, with the calls marked that launch kernels.
         self.recorded = replace(recorded, calls=replace(recorded.calls, launches=launches))
         ops = recorded.calls.ops.tolist()
         pairs = [
-            (recorded.calls.names[c], trace.calls.names[found[c]]) for c in ops if found[c] >= 0
+            (recorded.calls.names[c], trace.calls.names[calls[c]]) for c in ops if calls[c] >= 0
         ]
         other = [f"{a!r} in one is {b!r} in the other" for a, b in pairs if a != b]
         if other or 2 * len(pairs) < len(ops):
@@ -326,9 +326,9 @@ def _unknown(kinds: Sequence[str], costs: Sequence[Cost]) -> list[str]:
 
 
 def _output(rows: TraceRows, row: int) -> str:
-    given = rows.flow.given.get(row)
-    if given is not None:
-        return str(given.given.value) if given.given else ""
+    storage = rows.flow.preset.get(row)
+    if storage is not None:
+        return str(storage.preset.value) if storage.preset else ""
     refs = [ref for each in rows.ops[row].outputs for ref in each.refs]
     return ";".join(str(ref.value) for ref in refs)
 

@@ -64,11 +64,11 @@ def _changed(recorded: RecordedTrace, op: TraceOp) -> list[TensorRef]:
         return [ref for each in refs for ref in each]
     if schema.shows or is_view(kind):
         return []
-    given = [ref for each in op.outputs for ref in each.refs]
-    stored = {ref.storage for ref in given}
+    results = [ref for each in op.outputs for ref in each.refs]
+    stored = {ref.storage for ref in results}
     back = [ref for each in op.inputs for ref in each.refs if ref.storage in stored]
     first = op.inputs[0].refs if op.inputs and kind.endswith("_") else ()
-    return [*back, *(ref for ref in first if not given)]
+    return [*back, *(ref for ref in first if not results)]
 
 
 class TraceRows:
@@ -105,7 +105,7 @@ class TraceRows:
 
 def kind_of(storage: Storage) -> str:
     """The kind of a placeholder, told by the ops that change it and by its argument names."""
-    ref, words = storage.given, storage.arguments
+    ref, words = storage.preset, storage.arguments
     assert ref is not None
     if "o" in storage.changed and storage.phase != "o":
         return "parameter"
@@ -129,7 +129,7 @@ def _sets(rows: TraceRows) -> dict[int, int]:
     sets = DisjointSets[int]()
 
     def belongs(storage: Storage) -> bool:
-        own = bool(storage.changed) if storage.given else storage.phase == "o"
+        own = bool(storage.changed) if storage.preset else storage.phase == "o"
         return own and storage.bytes > _NUMBER
 
     for _, read, written in flow.updates:
@@ -138,10 +138,10 @@ def _sets(rows: TraceRows) -> dict[int, int]:
             sets[sets.find(id(storage))] = sets.find(id(targets[0]))
     parameter = {
         sets.find(id(storage)): row
-        for row, storage in flow.given.items()
+        for row, storage in flow.preset.items()
         if kind_of(storage) == "parameter"
     }
-    members = {row: parameter.get(sets.find(id(s)), -1) for row, s in flow.given.items()}
+    members = {row: parameter.get(sets.find(id(s)), -1) for row, s in flow.preset.items()}
     for op, _, _ in flow.updates:
         members[op] = members.get(flow.rows[op].alias_of, -1)
     return {row: owner for row, owner in members.items() if owner >= 0}
@@ -166,7 +166,7 @@ def labels_of(rows: TraceRows, modules: Sequence[str]) -> RowLabels:
     sets = _sets(rows)
     taken = set(names)
     slots: Counter[int] = Counter()
-    for row, storage in sorted(rows.flow.given.items(), key=lambda item: item[1].phase == "o"):
+    for row, storage in sorted(rows.flow.preset.items(), key=lambda item: item[1].phase == "o"):
         kinds[row] = kind_of(storage)
         paths[row] = paths[storage.reader]
         owner = sets.get(row, row)

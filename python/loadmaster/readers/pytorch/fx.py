@@ -111,16 +111,16 @@ def traced(
             "lm.capture takes a model"
         )
     runs = _runs(module, example_inputs)
-    found = _Reading(module, runs).program()
+    program_of_fx = _Reading(module, runs).program()
     if exported:
-        _sign(found, program)
+        _sign(program_of_fx, program)
     else:
-        _mark_backward(found)
-    if not found.nodes:
+        _mark_backward(program_of_fx)
+    if not program_of_fx.nodes:
         raise InputError("the graph has no ops")
     lowered = Lowered()
     graph = to_graph(
-        found,
+        program_of_fx,
         name=name or ("program" if exported else type(module).__name__),
         framework=f"torch {torch.__version__}",
         batch=batch,
@@ -128,7 +128,7 @@ def traced(
         sizes=sizes,
         lowered=lowered,
     )
-    return Traced(graph, module, found, lowered, runs)
+    return Traced(graph, module, program_of_fx, lowered, runs)
 
 
 def _runs(module: Any, example_inputs: Any) -> Mapping[str, Any]:

@@ -293,8 +293,8 @@ def launches(names: Iterable[str], kernels: Iterable[int]) -> dict[str, dict[str
     return {LAUNCHES: several} if several else {}
 
 
-def _amount(rows: Sequence[tuple[str, float]], what: str) -> str:
-    return f"{counted(len(rows), what)} ({format_seconds(sum(s for _, s in rows))})"
+def _amount(rows: Sequence[tuple[str, float]], noun: str) -> str:
+    return f"{counted(len(rows), noun)} ({format_seconds(sum(s for _, s in rows))})"
 
 
 def _most(names: Iterable[str]) -> str:
@@ -401,18 +401,18 @@ class _Where:
 
     def find(self, thread: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np.int32]:
         """The call in which each moment lies, int32; -1: none."""
-        found = np.full(len(moment), -1, dtype=np.int32)
+        inside = np.full(len(moment), -1, dtype=np.int32)
         if not len(self.end):
-            return found
+            return inside
         for code, calls in self._calls.items():
             here = np.flatnonzero(thread == code)
             last = np.searchsorted(self._starts[code], moment[here], side="right") - 1
-            found[here] = np.where(last >= 0, calls[np.maximum(last, 0)], -1)
+            inside[here] = np.where(last >= 0, calls[np.maximum(last, 0)], -1)
         while True:
-            over = np.flatnonzero((found >= 0) & (self.end[found] < moment))
+            over = np.flatnonzero((inside >= 0) & (self.end[inside] < moment))
             if not len(over):
-                return found
-            found[over] = self.parent[found[over]]
+                return inside
+            inside[over] = self.parent[inside[over]]
 
 
 def _launching(
@@ -431,13 +431,13 @@ def _launching(
     by_external = {number: call for call, number in enumerate(external.tolist()) if number > 0}
     spelled = zip(kernels["External id"], kernels["external id"], strict=True)
     numbers = _ids([old if new is None else new for new, old in spelled], -1).tolist()
-    found = []
+    callers = []
     for correlation, number in zip(_ids(kernels["correlation"], -1).tolist(), numbers, strict=True):
         call = by_correlation.get(correlation, -1) if correlation >= 0 else -1
         if call < 0 and number != correlation:
             call = by_external.get(number, -1)
-        found.append(call)
-    return np.array(found, dtype=np.int32)
+        callers.append(call)
+    return np.array(callers, dtype=np.int32)
 
 
 def _device_name(devices: Sequence[Any], properties: Any) -> str:

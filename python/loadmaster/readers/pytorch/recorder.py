@@ -129,8 +129,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def value_of(self, tensor: torch.Tensor) -> GraphValue:
         """The value of a tensor; a tensor that no op made is a constant of the model."""
         if tensor in self._values:
-            found: GraphValue = self._values[tensor]
-            return found
+            recorded: GraphValue = self._values[tensor]
+            return recorded
         known = self._storages.get(storage_of(tensor).cdata)
         if known is None:
             return self.placeholder(tensor, "constant", "constant", self._module(), tensor)
@@ -194,8 +194,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return _as_if_read(args[0])
         if func is _DEVICE_OF:
             return args[0].fake_device  # Optimizers ask more often than they do anything else.
-        given = (*args, *kwargs.values())
-        if self.phase == "o" and _changes_values_alone(func) and (self.muted or _fits(func, given)):
+        arguments = (*args, *kwargs.values())
+        if (
+            self.phase == "o"
+            and _changes_values_alone(func)
+            and (self.muted or _fits(func, arguments))
+        ):
             result = args[0]  # Fake tensors have no values that could change.
         else:
             try:
@@ -211,11 +215,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _depends(self, kind: str) -> str:
         module = self._modules[-1] if self._modules else ""
         where = f" in module {module!r}" if module else ""
-        what = f"the size of what {bare(kind)} gives{where} depends on values"
+        cause = f"the size of what {bare(kind)} gives{where} depends on values"
         if bare(kind) == "_local_scalar_dense":
-            what = f"a number is read off a tensor{where} (item(), or a branch on it)"
+            cause = f"a number is read off a tensor{where} (item(), or a branch on it)"
         return (
-            f"{what}, which no capture without data can know: rewrite it (torch.where, torch.cond "
+            f"{cause}, which no capture without data can know: rewrite it (torch.where, torch.cond "
             "and torch.export.export), or read a trace of a real step"
         )
 
@@ -300,8 +304,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _written(self, func: Any, kind: str, inputs: Sequence[Any]) -> list[int]:
         """Positions of what an op changes: as its schema says, and what its schema leaves out."""
-        told = written(kind, [tensor_of(argument) for argument in inputs])
-        return sorted({*_written_by_schema(func), *told})
+        unsaid = written(kind, [tensor_of(argument) for argument in inputs])
+        return sorted({*_written_by_schema(func), *unsaid})
 
     def _shown(self, tensor: torch.Tensor, read: Sequence[GraphValue]) -> GraphValue | None:
         """The input value whose storage an output shows."""
@@ -316,9 +320,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _parameter(self, read: Sequence[GraphValue], changes: Sequence[GraphValue]) -> int | None:
         """The parameter that an op of the optimizer updates, or helps to."""
         for values in (changes, read):
-            found = {self._updates[v.storage] for v in values if v.storage in self._updates}
-            if len(found) == 1:
-                return found.pop()
+            updated = {self._updates[v.storage] for v in values if v.storage in self._updates}
+            if len(updated) == 1:
+                return updated.pop()
         return None
 
 

@@ -65,9 +65,9 @@ class Step:
 
     def targets(self, targets: Any) -> tuple[Any, ...]:
         """Further arguments of the loss, faked."""
-        given = targets if isinstance(targets, (tuple, list)) else (targets,)
+        values = targets if isinstance(targets, (tuple, list)) else (targets,)
         before = len(self.input_shapes)
-        faked = tuple(self._input("target", value) for value in given)
+        faked = tuple(self._input("target", value) for value in values)
         self.n_targets = len(self.input_shapes) - before
         return faked
 
@@ -178,12 +178,12 @@ def _own_loss(output: Any) -> tuple[Any, str]:
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if own is not None:
         return own, ""
-    found = [t for t in tree_iter(output) if isinstance(t, torch.Tensor) and t.requires_grad]
-    if not found:
+    tensors = [t for t in tree_iter(output) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not tensors:
         raise InputError("the model puts out nothing that depends on a parameter that is trained")
-    if len(found) == 1 and found[0].dim() == 0:
-        return found[0], ""
-    means = [t.float().mean() for t in found]
+    if len(tensors) == 1 and tensors[0].dim() == 0:
+        return tensors[0], ""
+    means = [t.float().mean() for t in tensors]
     return sum(means[1:], means[0]), "loss: the mean of the model's output (loss= says otherwise)"
 
 
@@ -205,11 +205,11 @@ def on_fakes(
 ) -> Iterator[torch.optim.Optimizer]:
     """The optimizer on fakes of its parameters; one that was given is itself again afterwards."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        made = optimizer([fake for fake in fakes.values() if fake.requires_grad])
-        if not isinstance(made, torch.optim.Optimizer):
-            raise InputError(f"optimizer made a {type(made).__name__}, no torch.optim.Optimizer")
-        _one_by_one(made.param_groups)
-        yield made
+        faked = optimizer([fake for fake in fakes.values() if fake.requires_grad])
+        if not isinstance(faked, torch.optim.Optimizer):
+            raise InputError(f"optimizer made a {type(faked).__name__}, no torch.optim.Optimizer")
+        _one_by_one(faked.param_groups)
+        yield faked
         return
     groups, state = optimizer.param_groups, optimizer.state
     if any(p not in fakes for group in groups for p in group["params"]):

@@ -32,10 +32,10 @@ def told(
     >>> told(["x", (1, 0), float("-inf")], {"data": range(99)}, {"x": 3}.get)
     [[{'op': 3}, [1, 0], '-inf'], {'data': None}]
     """
-    given: Call = [[_told(value, op_of, DEEPEST) for value in positional]]
+    call: Call = [[_told(value, op_of, DEEPEST) for value in positional]]
     if keywords:
-        given.append({key: _told(value, op_of, DEEPEST) for key, value in keywords.items()})
-    return given
+        call.append({key: _told(value, op_of, DEEPEST) for key, value in keywords.items()})
+    return call
 
 
 def _told(value: Any, op_of: Callable[[Any], int | None], deepest: int) -> Any:

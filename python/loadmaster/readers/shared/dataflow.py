@@ -84,7 +84,7 @@ class Storage:
         From its start to the furthest end of a tensor in it.
     phase : str
         The phase of the op that made it, or else of the first op that read it.
-    given : Ref or None
+    preset : Ref or None
         The first tensor seen in it, if it was there before the step.
     reader : int
         The op that read it first, if it was there before the step.
@@ -97,7 +97,7 @@ class Storage:
     owner: int
     bytes: int
     phase: str
-    given: TensorRef | None = None
+    preset: TensorRef | None = None
     reader: int = -1
     arguments: dict[str, None] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
@@ -118,7 +118,7 @@ class Storage:
         Autograd and Python make tensors in a storage that no op gave out. They have the type and
         size of one that an op gave out.
         """
-        if self.given is not None or ref.tensor in self.tensors:
+        if self.preset is not None or ref.tensor in self.tensors:
             return True
         return (ref.value.dtype, ref.value.numel) in self._forms
 
@@ -135,7 +135,7 @@ class Dataflow:
         #: Bytes per tensor id.
         self.sizes: list[int] = []
         #: Storages that were there before, by the row of their placeholder.
-        self.given: dict[int, Storage] = {}
+        self.preset: dict[int, Storage] = {}
         #: Per op of an optimizer, the storages that it reads, and those it changes or gives out.
         self.updates: list[tuple[int, list[Storage], list[Storage]]] = []
         #: Ops that change more than one storage in place.
@@ -185,26 +185,26 @@ class Dataflow:
         """Files what an op gives out: new storage, what it changed, or a view of what it read."""
         row = self.rows[op]
         shown: list[Storage] = []
-        made: list[Storage] = []
+        results: list[Storage] = []
         for ref in outputs:
             storage = self._now.get(ref.storage)
             if storage is not None and any(storage is each for each in changed):
                 storage.give(ref, storage.latest)
                 continue
             edge = (op, self._tensor(ref.bytes))
-            if storage is None or not any(storage is each for each in (*read, *made)):
+            if storage is None or not any(storage is each for each in (*read, *results)):
                 storage = Storage(op, ref.reaches, phase, latest=edge)
                 self._now[ref.storage] = storage
                 row.output_bytes += ref.reaches
-                made.append(storage)
-            elif not any(storage is each for each in made):
+                results.append(storage)
+            elif not any(storage is each for each in results):
                 shown.append(storage)
             storage.give(ref, edge)
-        if changed and not made:
+        if changed and not results:
             row.alias_of = changed[0].owner
             if len(changed) > 1:
                 self.several.append(op)
-        elif shown and not made:
+        elif shown and not results:
             row.view, row.alias_of = True, shown[0].owner
 
     def _at(self, ref: TensorRef, names: Sequence[str], phase: str) -> Storage:
@@ -213,10 +213,10 @@ class Dataflow:
         if storage is None or not storage.has(ref):
             owner = self._row()
             edge = (owner, self._tensor(ref.reaches))
-            storage = Storage(owner, ref.reaches, phase, given=ref, latest=edge)
-            self._now[ref.storage] = self.given[owner] = storage
+            storage = Storage(owner, ref.reaches, phase, preset=ref, latest=edge)
+            self._now[ref.storage] = self.preset[owner] = storage
             self.rows[owner].output_bytes = ref.reaches
-        elif storage.given is not None and ref.reaches > storage.bytes:
+        elif storage.preset is not None and ref.reaches > storage.bytes:
             storage.bytes = self.rows[storage.owner].output_bytes = ref.reaches
             if storage.latest[0] == storage.owner:
                 self.sizes[storage.latest[1]] = ref.reaches
@@ -267,9 +267,9 @@ def schema_of(text: str) -> Schema:
     """
     call, _, result = text.rpartition(" -> ")
     _, _, arguments = call.partition("(")
-    found = [_ARGUMENT.match(part) for part in _parted(arguments.removesuffix(")")) if part != "*"]
-    matched = [each for each in found if each is not None]
-    if len(matched) < len(found):
+    parts = [_ARGUMENT.match(part) for part in _parted(arguments.removesuffix(")")) if part != "*"]
+    matched = [each for each in parts if each is not None]
+    if len(matched) < len(parts):
         return Schema()
     changed = frozenset(i for i, each in enumerate(matched) if "!" in each["type"])
     shows = re.search(r"\([a-z]+( -> \*)?\)", result) is not None

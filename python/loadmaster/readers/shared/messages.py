@@ -19,17 +19,17 @@ _FIELD = np.array([byte & 7 == 2 and 0 < byte >> 3 < 16 for byte in range(256)])
 _PART = 1 << 24
 
 
-def check_messages(data: bytes, what: str | os.PathLike[str]) -> None:
+def check_messages(data: bytes, source: str | os.PathLike[str]) -> None:
     """Refuses a protobuf whose messages would take more than the limit.
 
     A message of two bytes takes a hundred once it is parsed. Fields 1 to 15 that are no longer than
     eight bytes are counted, wherever in the file something looks like one.
     """
-    found, array = 0, np.frombuffer(data, dtype=np.uint8)
+    n_messages, array = 0, np.frombuffer(data, dtype=np.uint8)
     for start in range(0, len(array), _PART):
         part = array[start : start + _PART]
-        found += int((_FIELD[part[:-1]] & (part[1:] <= 8)).sum())
-    check_input(len(data) + 100 * found, what)
+        n_messages += int((_FIELD[part[:-1]] & (part[1:] <= 8)).sum())
+    check_input(len(data) + 100 * n_messages, source)
 
 
 #: A field in a table: name, number, type; ``*``: repeated, ``{}``: map from text.
@@ -90,8 +90,8 @@ def message_classes(
                 added.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{package}.{name}") for name in messages}
-    return {name: message_factory.GetMessageClass(each) for name, each in found.items()}
+    types = {name: pool.FindMessageTypeByName(f"{package}.{name}") for name in messages}
+    return {name: message_factory.GetMessageClass(each) for name, each in types.items()}
 
 
 def _entry(field: str) -> str:

@@ -56,16 +56,16 @@ def substituted(shape: Sequence[Dim] | None, symbols: Mapping[str, int]) -> list
 def _given_shape(
     name: str, declared: list[Dim] | None, shape: Sequence[int], symbols: dict[str, int]
 ) -> list[Dim]:
-    given = [size_of(d, f"shape of {name!r}", least=0) for d in shape]
-    text = ",".join(map(str, given))
+    sizes = [size_of(d, f"shape of {name!r}", least=0) for d in shape]
+    text = ",".join(map(str, sizes))
     if declared is None:
-        return list(given)
-    if len(given) != len(declared):
+        return list(sizes)
+    if len(sizes) != len(declared):
         raise InputError(
-            f"shape {name}={text} has {len(given)} dimensions, the model's input "
+            f"shape {name}={text} has {len(sizes)} dimensions, the model's input "
             f"{spelled(declared)} has {len(declared)}"
         )
-    for size, known in zip(given, declared, strict=True):
+    for size, known in zip(sizes, declared, strict=True):
         if isinstance(known, str):
             if symbols.setdefault(known, size) != size:
                 raise InputError(
@@ -77,7 +77,7 @@ def _given_shape(
                 f"shape {name}={text} contradicts the model, which fixes {name} to "
                 f"{spelled(declared)}"
             )
-    return list(given)
+    return list(sizes)
 
 
 def _bind_batch(declared: dict[str, list[Dim] | None], batch: int, symbols: dict[str, int]) -> None:
@@ -132,10 +132,10 @@ def _refuse_open(
         )
 
 
-def size_of(value: Any, what: str, least: int) -> int:
-    """A size that a user gave for ``what``, checked."""
+def size_of(value: Any, subject: str, least: int) -> int:
+    """A size that a user gave for ``subject``, checked."""
     if not is_integer(value) or value < least:
-        raise InputError(f"{what}: {value!r} is not an integer of at least {least}")
+        raise InputError(f"{subject}: {value!r} is not an integer of at least {least}")
     return int(value)
 
 

@@ -63,15 +63,15 @@ def symbols_of(text: str) -> set[str]:
     ValueError
         It is no expression.
     """
-    found = set()
+    names = set()
     tree = _parsed(text)
     functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_symbol(node):
-            found.add(_name(node))
+            names.add(_name(node))
         elif isinstance(node, ast.Name) and id(node) not in functions:
-            found.add(node.id)
-    return found
+            names.add(node.id)
+    return names
 
 
 def evaluate(text: str, symbols: Mapping[str, int]) -> int:

@@ -59,8 +59,10 @@ def _op_of(value: Any) -> int | None:
 
 def _attributes(node: GraphNode) -> dict[str, Any]:
     """The attributes, but for those that TensorFlow's own passes left."""
-    given = node.proto.attr
-    return {name: _value(given[name]) for name in sorted(given) if not name.startswith("_")}
+    attributes = node.proto.attr
+    return {
+        name: _value(attributes[name]) for name in sorted(attributes) if not name.startswith("_")
+    }
 
 
 def _value(attribute: Any) -> Any:
@@ -106,6 +108,6 @@ def _integers(tensor: Any) -> Any:
             return None
         return np.frombuffer(tensor.tensor_content, kind).reshape(shape).tolist()
     # The last number stands for all that follow.
-    given = [*(tensor.int_val or tensor.int64_val)] or [0]
-    found = np.array([*given[:n], *[given[-1]] * (n - len(given))], np.int64)
-    return found.reshape(shape).tolist()
+    numbers = [*(tensor.int_val or tensor.int64_val)] or [0]
+    filled = np.array([*numbers[:n], *[numbers[-1]] * (n - len(numbers))], np.int64)
+    return filled.reshape(shape).tolist()

@@ -118,15 +118,15 @@ def _bytes(op: Op) -> tuple[int, bool]:
     """Bytes that an op reads and writes, and whether all sizes were known."""
     if op.kind in VIEWS or op.kind in INPUTS or op.kind in _MOVES_NOTHING:
         return 0, True
-    given = [t for t in (*op.ins, *op.outs) if t is not None and t.dtype not in HANDLES]
+    tensors = [t for t in (*op.ins, *op.outs) if t is not None and t.dtype not in HANDLES]
     if op.kind.startswith("FusedBatchNorm"):  # cuDNN's reserved output has no shape of its own
-        given = [t for t in given if t.shape is not None]
-    known = all(t.nbytes is not None for t in given)
+        tensors = [t for t in tensors if t.shape is not None]
+    known = all(t.nbytes is not None for t in tensors)
     if op.kind in _PARTLY_READ:
         outs = sum(t.nbytes or 0 for t in op.outs if t is not None)
         rest = sum(t.nbytes or 0 for t in op.ins[1:] if t is not None)
         return formulas.gathered(outs, rest), known
-    distinct = {id(t): t for t in given}.values()
+    distinct = {id(t): t for t in tensors}.values()
     return sum(t.nbytes or 0 for t in distinct), known
 
 

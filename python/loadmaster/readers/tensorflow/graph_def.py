@@ -176,9 +176,9 @@ def profile(
         return measured
     reading = _read(graph, runs)
     rows = [row for row, name in enumerate(measured.names) if name in reading.index]
-    found = only(measured, rows)
-    kinds = tuple(reading.kinds[name] for name in found.names)
-    return replace(found, kinds=kinds, batch=reading.batch() if batch is None else batch)
+    times = only(measured, rows)
+    kinds = tuple(reading.kinds[name] for name in times.names)
+    return replace(times, kinds=kinds, batch=reading.batch() if batch is None else batch)
 
 
 def _listed(paths: Paths | None) -> list[str | os.PathLike[str]]:
@@ -234,11 +234,11 @@ class _Reading:
             for name in todo:
                 node = self._nodes[name]
                 folded = self._run.get(name, Execution("")).kind == "Const"
-                found = [] if folded else [self._bridges.data(port) for port in node.data]
-                reads[name] = [ports for ports, _ in found]
+                sources = [] if folded else [self._bridges.data(port) for port in node.data]
+                reads[name] = [ports for ports, _ in sources]
                 waits[name] = [
                     *self._bridges.control(node.control),
-                    *(s for f in found for s in f[1]),
+                    *(s for f in sources for s in f[1]),
                 ]
             todo = [name for name in self._bridges.added if name not in reads]
         return reads, waits
@@ -260,8 +260,8 @@ class _Reading:
 
     def document(self, name: str) -> dict[str, Any]:
         """The graph as an opgraph v1 document."""
-        made = GraphColumns(_OP_COLUMNS)
-        ops = made.ops
+        columns = GraphColumns(_OP_COLUMNS)
+        ops = columns.ops
         labels = self._roles.colocation(self.index)
         for op in self.index:
             row = self._row(op)
@@ -271,7 +271,7 @@ class _Reading:
         # An owner may come after its views.
         ops["alias_of"] = _owners(ops["alias_of"])
         for op, at in self.index.items():
-            self._connect(op, at, bool(ops["view"][at]), made)
+            self._connect(op, at, bool(ops["view"][at]), columns)
         phases = set(ops["phase"])
         meta = {
             "framework": f"tensorflow (GraphDef version {self._message.versions.producer})",
@@ -280,7 +280,7 @@ class _Reading:
             "loops": self._loop_rounds(),
             "devices": self._devices(),
         }
-        return made.document(name, meta)
+        return columns.document(name, meta)
 
     def _row(self, op: str) -> dict[str, Any]:
         node, kind, ran = self._nodes[op], self.kinds[op], self._run.get(op)
@@ -327,14 +327,14 @@ class _Reading:
         ins: list[Tensor] = []
         for port, sources in zip(self._nodes[op].data, self._reads[op], strict=False):
             ins += [self._tensors.of(s) for s in sources] or [self._tensors.of(port)]
-        found = cost(Op(kind, ins, outs, _attributes(self._nodes[op])))
+        work = cost(Op(kind, ins, outs, _attributes(self._nodes[op])))
         if not is_known(kind):
             self._unknown_kinds[kind] += 1
-        elif not found.known:
+        elif not work.known:
             self._unknown_sizes[kind] += 1
-        return found.times(ran.runs if ran is not None else 1)
+        return work.times(ran.runs if ran is not None else 1)
 
-    def _connect(self, op: str, at: int, view: bool, made: GraphColumns) -> None:
+    def _connect(self, op: str, at: int, view: bool, columns: GraphColumns) -> None:
         data = [port for sources in self._reads[op] for port in sources]
         order = list(self._waits[op])
         if view:  # later inputs say where, when or how
@@ -343,22 +343,22 @@ class _Reading:
         for port in dict.fromkeys(data):
             tensor = self._tensors.of(port)
             size = 0 if tensor.dtype in HANDLES else tensor.nbytes or 0
-            made.draw(self.index[port[0]], at, self._ids.setdefault(port, len(self._ids)), size)
+            columns.draw(self.index[port[0]], at, self._ids.setdefault(port, len(self._ids)), size)
         sources = {source for source, _ in data}
         for source in dict.fromkeys(order):
             if source not in sources:
-                made.draw(self.index[source], at)
+                columns.draw(self.index[source], at)
 
     # ---- what to say --------------------------------------------------------------------------
 
     def _devices(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        ops_of: dict[str, list[str]] = {}
         for op in self.index:
             ran = self._run.get(op)
             device = ran.device if ran is not None else self._nodes[op].proto.device
             if device:
-                found.setdefault(device, []).append(op)
-        return found
+                ops_of.setdefault(device, []).append(op)
+        return ops_of
 
     def _loop_rounds(self) -> list[dict[str, Any]]:
         """Each loop with how many ops it has and how many rounds it took; None: not known."""
@@ -366,15 +366,15 @@ class _Reading:
         for op in self.index:
             if op in self._loops.frame_of:
                 inside.setdefault(self._loops.frame_of[op], []).append(op)
-        found = []
+        loops = []
         for frame, ops in inside.items():
             rounds = [
                 self._run[op].runs
                 for op in ops
                 if op in self._run and self._nodes[op].kind in NEXT_ITERATIONS
             ]
-            found.append({"loop": frame, "ops": len(ops), "rounds": max(rounds, default=None)})
-        return found
+            loops.append({"loop": frame, "ops": len(ops), "rounds": max(rounds, default=None)})
+        return loops
 
     def notes(self) -> list[str]:
         """Notes on what the graph leaves out or assumes, one sentence each."""
@@ -413,30 +413,30 @@ def _owners(aliases: list[int]) -> list[int]:
 
     On a cycle it is any of the cycle's ops: the graph's constructor refuses the cycle.
     """
-    found: list[int | None] = [None] * len(aliases)
+    owners: list[int | None] = [None] * len(aliases)
     for op in range(len(aliases)):
         path: list[int] = []
         at = op
-        while found[at] is None and aliases[at] >= 0:
-            found[at] = at
+        while owners[at] is None and aliases[at] >= 0:
+            owners[at] = at
             path.append(at)
             at = aliases[at]
-        owner = at if aliases[at] < 0 else found[at]
+        owner = at if aliases[at] < 0 else owners[at]
         for passed in path:
-            found[passed] = owner
-    return [-1 if owner is None else owner for owner in found]
+            owners[passed] = owner
+    return [-1 if owner is None else owner for owner in owners]
 
 
 def _attributes(node: GraphNode) -> dict[str, Any]:
     """The attributes of a node that the cost rules need."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if "ksize" in node.proto.attr:
-        found["ksize"] = list(node.proto.attr["ksize"].list.i)
+        values["ksize"] = list(node.proto.attr["ksize"].list.i)
     if "fused_ops" in node.proto.attr:
-        found["fused_ops"] = list(node.proto.attr["fused_ops"].list.s)
+        values["fused_ops"] = list(node.proto.attr["fused_ops"].list.s)
     if "equation" in node.proto.attr:
-        found["equation"] = bytes(node.proto.attr["equation"].s).decode(errors="replace")
-    return found
+        values["equation"] = bytes(node.proto.attr["equation"].s).decode(errors="replace")
+    return values
 
 
 def _counts(kinds: Counter[str]) -> str:

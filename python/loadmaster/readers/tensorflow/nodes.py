@@ -127,8 +127,8 @@ def _frames(nodes: dict[str, GraphNode]) -> dict[str, str]:
 
 
 def _text(node: GraphNode, attribute: str) -> str:
-    found = node.proto.attr[attribute].s if attribute in node.proto.attr else b""
-    return bytes(found).decode(errors="replace")
+    value = node.proto.attr[attribute].s if attribute in node.proto.attr else b""
+    return bytes(value).decode(errors="replace")
 
 
 def ancestors(nodes: dict[str, GraphNode], fetches: Iterable[str]) -> set[str]:
@@ -179,12 +179,12 @@ class Bridges:
         """The kept nodes that stand for those that are waited for."""
         if self._kept.issuperset(names):
             return names
-        found: list[str] = []
+        kept: list[str] = []
         for name in names:
             data, control = self._passed(name) or ([], [name])
-            found += [source for source, _ in data]
-            found += control
-        return found
+            kept += [source for source, _ in data]
+            kept += control
+        return kept
 
     def _passed(self, name: str) -> tuple[list[Port], list[str]] | None:
         """Outputs that a node passes on which is not kept; None: it is kept, even as of now."""
@@ -210,13 +210,13 @@ class Bridges:
         return name in self._kept or name in self._through
 
     def _join(self, node: GraphNode) -> None:
-        found = [self.data(port) for port in node.data]
-        control = [*self.control(node.control), *(name for _, names in found for name in names)]
+        sources = [self.data(port) for port in node.data]
+        control = [*self.control(node.control), *(name for _, names in sources for name in names)]
         # Only a view's first input is data; an op that tells shapes has none.
-        n_data = 1 if node.kind in VIEWS else 0 if node.kind in OF_SHAPES else len(found)
-        control += [source for ports, _ in found[n_data:] for source, _ in ports]
-        del found[n_data:]
-        data = list(dict.fromkeys(port for ports, _ in found for port in ports))
+        n_data = 1 if node.kind in VIEWS else 0 if node.kind in OF_SHAPES else len(sources)
+        control += [source for ports, _ in sources[n_data:] for source, _ in ports]
+        del sources[n_data:]
+        data = list(dict.fromkeys(port for ports, _ in sources for port in ports))
         control = list(dict.fromkeys(control))
         if len(data) + len(control) > MOST_BRIDGED:
             self._keep(node.name)

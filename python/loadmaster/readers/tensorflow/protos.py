@@ -83,9 +83,9 @@ def load_graph(path: str | os.PathLike[str]) -> Any:
             f"{name} is a SavedModel, whose ops are inside functions: give the GraphDef of one, "
             "such as convert_variables_to_constants_v2(function).graph.as_graph_def()"
         )
-    found = _graph_in_text(data, name) if may_be_text(data) else _graph_in(data)
-    if found is not None:
-        return found
+    graph = _graph_in_text(data, name) if may_be_text(data) else _graph_in(data)
+    if graph is not None:
+        return graph
     if _parsed(data, "RunMetadata") is not None and is_run(_parsed(data, "RunMetadata")):
         raise InputError(
             f"{name} is RunMetadata: it says how long ops took, not which graph they are of; give "
@@ -110,8 +110,8 @@ def _graph_in_text(data: bytes, name: str) -> Any:
     parsed = _classes()[message]()
     from google.protobuf import text_format
 
-    what = f"{name} is no text of a TensorFlow graph, or a cut one"
-    with refusing(what, text_format.ParseError, UnicodeDecodeError, RecursionError):
+    refusal = f"{name} is no text of a TensorFlow graph, or a cut one"
+    with refusing(refusal, text_format.ParseError, UnicodeDecodeError, RecursionError):
         text_format.Parse(data, parsed, allow_unknown_field=True)
     graph = parsed.graph_def if message == "MetaGraphDef" else parsed
     return graph if is_graph(graph) else None

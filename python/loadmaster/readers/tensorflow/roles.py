@@ -75,11 +75,11 @@ class NodeRoles:
 
 def _writers(nodes: Iterable[GraphNode]) -> dict[str, set[str]]:
     """Kinds of the ops that change each variable."""
-    found: dict[str, set[str]] = {}
+    kinds: dict[str, set[str]] = {}
     for node in nodes:
         if is_update(node.kind) and node.data:
-            found.setdefault(node.data[0][0], set()).add(node.kind)
-    return found
+            kinds.setdefault(node.data[0][0], set()).add(node.kind)
+    return kinds
 
 
 def _optimizer_scopes(nodes: Iterable[GraphNode]) -> tuple[str, ...]:

@@ -85,8 +85,8 @@ def device_kind(device: str) -> str:
     >>> device_kind("/job:localhost/replica:0/task:0/device:GPU:0"), device_kind("/cpu:1")
     ('gpu', 'cpu')
     """
-    found = _DEVICE.findall(device)
-    return str(found[-1]).lower() if found and found[-1] not in ("job", "replica", "task") else ""
+    kinds = _DEVICE.findall(device)
+    return str(kinds[-1]).lower() if kinds and kinds[-1] not in ("job", "replica", "task") else ""
 
 
 def profile_of(
@@ -170,11 +170,11 @@ def _add(execution: Execution, node: Any, seconds: float) -> None:
     if kind:
         execution.kind = plain_kind(kind[1])
     for output in node.output:
-        told = output.tensor_description
-        size = told.allocation_description.requested_bytes
+        described = output.tensor_description
+        size = described.allocation_description.requested_bytes
         if min(output.slot, size) < 0:
             raise InputError(f"op {node.node_name!r} has output {output.slot} of {size} bytes")
-        execution.outputs[output.slot] = tensor(told.dtype, told.shape, size)
+        execution.outputs[output.slot] = tensor(described.dtype, described.shape, size)
 
 
 def _from_cost_graph(graph: Any) -> dict[str, Execution]:
@@ -200,7 +200,7 @@ def tensor(dtype: int, shape: Any, requested: int | None = None) -> Tensor:
     sizes = (
         None if shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in shape.dim)
     )
-    found = Tensor(name, sizes)
-    if found.nbytes is None and name not in HANDLES:
+    sized = Tensor(name, sizes)
+    if sized.nbytes is None and name not in HANDLES:
         return Tensor(name, sizes, stored=requested)
-    return found
+    return sized

@@ -33,9 +33,9 @@ class OutputTensors:
                 self._known[port] = self._told(node, port)
             else:
                 port = node.data[0]
-        found = self._known.get(port, Tensor())
-        self._known.update(dict.fromkeys(path, found))
-        return found
+        tensor = self._known.get(port, Tensor())
+        self._known.update(dict.fromkeys(path, tensor))
+        return tensor
 
     def _tells(self, node: GraphNode, port: Port) -> bool:
         """True if an output is known better than its node's input."""
@@ -67,13 +67,13 @@ class OutputTensors:
 
 def _fed(run: Mapping[str, Execution], nodes: Mapping[str, GraphNode]) -> dict[Port, Tensor]:
     """Tensors that were fed, by the output that they replace: ``_arg_NAME_PORT_NUMBER``."""
-    found = {}
+    fed = {}
     for name, execution in run.items():
         if name.startswith(_FED) and execution.outputs:
             head, _, port = name.removeprefix(_FED).rpartition("_")[0].rpartition("_")
             if head in nodes and port.isascii() and port.isdigit():
-                found[head, int(port)] = next(iter(execution.outputs.values()))
-    return found
+                fed[head, int(port)] = next(iter(execution.outputs.values()))
+    return fed
 
 
 def _type(node: GraphNode, attribute: str) -> int:
@@ -123,4 +123,4 @@ def _output_type(node: GraphNode, port: int) -> int:
     if kind in ("Unique", "UniqueV2", "TopKV2", "Merge") and port > 0:
         return _type(node, "out_idx") or _INT32
     wanted = (_TYPE_OF[kind],) if kind in _TYPE_OF else ("T", "dtype")
-    return next((found for name in wanted if (found := _type(node, name))), 0)
+    return next((number for name in wanted if (number := _type(node, name))), 0)

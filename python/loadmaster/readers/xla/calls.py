@@ -35,12 +35,12 @@ def of_hlo(text: str) -> dict[str, Any]:
     >>> of_hlo(", dimensions={1,0}, slice={[0:8], [2:6:2]}, metadata={op_name=\"f\"}")
     {'dimensions': [1, 0], 'slice': [[0, 8], [2, 6, 2]]}
     """
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for part in split(text):
         name, equals, value = part.partition("=")
         if equals and name not in _ELSEWHERE:
-            found[name] = _of_hlo(value)
-    return found
+            attributes[name] = _of_hlo(value)
+    return attributes
 
 
 def _of_hlo(value: str) -> Any:
@@ -64,21 +64,21 @@ def of_mlir(text: str) -> dict[str, Any]:
     ({'slice': [[0, 8], [64, 128]]}, {'sizes': [1, 64]})
     """
     text = _QUOTED.sub("", text)
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     if labels := _DIM_NUMBERS.search(text):
-        found["dim_numbers"] = labels[1]
+        attributes["dim_numbers"] = labels[1]
     elif ranges := _RANGES_OF_MLIR.search(text):
-        found["slice"] = _ranges(ranges[0])
+        attributes["slice"] = _ranges(ranges[0])
     for match in _OF_MLIR.finditer(text):
         if match["left"]:
-            found[match["name"]] = [_literal(match["left"]), _literal(match["right"])]
+            attributes[match["name"]] = [_literal(match["left"]), _literal(match["right"])]
         elif match["one"]:
-            found[match["name"]] = _literal(match["one"].capitalize())
+            attributes[match["name"]] = _literal(match["one"].capitalize())
         elif match["array"] is not None:
-            found[match["name"]] = _literal(f"[{match['array']}]")
+            attributes[match["name"]] = _literal(f"[{match['array']}]")
         else:
-            found[match["name"]] = _literal(match["list"] or match["dense"])
-    return found
+            attributes[match["name"]] = _literal(match["list"] or match["dense"])
+    return attributes
 
 
 def _ranges(text: str) -> list[list[int]]:

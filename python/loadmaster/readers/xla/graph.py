@@ -312,10 +312,10 @@ class _Inliner:
             self._last_effect = op
             scope.effects.append(op)
             self.columns.keep.add(op)
-        made = [self.columns.value(op, t) for t in types]
+        results = [self.columns.value(op, t) for t in types]
         if changed is not None:
-            made[0] = replace(made[0], owner=changed.owner, carried=True)
-        return made
+            results[0] = replace(results[0], owner=changed.owner, carried=True)
+        return results
 
     def _add(
         self,
@@ -554,8 +554,10 @@ class _Inliner:
 
 def _call(instruction: Instruction, values: Sequence[XlaValue]) -> Call:
     """The arguments of an op; literals are numbers, where these are known."""
-    given = [value.number if value.op < 0 else value for value in values]
-    return told(given, instruction.keywords, lambda v: v.op if isinstance(v, XlaValue) else None)
+    positional = [value.number if value.op < 0 else value for value in values]
+    return told(
+        positional, instruction.keywords, lambda v: v.op if isinstance(v, XlaValue) else None
+    )
 
 
 def _changed_in_place(instruction: Instruction, values: Sequence[XlaValue]) -> XlaValue | None:

@@ -100,9 +100,9 @@ def profile(
         program = read(graph)
     with naming(path):
         trace = HloTrace.read(path, program.meta["model"])
-        found = _profile(trace, program, device_type, batch)
-    rows = [i for i, name in enumerate(found.names) if name in set(program.names)]
-    return only(found, rows)
+        times = _profile(trace, program, device_type, batch)
+    rows = [i for i, name in enumerate(times.names) if name in set(program.names)]
+    return only(times, rows)
 
 
 def _profile(

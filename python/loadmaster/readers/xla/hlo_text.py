@@ -63,7 +63,7 @@ class _Text:
     name: str
     rows: list[_Row] = field(default_factory=list)
     root: str = ""
-    made: Computation | None = None
+    computation: Computation | None = None
     is_done: bool = False
 
 
@@ -100,13 +100,13 @@ class _Reader:
             if alias:
                 self.donated = {int(n) for n in re.findall(r"\((\d+),", alias[0])}
         elif self._open is None:
-            found = _COMPUTATION.match(line)
-            if found:
-                name = found["name"]
+            match = _COMPUTATION.match(line)
+            if match:
+                name = match["name"]
                 if name in self.texts:
                     raise self._error(f"computation {name!r} is defined twice")
                 self._open = self.texts[name] = _Text(name)
-                if found[1]:
+                if match[1]:
                     self.entry = name
         elif line.startswith("}"):
             self._open = None
@@ -114,25 +114,25 @@ class _Reader:
             self._instruction(self._open, line)
 
     def _instruction(self, text: _Text, line: str) -> None:
-        found = _INSTRUCTION.match(line)
-        if found is None:
+        match = _INSTRUCTION.match(line)
+        if match is None:
             raise self._error(f"an instruction expected, found {line[:40]!r}")
-        rest = found["rest"]
+        rest = match["rest"]
         type_, end = self._type(rest, 0)
         word = re.match(r"\s*([\w-]+)\(", rest[end:])
         if word is None:
-            raise self._error(f"{found['name']} has no operation: the line is not whole")
+            raise self._error(f"{match['name']} has no operation: the line is not whole")
         start = end + word.end() - 1
         stop = closing(rest, start)
         if stop < 0:
-            raise self._error(f"the operands of {found['name']} are not closed")
+            raise self._error(f"the operands of {match['name']} are not closed")
         inside = rest[start + 1 : stop]
         operands = []
         if word[1] not in ("constant", "parameter", "iota"):
             operands = [part.split()[-1].lstrip("%") for part in split(inside)]
-        row = _Row(found["name"], word[1], type_, operands, inside, rest[stop + 1 :], self.line)
+        row = _Row(match["name"], word[1], type_, operands, inside, rest[stop + 1 :], self.line)
         text.rows.append(row)
-        if found["root"] or not text.root:
+        if match["root"] or not text.root:
             text.root = row.name
 
     def _type(self, text: str, start: int, depth: int = 0) -> tuple[_Tree, int]:
@@ -147,13 +147,13 @@ class _Reader:
                 raise self._error("tuples nest more than 16 deep")
             parts = split(text[start + 1 : end])
             return [self._type(part, 0, depth + 1)[0] for part in parts], end + 1
-        found = _SHAPE.match(text, start)
-        if found is None:
+        match = _SHAPE.match(text, start)
+        if match is None:
             raise self._error(f"a type like f32[8,128] expected, found {text[start:][:40]!r}")
-        dims = [d.strip().removeprefix("<=") for d in found["dims"].split(",") if d.strip()]
+        dims = [d.strip().removeprefix("<=") for d in match["dims"].split(",") if d.strip()]
         if not all(d.isdecimal() for d in dims):
-            raise self._error(f"{found[0]} has a dimension that is no number")
-        return Type.of(found["dtype"], [int(d) for d in dims], self.line), found.end()
+            raise self._error(f"{match[0]} has a dimension that is no number")
+        return Type.of(match["dtype"], [int(d) for d in dims], self.line), match.end()
 
     # -- computations ----------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class _Reader:
                 path = _metadata(row.attributes).replace("\\", "")
                 names += [path if leaves == 1 else "" for _ in range(leaves)]
                 donated += [int(row.inside) in self.donated] * leaves
-        told = any("op_name=" in row.attributes for t in self.texts.values() for row in t.rows)
+        has_paths = any("op_name=" in row.attributes for t in self.texts.values() for row in t.rows)
         return XlaProgram(
             self.module,
             "hlo",
@@ -178,7 +178,7 @@ class _Reader:
             names if any(names) else [],
             [],
             donated,
-            [] if told else ["the text has no op_name: modules are not known"],
+            [] if has_paths else ["the text has no op_name: modules are not known"],
             stacks_are_whole=True,
             is_compiled=True,
         )
@@ -187,11 +187,11 @@ class _Reader:
         text = self.texts.get(name)
         if text is None:
             raise self._error(f"computation {name!r} is used, but the text does not have it", line)
-        if text.made is not None:
+        if text.computation is not None:
             if not text.is_done:
                 raise self._error(f"computation {name!r} calls itself", line)
-            return text.made
-        text.made = made = Computation(name, [], [], [])
+            return text.computation
+        text.computation = computation = Computation(name, [], [], [])
         #: Leaves of every value, by its name: what they are called, and their types.
         values: dict[str, list[tuple[Operand, Type]]] = {}
         trees: dict[str, Any] = {}
@@ -228,13 +228,13 @@ class _Reader:
                 values[row.name] = [(Constant(leaves[0], _number(row.inside)), leaves[0])]
             else:
                 instruction = yield self._made(row, read, list(zip(names, leaves, strict=True)))
-                made.instructions.append(instruction)
+                computation.instructions.append(instruction)
             if len(values[row.name]) != len(leaves):
                 raise self._error(f"{row.name!r} is of another type than its parts", row.line)
-        made.inputs = [leaf for number in sorted(parameters) for leaf in parameters[number]]
-        made.outputs = [name for name, _ in values.get(text.root, [])]
+        computation.inputs = [leaf for number in sorted(parameters) for leaf in parameters[number]]
+        computation.outputs = [name for name, _ in values.get(text.root, [])]
         text.is_done = True
-        return made
+        return computation
 
     def _element(
         self, row: _Row, read: Sequence[Any], trees: Mapping[str, Any]
@@ -326,12 +326,12 @@ class _Reader:
         try:
             assert labels is not None
             lhs, rhs, out = labels.groups()
-            data, kernel, made = ins[0].shape, ins[1].shape, results[0][1].shape
+            data, kernel, result = ins[0].shape, ins[1].shape, results[0][1].shape
             n = len(out) - 2
             axes = tuple(
                 Axis(
                     data[lhs.index(str(i))],
-                    made[out.index(str(i))],
+                    result[out.index(str(i))],
                     kernel[rhs.index(str(i))],
                     window.get("stride", (1,) * n)[i],
                     window.get("pad", (0,) * n)[i],
@@ -340,7 +340,7 @@ class _Reader:
                 )
                 for i in range(n)
             )
-            features = kernel[rhs.index("i")] * made[out.index("b")] * made[out.index("f")]
+            features = kernel[rhs.index("i")] * result[out.index("b")] * result[out.index("f")]
         except (AssertionError, LookupError, ValueError):
             raise self._error(
                 f"{row.name!r} has labels or a window that do not fit its operands", row.line
@@ -355,14 +355,14 @@ def _branches(
     bodies: Sequence[Computation], read: Sequence[Sequence[tuple[Operand, Type]]]
 ) -> tuple[Computation, ...]:
     """Branches that take all operands each, though each reads only its own."""
-    made, skipped = [], 0
+    branches, skipped = [], 0
     for body, own in zip(bodies, read, strict=False):
         unread = [(f"\0{i}", TOKEN) for i in range(skipped)]
-        made.append(
+        branches.append(
             Computation(body.name, [*unread, *body.inputs], body.instructions, body.outputs)
         )
         skipped += len(own)
-    return tuple(made)
+    return tuple(branches)
 
 
 def _leaves(tree: Any) -> list[Type]:
@@ -373,19 +373,19 @@ def _leaves(tree: Any) -> list[Type]:
 
 def _metadata(attributes: str) -> str:
     """The path in the traced program from which an instruction comes."""
-    found = re.search(r"metadata=\{[^}]*?op_name=\"((?:[^\"\\]|\\.)*)\"", attributes)
-    return found[1] if found else ""
+    match = re.search(r"metadata=\{[^}]*?op_name=\"((?:[^\"\\]|\\.)*)\"", attributes)
+    return match[1] if match else ""
 
 
 def _numbers(text: str, name: str) -> tuple[int, ...]:
-    found = re.search(rf"\b{name}=\{{([\d, ]*)\}}", text)
-    return tuple(int(n) for n in found[1].split(",") if n.strip()) if found else ()
+    match = re.search(rf"\b{name}=\{{([\d, ]*)\}}", text)
+    return tuple(int(n) for n in match[1].split(",") if n.strip()) if match else ()
 
 
 def _window(text: str) -> dict[str, tuple[int, ...]]:
     """``window={size=3x3 stride=2x2 pad=0_1x0_1}``; of a padding only the part in front."""
-    found = re.search(r"window=\{([^}]*)\}", text)
-    fields = re.findall(r"(\w+)=([\d_x-]+)", found[1]) if found else ()
+    match = re.search(r"window=\{([^}]*)\}", text)
+    fields = re.findall(r"(\w+)=([\d_x-]+)", match[1]) if match else ()
     return {name: tuple(int(n.split("_")[0]) for n in value.split("x")) for name, value in fields}
 
 

@@ -41,8 +41,8 @@ def read(program: Any, *, sizes: Mapping[str, int] | None = None) -> OpGraph:
     -------
     >>> graph = read(jax.make_jaxpr(step)(params, batch))             # doctest: +SKIP
     """
-    made = to_program(program, sizes or {})
-    return to_graph(made, made.name)
+    flat = to_program(program, sizes or {})
+    return to_graph(flat, flat.name)
 
 
 def to_program(closed: Any, sizes: Mapping[str, int] | None = None) -> XlaProgram:

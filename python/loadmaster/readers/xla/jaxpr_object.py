@@ -40,12 +40,12 @@ class JaxprWalker:
         inputs, constants = (
             [self._binder(v) for v in vs] for vs in (jaxpr.invars, jaxpr.constvars)
         )
-        made = Computation(f"jaxpr {len(self._made)}", inputs, [], [], constants)
-        self._made[id(jaxpr)] = jaxpr, made
+        computation = Computation(f"jaxpr {len(self._made)}", inputs, [], [], constants)
+        self._made[id(jaxpr)] = jaxpr, computation
         for eqn in jaxpr.eqns:
-            made.instructions.append(instruction((yield self._equation(eqn))))
-        made.outputs.extend(self._atom(v) for v in jaxpr.outvars)
-        return made
+            computation.instructions.append(instruction((yield self._equation(eqn))))
+        computation.outputs.extend(self._atom(v) for v in jaxpr.outvars)
+        return computation
 
     def _equation(self, eqn: Any) -> Walk:
         operands = [self._atom(v) for v in eqn.invars]
@@ -84,11 +84,11 @@ class JaxprWalker:
         text = str(aval)
         if text.startswith(("Token", "token")):
             return TOKEN
-        found = _TYPE.match(text)
-        if not found:
+        match = _TYPE.match(text)
+        if not match:
             raise InputError(f"{text!r} is no type like f32[8,128]")
-        dims = [d.partition("@")[0].strip() for d in found["dims"].split(",") if d.strip()]
-        return Type.of(found["dtype"], [self._dim(d) for d in dims])
+        dims = [d.partition("@")[0].strip() for d in match["dims"].split(",") if d.strip()]
+        return Type.of(match["dtype"], [self._dim(d) for d in dims])
 
     def _dim(self, text: str) -> int:
         """A dimension, or a symbolic one (``2*b``) where the sizes of its names are given."""

@@ -120,7 +120,7 @@ class _Pending:
 class _Function:
     """A function: its computation is filled when its end is read."""
 
-    made: Computation
+    computation: Computation
     public: bool
     defined: bool = False
     names: list[str] = field(default_factory=list)
@@ -181,7 +181,7 @@ class _Reader:
         for argument in split(line[start + 1 : end]):
             label, _, rest = argument.partition(":")
             if label.strip().startswith("%"):
-                function.made.inputs.append((label.strip(), self._type(rest.strip())))
+                function.computation.inputs.append((label.strip(), self._type(rest.strip())))
                 function.names.append(_quoted(r"loc\(\"([^\"]*)\"\)", rest))
                 function.donated.append("tf.aliasing_output" in rest or "jax.buffer_donor" in rest)
         results = line[end + 1 :].strip().removeprefix("->").strip()
@@ -197,7 +197,7 @@ class _Reader:
         self.functions[name] = function
         if line.endswith("{"):
             self._function = function
-            inputs = function.made.inputs
+            inputs = function.computation.inputs
             self._open.append(_Region(inputs, dict(inputs), isolated=True))
 
     def _block(self, line: str) -> None:
@@ -249,8 +249,8 @@ class _Reader:
         rest = line[1:].strip()
         if not self._open:
             assert self._function is not None
-            made = self._function.made
-            made.instructions, made.outputs = region.instructions, region.outputs
+            computation = self._function.computation
+            computation.instructions, computation.outputs = region.instructions, region.outputs
             self._function.defined = True
             return
         outer = self._open[-1]
@@ -327,17 +327,17 @@ class _Reader:
         )
         instruction.operands = [*condition.captured, *body.captured, *instruction.operands]
         instruction.attributes = {}
-        for made, region in zip(bodies, pending.regions, strict=True):
-            made.inputs = [*region.captured.items(), *region.inputs]
+        for computation, region in zip(bodies, pending.regions, strict=True):
+            computation.inputs = [*region.captured.items(), *region.inputs]
 
     # -- operations ------------------------------------------------------------------------------
 
     def _operation(self, line: str) -> None:
         region = self._open[-1]
         line, location = _without_location(line)
-        found = _RESULTS.match(line)
-        names = _result_names(found[1]) if found else []
-        text = line[found.end() :] if found else line
+        match = _RESULTS.match(line)
+        names = _result_names(match[1]) if match else []
+        text = line[match.end() :] if match else line
         name = _NAME.match(text)
         if name is None:
             raise self._error(f"an operation expected, found {line[:40]!r}")
@@ -408,14 +408,14 @@ class _Reader:
             if self._open[index].isolated:
                 break
             index -= 1
-        found = self._open[index].types.get(name) if index >= 0 else None
-        if found is None:
+        text = self._open[index].types.get(name) if index >= 0 else None
+        if text is None:
             base = name.removesuffix("#0")
             if base != name:
                 return self._operand(base, region)
             raise self._error(f"{name} is read, but nothing before defines it")
         for inner in self._open[index + 1 :]:
-            inner.captured[name] = inner.types[name] = found
+            inner.captured[name] = inner.types[name] = text
         return name
 
     def _set_results(self, instruction: Instruction, types: str) -> None:
@@ -500,11 +500,11 @@ class _Reader:
                 padding = (padding * 2,) * n
             input_dilation = _list(head, "lhs_dilat(?:e|ion)") or (1,) * n
             kernel_dilation = _list(head, "rhs_dilat(?:e|ion)") or (1,) * n
-            data, kernel, made = ins[0].shape, ins[1].shape, instruction.results[0][1].shape
+            data, kernel, result = ins[0].shape, ins[1].shape, instruction.results[0][1].shape
             axes = tuple(
                 Axis(
                     data[lhs.index(str(i))],
-                    made[out.index(str(i))],
+                    result[out.index(str(i))],
                     kernel[rhs.index(str(i))],
                     strides[i],
                     padding[i][0],
@@ -513,7 +513,7 @@ class _Reader:
                 )
                 for i in range(n)
             )
-            features = kernel[rhs.index("i")] * made[out.index("b")] * made[out.index("f")]
+            features = kernel[rhs.index("i")] * result[out.index("b")] * result[out.index("f")]
         except (AssertionError, LookupError, TypeError, ValueError):
             raise self._error(
                 f"{instruction.kind} has dimension numbers or a window that do not fit its operands"
@@ -530,7 +530,7 @@ class _Reader:
         public = [f for f in self.functions.values() if f.public]
         entry = self.functions.get("main") or next(iter([*public, *self.functions.values()]))
         if not entry.defined:
-            raise InputError(f"function @{entry.made.name} has no body")
+            raise InputError(f"function @{entry.computation.name} has no body")
         self._locate()
         for instruction, callee in self._calls:
             function = self.functions.get(callee)
@@ -539,7 +539,7 @@ class _Reader:
                     f"{at(instruction.line)}@{callee} is called, but the module does not have it"
                 )
             if function.defined:
-                instruction.bodies = (function.made,)
+                instruction.bodies = (function.computation,)
                 instruction.scope = (
                     callee if instruction.stack is None else instruction.label or callee
                 )
@@ -547,11 +547,11 @@ class _Reader:
                 instruction.flow, instruction.kind = "op", f"call@{callee}"
         assumed = [] if self._located else ["the text has no locations: modules are not known"]
         named = entry.names if any(entry.names) else []
-        name = self.module.removeprefix("jit_") or entry.made.name
+        name = self.module.removeprefix("jit_") or entry.computation.name
         return XlaProgram(
             name,
             "stablehlo",
-            entry.made,
+            entry.computation,
             named,
             entry.result_names if any(entry.result_names) else [],
             entry.donated,
@@ -596,9 +596,9 @@ def _result_names(text: str) -> list[str]:
 def _dims(text: str) -> tuple[list[str], str]:
     """``8x128xf32``: dimensions and element type."""
     dims = []
-    while found := re.match(r"(\d+|\?)x", text):
-        dims.append(found[1])
-        text = text[found.end() :]
+    while match := re.match(r"(\d+|\?)x", text):
+        dims.append(match[1])
+        text = text[match.end() :]
     return dims, text
 
 
@@ -613,19 +613,19 @@ def _symbol(text: str, attribute: str) -> str:
 
 
 def _quoted(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 def _list(text: str, name: str) -> Any:
     """A list of numbers by its name, in any of MLIR's forms; empty if it is not there."""
-    found = re.search(
+    match = re.search(
         rf"\b{name}\s*=\s*(?:array<i64:?\s*([^>]*)>|dense<([^>]*)>|(\[[\[\]\d, -]*\]))", text
     )
-    if not found:
+    if not match:
         return ()
-    content = next(group for group in found.groups() if group is not None)
-    if found[3] is None and not content.startswith("["):
+    content = next(group for group in match.groups() if group is not None)
+    if match[3] is None and not content.startswith("["):
         content = f"[{content}]"
     try:
         value = ast.literal_eval(content)
@@ -636,10 +636,10 @@ def _list(text: str, name: str) -> Any:
 
 def _constant(head: str) -> dict[str, Any]:
     """The number that all elements of a constant are, where the text has one number."""
-    found = re.search(r"dense(?:_resource)?<([^\[\]\"<>]{0,64})>", head)
-    if not found or "dense_resource" in head:
+    match = re.search(r"dense(?:_resource)?<([^\[\]\"<>]{0,64})>", head)
+    if not match or "dense_resource" in head:
         return {}
-    text = found[1].strip()
+    text = match[1].strip()
     if text in ("true", "false"):
         return {"number": int(text == "true")}
     for kind in (int, float):

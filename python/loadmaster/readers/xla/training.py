@@ -77,8 +77,8 @@ def module(path: str) -> str:
     """
     parts = []
     for part in _PART.findall(path):
-        while found := _WRAPPED.match(part):
-            part = found[1]
+        while match := _WRAPPED.match(part):
+            part = match[1]
         if not _NO_MODULE.match(part) and "->" not in part:  # an einsum has its formula there
             parts.append(part)
     return ".".join(parts)
@@ -116,7 +116,7 @@ class _Step:
             self.readers[src].append(dst)
         paths = columns.paths
         #: True if the program says which of its ops are transposed ones.
-        self.told = any("jvp(" in path for path in paths)
+        self.has_paths = any("jvp(" in path for path in paths)
         walks = [self._walk(value) for value in outputs]
         shifts = Counter(
             j - i
@@ -151,7 +151,7 @@ class _Step:
         }
         #: Inputs that come back between the updated ones, otherwise made: running means, keys.
         self.carried = self._carried(types, outputs)
-        if self.told:
+        if self.has_paths:
             told_apart = any("transpose(" in path for path in paths)
         else:
             # A training step sums gradients or returns a loss. A cache that comes back has neither.
@@ -163,8 +163,8 @@ class _Step:
 
     def _is_read_by_update(self, i: int, op: int) -> bool:
         """True if an op of the optimizer reads an input; a fusion may make the gradient itself."""
-        made = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
-        return made and i in self.before[op]
+        is_update = op >= self.n_inputs and "jvp(" not in self.columns.paths[op]
+        return is_update and i in self.before[op]
 
     def _carried(self, types: Sequence[Type], outputs: Sequence[XlaValue]) -> dict[int, int]:
         """Output by input, of those beside the updated ones that are of the same types."""
@@ -189,8 +189,8 @@ class _Step:
             op = stack.pop()
             if op in ops or op in inputs:
                 continue
-            made = self.columns.ops["output"][op].partition("[")[2]
-            if made not in (shape, "]"):
+            shape_of_output = self.columns.ops["output"][op].partition("[")[2]
+            if shape_of_output not in (shape, "]"):
                 continue
             if op < self.n_inputs:
                 inputs.add(op)
@@ -207,18 +207,18 @@ class _Step:
 
     def readers_of(self, op: int) -> set[int]:
         """The ops that read an op's data, directly or through views."""
-        found: set[int] = set()
+        readers: set[int] = set()
         stack = list(self.readers[op])
         while stack:
             reader = stack.pop()
-            if reader in found:
+            if reader in readers:
                 continue
             if self.columns.ops["view"][reader]:
                 stack += self.readers[reader]
                 if reader not in self.updates:
                     continue
-            found.add(reader)
-        return found
+            readers.add(reader)
+        return readers
 
 
 def _name_inputs(columns: XlaColumns, program: XlaProgram, n: int) -> None:
@@ -238,7 +238,7 @@ def _share_modules(columns: XlaColumns, step: _Step) -> None:
     modules, phases = columns.ops["module"], columns.ops["phase"]
     for i in step.read:
         readers = sorted(r for r in step.readers_of(i) if r not in step.updates)
-        if step.told:
+        if step.has_paths:
             modules[i] = next((modules[r] for r in readers if modules[r]), modules[i])
             continue
         for reader in readers:
@@ -268,7 +268,7 @@ def _set_state(columns: XlaColumns, program: XlaProgram, step: _Step) -> None:
 
 def _set_phases(columns: XlaColumns, step: _Step, outputs: Sequence[XlaValue]) -> None:
     phases = columns.ops["phase"]
-    if not step.told:
+    if not step.has_paths:
         state = {i + step.shift for i in step.state}
         others = [v.op for j, v in enumerate(outputs) if j not in state and v.op >= 0]
         updated = [v.op for j, v in enumerate(outputs) if j in state and v.op >= 0]
@@ -279,7 +279,7 @@ def _set_phases(columns: XlaColumns, step: _Step, outputs: Sequence[XlaValue]) -
     for op in step.updates:
         phases[op] = "o"
     phases[: step.n_inputs] = ["f"] * step.n_inputs
-    if step.told:
+    if step.has_paths:
         # Ops that read gradients and have no module are the optimizer's; XLA loses some names.
         for op, sources in enumerate(step.before):
             if phases[op] == "f" and any(phases[source] != "f" for source in sources):
