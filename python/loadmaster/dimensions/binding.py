@@ -108,8 +108,8 @@ def _pattern(
     shapes = (*inputs, *outputs[:1])
     if rule is None or any(sizes is None and dtype != "none" for dtype, sizes in shapes):
         return None
-    given = {rule.names.get(name, name): value for name, value in keywords}
-    call = NamedCall(kind, positional, given, inputs, outputs, rule.arguments)
+    values = {rule.names.get(name, name): value for name, value in keywords}
+    call = NamedCall(kind, positional, values, inputs, outputs, rule.arguments)
     if any(call.value(name, value) != value for name, value in rule.only.items()):
         return None
     if any(call.value(name) is None for name in rule.needs):

@@ -61,7 +61,7 @@ class NamedCall:
         self.inputs = [sizes if sizes is not None else () for _, sizes in inputs]
         self.outputs = [sizes if sizes is not None else () for _, sizes in outputs]
         self.dtypes = [dtype for dtype, _ in inputs]
-        self.made = [dtype for dtype, _ in outputs]
+        self.results = [dtype for dtype, _ in outputs]
         self._values: dict[int | str, Argument] = dict(enumerate(positional))
         self._values.update(zip(names, positional, strict=False))
         self._values.update(keywords)
@@ -82,8 +82,8 @@ class NamedCall:
 
     def value(self, which: int | str, default: Argument = None) -> Argument:
         """An argument by position or name; None and what was not given: the default."""
-        found = self._values.get(which)
-        return default if found is None else found
+        value = self._values.get(which)
+        return default if value is None else value
 
     def tensors(self, which: int | str) -> tuple[int, ...]:
         """The tensors that an argument holds, by their order in the call."""
@@ -91,8 +91,8 @@ class NamedCall:
 
     def tensor(self, which: int | str) -> int | None:
         """The tensor that an argument is, if it is one."""
-        found = self.tensors(which)
-        return found[0] if found else None
+        positions = self.tensors(which)
+        return positions[0] if positions else None
 
     def axes(self, which: int | str, rank: int, default: Argument = None) -> list[int] | None:
         """Axes from 0 that an argument names, one or several; None: it is not given."""

@@ -309,8 +309,8 @@ def _edges(graph: OpGraph, first: NDArray[np.int64], sources: Sequence[int]) -> 
     pairs = graph.src * n + graph.dst
     order = np.lexsort((np.arange(graph.n_edges), control, pairs))
     at = np.searchsorted(pairs[order], wanted)
-    found = np.append(order, -1)[at]
-    return np.where((found >= 0) & (np.append(pairs, -1)[found] == wanted), found, -1)
+    edges = np.append(order, -1)[at]
+    return np.where((edges >= 0) & (np.append(pairs, -1)[edges] == wanted), edges, -1)
 
 
 def _unknown(graph: OpGraph, patterns: Sequence[Pattern | None]) -> dict[str, int]:

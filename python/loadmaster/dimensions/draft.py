@@ -38,11 +38,11 @@ class Draft:
         """The pattern; None if axes of one word cannot be one dimension."""
         lengths = self._lengths()
         kept: dict[str, int] = {}
-        for word, found in lengths.items():
+        for word, sizes_of in lengths.items():
             meaning = self.meanings.get(word, Meaning())
-            if not _agree(found, meaning, word in self.unequal):
+            if not _agree(sizes_of, meaning, word in self.unequal):
                 return None
-            if (meaning.period or min(found) // meaning.least) > 1:
+            if (meaning.period or min(sizes_of) // meaning.least) > 1:
                 kept[word] = len(kept)
         return Pattern(
             words=tuple(kept),
@@ -60,9 +60,9 @@ class Draft:
 
     def reshape(self) -> Pattern:
         """The pattern of a view that has the same elements in the same order."""
-        found = self.finished([[0]])
-        assert found is not None
-        return replace(found, is_reshape=True)
+        pattern = self.finished([[0]])
+        assert pattern is not None
+        return replace(pattern, is_reshape=True)
 
     def _lengths(self) -> dict[str, list[int]]:
         """Per word, the lengths of its axes, but for those of length 1, which are broadcast."""

@@ -22,7 +22,11 @@ def elementwise(call: NamedCall, rule: CallRule) -> Pattern | None:
     draft = Draft(call)
     draft.shared(words, range(call.n_tensors), range(len(call.outputs)))
     zero = rule.options.get("zero")
-    if call.made[0][0] not in "bfc" or call.made[0] == "b8" or (zero and call.value(zero) != 0):
+    if (
+        call.results[0][0] not in "bfc"
+        or call.results[0] == "b8"
+        or (zero and call.value(zero) != 0)
+    ):
         return draft.finished()
     return draft.finished(linear_sets(call, rule))
 

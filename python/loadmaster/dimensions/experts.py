@@ -60,10 +60,10 @@ class Experts:
 
         ``picks``, bool [n_ops], are the ops that read or write rows by an index.
         """
-        found = cls(*(np.full(graph.n_ops, fill, dtype=np.int32) for fill in (-1, -1, -1, 0)))
+        experts = cls(*(np.full(graph.n_ops, fill, dtype=np.int32) for fill in (-1, -1, -1, 0)))
         chosen = _chosen(graph)
         if not chosen:
-            return found
+            return experts
         flow = _Flow(graph, picks)
         routed = {n: flow.after(ops) for n, ops in chosen.items()}
         level, lists = 0, _lists(graph, 0)
@@ -71,10 +71,10 @@ class Experts:
             for members in flow.members(lists):
                 after = routed.get(len(members))
                 if after is not None and all(after & flow.before(of) for of in members):
-                    found._add(members)
+                    experts._add(members)
             level += 1
-            lists = {op: spot for op, spot in _lists(graph, level).items() if found.of_op[op] < 0}
-        return found
+            lists = {op: spot for op, spot in _lists(graph, level).items() if experts.of_op[op] < 0}
+        return experts
 
     def _add(self, members: Sequence[Sequence[int]]) -> None:
         """Notes the experts of a layer, each with its ops by the part that they play."""
@@ -86,7 +86,7 @@ class Experts:
 
 def _chosen(graph: OpGraph) -> dict[int, list[int]]:
     """Top-k ops by the sizes of what they choose among."""
-    found: dict[int, list[int]] = {}
+    by_size: dict[int, list[int]] = {}
     for op, kind in enumerate(graph.kinds):
         if "topk" in kind.lower().replace("_", ""):
             sources = graph.src[graph.dst == op].tolist()
@@ -94,8 +94,8 @@ def _chosen(graph: OpGraph) -> dict[int, list[int]]:
             for size in {
                 size for outputs in shapes for _, sizes in outputs for size in sizes or ()
             }:
-                found.setdefault(size, []).append(op)
-    return found
+                by_size.setdefault(size, []).append(op)
+    return by_size
 
 
 def _lists(graph: OpGraph, level: int) -> dict[int, Spot]:
@@ -103,15 +103,15 @@ def _lists(graph: OpGraph, level: int) -> dict[int, Spot]:
 
     Lists of one module are one: the first products of all experts, and the second ones.
     """
-    found: dict[int, Spot] = {}
+    spots: dict[int, Spot] = {}
     for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist():
         path = module_path(graph.modules[op])
         numbers = [at for at, word in enumerate(path) if word.isdigit()]
         if level < len(numbers):
             at = numbers[level]
             named = at > 0 and not path[at - 1].isdigit()
-            found[op] = path[: at - named], int(path[at])
-    return found
+            spots[op] = path[: at - named], int(path[at])
+    return spots
 
 
 def _in_order(graph: OpGraph) -> list[int]:
@@ -119,8 +119,8 @@ def _in_order(graph: OpGraph) -> list[int]:
     if (graph.src < graph.dst).all():
         return list(range(graph.n_ops))
     order_only = fast.Graph(graph.n_ops, graph.src, graph.dst, np.full(graph.n_edges, -1))
-    found: list[int] = fast.m_topo(order_only).tolist()
-    return found
+    order: list[int] = fast.m_topo(order_only).tolist()
+    return order
 
 
 class _Flow:
@@ -145,11 +145,11 @@ class _Flow:
 
     def after(self, ops: Iterable[int]) -> set[int]:
         """Some ops of the forward pass, and all that they come before there."""
-        found = set(ops)
+        later = set(ops)
         for op in self.forward:
-            if not found.isdisjoint(self.reads[op]):
-                found.add(op)
-        return found
+            if not later.isdisjoint(self.reads[op]):
+                later.add(op)
+        return later
 
     def before(self, ops: Iterable[int]) -> set[int]:
         """Those of some ops that run in the forward pass, and the ops that they read."""
@@ -174,17 +174,17 @@ class _Flow:
         """The spots of ops from those of what they read. What several lists come before is of the
         one that is read last for the first time.
         """
-        found: dict[int, Spot] = {}
+        spread: dict[int, Spot] = {}
         turn: dict[tuple[str, ...], int] = {}
         for op in ops:
-            spots = {spot for read in self.reads[op] if (spot := found.get(read, known.get(read)))}
+            spots = {spot for read in self.reads[op] if (spot := spread.get(read, known.get(read)))}
             for path, _ in () if self.graph.view[op] else spots:
                 turn.setdefault(path, len(turn))
             if spots:
                 last = max((path for path, _ in spots), key=lambda path: turn.get(path, len(turn)))
                 numbers = {number for path, number in spots if path == last}
-                found[op] = last, numbers.pop() if len(numbers) == 1 else _JOINED
-        return found
+                spread[op] = last, numbers.pop() if len(numbers) == 1 else _JOINED
+        return spread
 
     def _updates(self, lists: Mapping[int, Spot]) -> dict[int, Spot]:
         """The spots of ops that update the parameters of modules."""
@@ -194,13 +194,13 @@ class _Flow:
 
     def _made_for(self, known: Mapping[int, Spot]) -> dict[int, Spot]:
         """The spots of other ops from those of what reads them, if that is one module alone."""
-        found: dict[int, Spot] = {}
+        of_ops: dict[int, Spot] = {}
         for op in reversed([*self.forward, *self.backward]):
             if op not in known and not self.picks[op]:
-                spots = {known.get(at) or found.get(at) for at in self.readers[op]}
+                spots = {known.get(at) or of_ops.get(at) for at in self.readers[op]}
                 if len(spots) == 1 and (spot := spots.pop()) is not None:
-                    found[op] = spot
-        return found
+                    of_ops[op] = spot
+        return of_ops
 
     def _alike(self, spots: Mapping[int, Spot]) -> dict[int, Spot]:
         """Those of spots that all modules of a list have; views are left as they are."""

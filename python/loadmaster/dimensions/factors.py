@@ -59,14 +59,14 @@ class Axes:
     def _strides(self, run: Run) -> dict[int, int]:
         """The factors of a run by how many elements lie between two neighbours, from the last."""
         first, end, low, high = run
-        found = {}
+        by_stride = {}
         stride = 1
         for axis in range(end - 1, first - 1, -1):
             for factor in reversed(self.factors(axis)):
                 if low <= stride < high:
-                    found[stride // low] = factor
+                    by_stride[stride // low] = factor
                 stride *= self.size[factor]
-        return found
+        return by_stride
 
     def take_apart(self, axis: int, stride: int) -> None:
         """Takes an axis apart before its last ``stride`` elements, if that divides."""

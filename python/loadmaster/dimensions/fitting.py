@@ -52,11 +52,11 @@ def _all(n: int) -> Call:
     return [[_tensor(i) for i in range(n)]]
 
 
-def _named(rule: CallRule, given: Mapping[str, Any]) -> Call:
+def _named(rule: CallRule, values: Mapping[str, Any]) -> Call:
     """A call of named arguments: the first ones by position."""
-    n = next((i for i, a in enumerate(rule.arguments) if a not in given), len(rule.arguments))
-    positional = [given[name] for name in rule.arguments[:n]]
-    keywords = {name: value for name, value in given.items() if name not in rule.arguments[:n]}
+    n = next((i for i, a in enumerate(rule.arguments) if a not in values), len(rule.arguments))
+    positional = [values[name] for name in rule.arguments[:n]]
+    keywords = {name: value for name, value in values.items() if name not in rule.arguments[:n]}
     return [positional, keywords] if keywords else [positional]
 
 
@@ -125,11 +125,11 @@ def _product(
 def _permute(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [given], [made] = inputs, outputs
-    axes = range(len(given))
+    [source], [result] = inputs, outputs
+    axes = range(len(source))
     if "dims" in rule.arguments:
         for order in itertools.permutations(axes):
-            if tuple(given[i] for i in order) == made:
+            if tuple(source[i] for i in order) == result:
                 yield _named(rule, {"self": _tensor(0), "dims": list(order)})
     elif not kind.startswith(("aten.transpose", "aten.swapaxes")):
         yield _all(1)
@@ -137,7 +137,7 @@ def _permute(
         for first, second in itertools.combinations_with_replacement(axes, 2):
             swapped = list(axes)
             swapped[first], swapped[second] = second, first
-            if tuple(given[i] for i in swapped) == made:
+            if tuple(source[i] for i in swapped) == result:
                 yield _named(rule, {"self": _tensor(0), "dim0": first, "dim1": second})
 
 
@@ -159,15 +159,15 @@ def _along(
 def _reduction(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [given], made = inputs, outputs[0]
-    if not made and given:
+    [source], result = inputs, outputs[0]
+    if not result and source:
         yield _all(1)
         return
-    for n in range(1, len(given) + 1):
-        for axes in itertools.combinations(range(len(given)), n):
-            kept = tuple(1 if i in axes else size for i, size in enumerate(given))
-            for is_kept, found in ((True, kept), (False, _without(given, *axes))):
-                if found == made:
+    for n in range(1, len(source) + 1):
+        for axes in itertools.combinations(range(len(source)), n):
+            kept = tuple(1 if i in axes else size for i, size in enumerate(source))
+            for is_kept, reduced in ((True, kept), (False, _without(source, *axes))):
+                if reduced == result:
                     how = {"dim": list(axes), "keepdim": is_kept}
                     yield _named(rule, {"self": _tensor(0), **how})
 
@@ -175,23 +175,23 @@ def _reduction(
 def _element(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [given] = inputs
-    for axis, size in enumerate(given):
+    [source] = inputs
+    for axis, size in enumerate(source):
         if "unbind" in kind and size != len(outputs):
             continue
-        if all(made == _without(given, axis) for made in outputs):
+        if all(element == _without(source, axis) for element in outputs):
             yield _named(rule, {"self": _tensor(0), "dim": axis})
 
 
 def _piece(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [given] = inputs
+    [whole] = inputs
     is_one = "start" in rule.arguments
-    for axis in _axes_of_pieces(given, outputs):
-        length = sum(made[axis] for made in outputs)
-        if is_one or length == given[axis]:
-            for start in _starts(length, given[axis]) if is_one else (None,):
+    for axis in _axes_of_pieces(whole, outputs):
+        length = sum(piece[axis] for piece in outputs)
+        if is_one or length == whole[axis]:
+            for start in _starts(length, whole[axis]) if is_one else (None,):
                 how = {} if start is None else {"start": start}
                 yield _named(rule, {"self": _tensor(0), "dim": axis, **how})
 
@@ -215,33 +215,33 @@ def _starts(length: int, size: int) -> Sequence[int]:
 def _joined(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [made] = outputs
-    for axis in _axes_of_pieces(made, inputs):
-        if sum(sizes[axis] for sizes in inputs) == made[axis]:
+    [whole] = outputs
+    for axis in _axes_of_pieces(whole, inputs):
+        if sum(sizes[axis] for sizes in inputs) == whole[axis]:
             yield _named(rule, {"tensors": _all(len(inputs))[0], "dim": axis})
 
 
 def _stacked(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [made] = outputs
-    for axis, size in enumerate(made):
-        if size == len(inputs) and all(sizes == _without(made, axis) for sizes in inputs):
+    [whole] = outputs
+    for axis, size in enumerate(whole):
+        if size == len(inputs) and all(sizes == _without(whole, axis) for sizes in inputs):
             yield _named(rule, {"tensors": _all(len(inputs))[0], "dim": axis})
 
 
 def _put_back(
     kind: str, rule: CallRule, inputs: Sequence[Sizes], outputs: Sequence[Sizes]
 ) -> Iterator[Call]:
-    [given], [made] = inputs, outputs
-    common = {"grad_output": _tensor(0), "input_sizes": list(made)}
+    [piece], [whole] = inputs, outputs
+    common = {"grad_output": _tensor(0), "input_sizes": list(whole)}
     if rule.options.get("drops", False):
-        for axis in range(len(made)):
-            if given == _without(made, axis):
+        for axis in range(len(whole)):
+            if piece == _without(whole, axis):
                 yield _named(rule, {**common, "dim": axis})
         return
-    for axis in _axes_of_pieces(made, inputs):
-        for start in _starts(given[axis], made[axis]):
+    for axis in _axes_of_pieces(whole, inputs):
+        for start in _starts(piece[axis], whole[axis]):
             yield _named(rule, {**common, "dim": axis, "start": start})
 
 
@@ -291,11 +291,11 @@ def _convolution(rule: CallRule, n: int, every: Sequence[Sizes]) -> Iterator[Cal
     names = ("grad_output", "input", "weight") if is_backward else ("input", "weight", "bias")
     if n < len(names) - (not is_backward):
         return
-    x, weight, made = (every[1], every[2], every[0]) if is_backward else (*every[:2], every[n])
-    if not len(x) == len(weight) == len(made) > 2 or not weight[1]:
+    x, weight, result = (every[1], every[2], every[0]) if is_backward else (*every[:2], every[n])
+    if not len(x) == len(weight) == len(result) > 2 or not weight[1]:
         return
     transposed = bool(rule.options.get("transposed", x[1] % weight[1] > 0))
-    source, target = (made[1], x[1]) if transposed else (x[1], made[1])
+    source, target = (result[1], x[1]) if transposed else (x[1], result[1])
     groups = source // weight[1]
     if source == groups * weight[1] and target == weight[0]:
         how = {"transposed": transposed, "groups": groups}

@@ -86,7 +86,7 @@ class Tie:
 
 def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
     """The ties that a pattern makes between axes of a call's tensors, arguments then outputs."""
-    found = []
+    tied = []
     where: dict[int, list[tuple[int, int]]] = {}
     for tensor, dimensions in enumerate((*pattern.inputs, *pattern.outputs)):
         for axis, dimension in enumerate(dimensions or ()):
@@ -100,14 +100,14 @@ def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
             DimensionPlace(tensor, axis, axis + 1, *window, shapes[tensor][axis])
             for (tensor, axis), window in zip(axes, windows, strict=True)
         ]
-        found.append(Tie(dimension, tuple(places), joined))
+        tied.append(Tie(dimension, tuple(places), joined))
     if pattern.is_reshape:
         sides = (0, len(pattern.inputs))
         places = [
             DimensionPlace(at, 0, len(shapes[at]), 1, *[math.prod(shapes[at])] * 2) for at in sides
         ]
-        found.append(Tie(-1, tuple(places)))
-    return found
+        tied.append(Tie(-1, tuple(places)))
+    return tied
 
 
 def _windows(sizes: list[int], meaning: Meaning) -> tuple[list[tuple[int, int]], bool]:
@@ -137,15 +137,15 @@ class Look:
 
     def strides(self, place: DimensionPlace) -> dict[int, int]:
         """Factors within a place by their strides there, major to minor."""
-        found = {}
+        by_stride = {}
         below = 1
         for number in range(len(self.factors) - 1, -1, -1):
             axis, size = self.factors[number]
             if place.first <= axis < place.end:
                 if place.low <= below and below * size <= place.high and below % place.low == 0:
-                    found[below // place.low] = number
+                    by_stride[below // place.low] = number
                 below *= size
-        return dict(reversed(found.items()))
+        return dict(reversed(by_stride.items()))
 
 
 def form(pattern: Pattern, tied: Sequence[Tie], looks: Sequence[Look]) -> Form:
@@ -189,12 +189,12 @@ def _common(tie: Tie, meaning: Meaning, looks: Sequence[Look]) -> Iterator[list[
     """Numbers of a factor that is in all places, in the order of the places."""
     strides = [looks[place.tensor].strides(place) for place in tie.places]
     if not tie.joined or _moves(meaning):
-        if all(len(found) == 1 for found in strides) and not meaning.period:
-            yield [next(iter(found.values())) for found in strides]
+        if all(len(by_stride) == 1 for by_stride in strides) and not meaning.period:
+            yield [next(iter(by_stride.values())) for by_stride in strides]
         return
     for stride in strides[0]:
-        if all(stride in found for found in strides):
-            numbers = [found[stride] for found in strides]
+        if all(stride in by_stride for by_stride in strides):
+            numbers = [by_stride[stride] for by_stride in strides]
             tensors = [place.tensor for place in tie.places]
             sizes = {looks[t].factors[i][1] for t, i in zip(tensors, numbers, strict=True)}
             if len(sizes) == 1:

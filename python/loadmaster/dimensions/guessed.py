@@ -41,17 +41,17 @@ def guessed(graph: OpGraph) -> list[Call | None]:
     """
     reads = read_by_edges(graph)
     picks = _picks(graph, reads)
-    found: list[Call | None] = []
+    calls: list[Call | None] = []
     for op, (kind, sources) in enumerate(zip(graph.kinds, reads, strict=True)):
         if kind == PICK:
-            found.append([[{"op": sources[0]}, picks[op]]] if op in picks else None)
+            calls.append([[{"op": sources[0]}, picks[op]]] if op in picks else None)
         elif graph.placeholder[op] or not all(_is_one(graph, source, picks) for source in sources):
-            found.append(None)
+            calls.append(None)
         else:
             seen = tuple([graph.outputs[source] for source in sources])
             call = _told(kind, seen, graph.outputs[op])
-            found.append(None if call is None else renumbered(call, sources.__getitem__))
-    return found
+            calls.append(None if call is None else renumbered(call, sources.__getitem__))
+    return calls
 
 
 def read_by_edges(graph: OpGraph) -> list[list[int]]:
@@ -94,37 +94,37 @@ def _told(kind: str, seen: tuple[str, ...], output: str) -> Call | None:
     outputs = parse_output(output)
     calls: list[tuple[Call, _Ways]] = []
     for call in fitting(kind, rule, inputs, outputs):
-        given = list(tensors(call))
-        made = pattern(kind, call, [inputs[i] for i in given], outputs)
-        if made is not None:
-            calls.append((call, _ways(made, given)))
+        read = list(tensors(call))
+        allowed = pattern(kind, call, [inputs[i] for i in read], outputs)
+        if allowed is not None:
+            calls.append((call, _ways(allowed, read)))
     return next((call for call, ways in calls if all(ways <= other for _, other in calls)), None)
 
 
 _Ways = frozenset[Any]
 
 
-def _ways(made: Pattern, given: Sequence[int]) -> _Ways:
+def _ways(allowed: Pattern, read: Sequence[int]) -> _Ways:
     """All that a pattern allows: its dimensions, partial sums, and values that do not matter.
 
-    ``given`` are the tensors of the call. If one stands where sums are partial and where they are
+    ``read`` are the tensors of the call. If one stands where sums are partial and where they are
     not, it must be both, so that it is right whatever the call was.
     """
-    places: dict[int, set[tuple[bool, int, int]]] = {d: set() for d in range(len(made.words))}
-    ways: set[Any] = {"reshape"} if made.is_reshape else set()
-    for number, axes in zip(given, made.inputs, strict=True):
+    places: dict[int, set[tuple[bool, int, int]]] = {d: set() for d in range(len(allowed.words))}
+    ways: set[Any] = {"reshape"} if allowed.is_reshape else set()
+    for number, axes in zip(read, allowed.inputs, strict=True):
         if axes is None:
             ways.add(number)
         for axis, d in enumerate(axes or ()):
             if d >= 0:
                 places[d].add((True, number, axis))
-    for number, axes in enumerate(made.outputs):
+    for number, axes in enumerate(allowed.outputs):
         for axis, d in enumerate(axes):
             if d >= 0:
                 places[d].add((False, number, axis))
-    ways |= {(made.meanings[d], frozenset(place)) for d, place in places.items()}
-    for several in made.linear:
-        partial = {given[i] for i in several}
-        if partial.isdisjoint(given[i] for i in range(len(given)) if i not in several):
+    ways |= {(allowed.meanings[d], frozenset(place)) for d, place in places.items()}
+    for several in allowed.linear:
+        partial = {read[i] for i in several}
+        if partial.isdisjoint(read[i] for i in range(len(read)) if i not in several):
             ways.add(frozenset(partial))
     return frozenset(ways)

@@ -20,55 +20,55 @@ def index(call: NamedCall, rule: CallRule) -> Pattern | None:
     layout = _layout(call)
     if layout is None:
         return None
-    place, found = layout
+    place, entries = layout
     draft = Draft(call)
     draft.inputs[0] = place
     for j in call.tensors("indices"):
-        draft.shared([word for word in found if word.startswith("index")], [j], [])
+        draft.shared([word for word in entries if word.startswith("index")], [j], [])
     values = call.tensors("values")
     if not values:
-        draft.outputs[0] = found
+        draft.outputs[0] = entries
         draft.means([_ENTRY], Meaning(picked=(call.n_tensors,)))
         return draft.finished([[0]])
     draft.outputs[0] = place
     adds = bool(call.value("accumulate", False))
     if not adds:
-        found = [NONE if word.startswith("index") else word for word in found]
+        entries = [NONE if word.startswith("index") else word for word in entries]
         for j in call.tensors("indices"):
             draft.inputs[j] = [NONE] * len(call.inputs[j])
     else:
         draft.means([_ENTRY], Meaning(picked=tuple(values)))
-    draft.shared(found, values, [])
+    draft.shared(entries, values, [])
     return draft.finished([[0, *values]] if adds else ())
 
 
 def _layout(call: NamedCall) -> tuple[list[str], list[str]] | None:
     """Words of the tensor that is indexed, and of what is found in it; None: by truths."""
-    given = call.value("indices")
+    indices = call.value("indices")
     tensors = call.tensors("indices")
     if any(call.dtypes[j] in ("b8", "u8") for j in tensors):
         return None
     rank = max(len(call.inputs[j]) for j in tensors)
-    indexed = [i for i, value in enumerate(given) if value is not None]
+    indexed = [i for i, value in enumerate(indices) if value is not None]
     words = [f"axis{i}" for i in range(len(call.inputs[0]))]
-    found = [word for i, word in enumerate(words) if i not in indexed]
+    entries = [word for i, word in enumerate(words) if i not in indexed]
     is_one_run = indexed[-1] - indexed[0] + 1 == len(indexed)
     at = indexed[0] if is_one_run else 0
-    found[at:at] = [f"index{i}" for i in range(rank)]
+    entries[at:at] = [f"index{i}" for i in range(rank)]
     for i in indexed:
         words[i] = _ENTRY if len(indexed) == 1 else NONE
-    return words, found
+    return words, entries
 
 
 def select(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``index_select``: places of the axis ``dim``, by default the first, by a tensor of them."""
     rank = len(call.inputs[0])
     [axis] = call.axes("dim", rank, 0) or [0]
-    [given] = call.tensors("index")
+    [places] = call.tensors("index")
     words = [f"axis{i}" for i in range(rank)]
-    index = [f"index{i}" for i in range(len(call.inputs[given]))]
+    index = [f"index{i}" for i in range(len(call.inputs[places]))]
     draft = Draft(call)
-    draft.inputs[given] = index
+    draft.inputs[places] = index
     draft.outputs[0] = [*words[:axis], *index, *words[axis + 1 :]]
     words[axis] = _ENTRY
     draft.inputs[0] = words
@@ -99,11 +99,11 @@ def gather(call: NamedCall, rule: CallRule) -> Pattern | None:
     """
     if call.n_tensors != 2:
         return None
-    tensor, given = call.inputs
-    offsets, vector = call.value("offset_dims", ()), call.value("index_vector_dim", len(given))
+    tensor, starts = call.inputs
+    offsets, vector = call.value("offset_dims", ()), call.value("index_vector_dim", len(starts))
     batch = call.value("operand_batching_dims", ())
     gone = {*call.value("collapsed_slice_dims", ()), *batch}
-    index = [f"index{i}" if i != vector else NONE for i in range(len(given))]
+    index = [f"index{i}" if i != vector else NONE for i in range(len(starts))]
     for own, other in zip(batch, call.value("start_indices_batching_dims", ()), strict=True):
         index[other] = f"axis{own}"
     words = [f"axis{i}" for i in range(len(tensor))]

@@ -37,27 +37,27 @@ def named(
     graph: OpGraph, tensors: Tensors, patterns: Sequence[Pattern | None], factors: Factors
 ) -> dict[int, str]:
     """The role of each factor that has one. O(V + E)."""
-    found: dict[str, set[int]] = {role: set() for role in ROLES}
-    _of_inputs(graph, tensors, factors, found)
+    of_role: dict[str, set[int]] = {role: set() for role in ROLES}
+    _of_inputs(graph, tensors, factors, of_role)
     batched: set[int] = set()
-    _of_words(tensors, patterns, factors, found, batched)
-    _chosen(graph, tensors, patterns, factors, found)
+    _of_words(tensors, patterns, factors, of_role, batched)
+    _chosen(graph, tensors, patterns, factors, of_role)
     parameters = [tensors.first[op] for op, it in enumerate(graph.stands_for) if it == PARAMETER]
     for t in parameters:
-        found["parameter"].update(factor for _, factor in factors[t])
+        of_role["parameter"].update(factor for _, factor in factors[t])
         if len(tensors.shapes[t]) >= 3 and min(tensors.shapes[t]) > 1:
-            found["expert"].update(f for axis, f in factors[t] if axis == 0 and f in batched)
-    found["head"] |= batched & found["parameter"]
+            of_role["expert"].update(f for axis, f in factors[t] if axis == 0 and f in batched)
+    of_role["head"] |= batched & of_role["parameter"]
     runs = ~(graph.placeholder | graph.view)
     for t, op in enumerate(tensors.maker):
         if runs[op] and graph.phases[op] not in ("b", "o"):
-            found["feature"].update(factor for _, factor in factors[t])
-    found["feature"] &= found["parameter"]
-    return {factor: role for role in reversed(ROLES) for factor in found[role]}
+            of_role["feature"].update(factor for _, factor in factors[t])
+    of_role["feature"] &= of_role["parameter"]
+    return {factor: role for role in reversed(ROLES) for factor in of_role[role]}
 
 
 def _of_inputs(
-    graph: OpGraph, tensors: Tensors, factors: Factors, found: dict[str, set[int]]
+    graph: OpGraph, tensors: Tensors, factors: Factors, of_role: dict[str, set[int]]
 ) -> None:
     inputs = [tensors.first[op] for op, it in enumerate(graph.stands_for) if it == INPUT]
     inputs = [t for t in inputs if tensors.shapes[t]]
@@ -70,18 +70,18 @@ def _of_inputs(
         is_whole = not graph.outputs[tensors.maker[t]].startswith(("f", "bf"))
         for axis, factor in factors[t]:
             if axis == 0 and shape[0] == batch:
-                found["batch"].add(factor)
+                of_role["batch"].add(factor)
             elif is_whole or (len(shape) <= 3 and axis < len(shape) - 1):
-                found["token"].add(factor)
+                of_role["token"].add(factor)
             elif len(shape) > 3 and axis >= 2:
-                found["spatial"].add(factor)
+                of_role["spatial"].add(factor)
 
 
 def _of_words(
     tensors: Tensors,
     patterns: Sequence[Pattern | None],
     factors: Factors,
-    found: dict[str, set[int]],
+    of_role: dict[str, set[int]],
     batched: set[int],
 ) -> None:
     """The roles that rules name; the batches of products go to ``batched``."""
@@ -91,7 +91,7 @@ def _of_words(
             continue
         places = known.get(id(pattern))
         if places is None:
-            places = known[id(pattern)] = _spoken(pattern, found, batched)
+            places = known[id(pattern)] = _spoken(pattern, of_role, batched)
         if places:
             seen = tensors.of_call(op)
             for tensor, axis, into in places:
@@ -99,15 +99,15 @@ def _of_words(
 
 
 def _spoken(
-    pattern: Pattern, found: dict[str, set[int]], batched: set[int]
+    pattern: Pattern, of_role: dict[str, set[int]], batched: set[int]
 ) -> list[tuple[int, int, set[int]]]:
     """Tensors and axes of a call whose dimension has a word with a meaning, and where they go."""
     into: dict[int, set[int]] = {}
     for dimension, word in enumerate(pattern.words):
         if word.startswith("spatial"):
-            into[dimension] = found["spatial"]
+            into[dimension] = of_role["spatial"]
         elif word in ("head", "expert"):
-            into[dimension] = found[word]
+            into[dimension] = of_role[word]
         elif word.startswith("batch") and "contraction" in pattern.words:
             into[dimension] = batched
     return [
@@ -123,7 +123,7 @@ def _chosen(
     tensors: Tensors,
     patterns: Sequence[Pattern | None],
     factors: Factors,
-    found: dict[str, set[int]],
+    of_role: dict[str, set[int]],
 ) -> None:
     """Axes among which a top-k chooses."""
     for op, kind in enumerate(graph.kinds):
@@ -131,4 +131,4 @@ def _chosen(
         if pattern is not None:
             for axis, factor in factors[tensors.taken[op][0]]:
                 if pattern.inputs[0] and pattern.inputs[0][axis] < 0:
-                    found["expert"].add(factor)
+                    of_role["expert"].add(factor)

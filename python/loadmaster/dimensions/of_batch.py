@@ -92,13 +92,13 @@ def _form(
     def factors(kind: int) -> tuple[Factor, ...]:
         return ((0, batch),) if kind == _BATCH else _NO_BATCH
 
-    needed, made = (tuple(_SPECS[kind] for kind in kinds) for kinds in (arguments, outputs))
+    needed, results = (tuple(_SPECS[kind] for kind in kinds) for kinds in (arguments, outputs))
     cuts: tuple[Cut, ...] = ()
     if is_cut:
-        cuts = (Cut("batch", "batch", batch, needed, made, exchanged=sums),)
+        cuts = (Cut("batch", "batch", batch, needed, results, exchanged=sums),)
     elif _OWN in arguments:
         # An argument that every cut passes over is passed over by an op that is whole, too.
-        cuts = (Cut("own", "", 0, needed, made, works=False),)
+        cuts = (Cut("own", "", 0, needed, results, works=False),)
     return Form(cuts, tuple(map(factors, arguments)), tuple(map(factors, outputs)))
 
 

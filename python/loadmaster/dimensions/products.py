@@ -30,18 +30,18 @@ def product(call: NamedCall, rule: CallRule) -> Pattern | None:
         for i, (name, text) in enumerate(zip(names, left.split(","), strict=False))
         if (tensor := call.tensor(name)) is not None
     ]
-    made = [text.split() for text in right.split(",")]
+    results = [text.split() for text in right.split(",")]
     fewest = rule.options.get("ranks", 0)
-    if len(made) < len(call.outputs) or any(len(call.inputs[t]) < fewest for t, _ in terms):
+    if len(results) < len(call.outputs) or any(len(call.inputs[t]) < fewest for t, _ in terms):
         return None
     ranks = [(words, len(call.inputs[tensor])) for tensor, words in terms]
-    ranks += [(words, len(sizes)) for words, sizes in zip(made, call.outputs, strict=False)]
+    ranks += [(words, len(sizes)) for words, sizes in zip(results, call.outputs, strict=False)]
     most = max((_left(words, rank) for words, rank in ranks), default=0)
     draft = Draft(call)
     draft.unequal.update(rule.options.get("unequal", "").split())
     for tensor, words in terms:
         draft.shared(_written(words, len(call.inputs[tensor]), most), [tensor], [])
-    for j, (words, sizes) in enumerate(zip(made, call.outputs, strict=False)):
+    for j, (words, sizes) in enumerate(zip(results, call.outputs, strict=False)):
         draft.shared(_written(words, len(sizes), most), [], [j])
     for name in rule.options.get("own", "").split():
         if (tensor := call.tensor(name)) is not None:
@@ -133,7 +133,7 @@ def linear_sets(call: NamedCall, rule: CallRule) -> list[list[int]]:
     linear = rule.options.get("linear", ())
     if linear == "all":
         return [list(range(call.n_tensors))]
-    found = []
+    sets = []
     for several in linear:
         tensors: list[int] = []
         for which in several:
@@ -146,8 +146,8 @@ def linear_sets(call: NamedCall, rule: CallRule) -> list[list[int]]:
             tensors += call.tensors(name)
         else:
             if tensors:
-                found.append(tensors)
-    return found
+                sets.append(tensors)
+    return sets
 
 
 def _is_tensors(value: object) -> bool:

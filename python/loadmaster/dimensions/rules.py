@@ -56,7 +56,7 @@ class CallRule:
 @cache
 def rules() -> Mapping[str, CallRule]:
     """The packaged rules by kind; kinds of TensorFlow begin with :data:`TENSORFLOW`."""
-    found: dict[str, CallRule] = {}
+    by_kind: dict[str, CallRule] = {}
     folder = resources.files("loadmaster.dimensions") / "rules"
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         before = TENSORFLOW if file.name == "tensorflow.toml" else ""
@@ -71,9 +71,9 @@ def rules() -> Mapping[str, CallRule]:
                 options,
             )
             for kind in (before + kind for kind in table["kinds"].split()):
-                assert kind not in found, f"two rules for {kind}"
-                found[kind] = rule
-    return found
+                assert kind not in by_kind, f"two rules for {kind}"
+                by_kind[kind] = rule
+    return by_kind
 
 
 @cache

@@ -70,7 +70,7 @@ def piece(call: NamedCall, rule: CallRule) -> Pattern | None:
     at = rule.options.get("at", 0)
     sizes = call.inputs[at]
     [axis] = call.axes("dim", len(sizes), 0) or [0]
-    lengths = {made[axis] for made in call.outputs}
+    lengths = {piece[axis] for piece in call.outputs}
     period = lengths.pop()
     draft = Draft(call)
     words = _without(len(sizes), axis)
@@ -97,8 +97,8 @@ def pieces(call: NamedCall, rule: CallRule) -> Pattern | None:
     if starts is None:
         starts = [None] * len(sizes)
     axes = call.axes("dim", len(sizes)) or list(range(len(starts)))
-    told = [each[2] if len(each) > 2 else 1 for each in ranges]
-    steps = call.value("step") or told or [1] * len(axes)
+    strides = [each[2] if len(each) > 2 else 1 for each in ranges]
+    steps = call.value("step") or strides or [1] * len(axes)
     words = [f"axis{i}" for i in range(len(sizes))]
     draft = Draft(call)
     for axis, start, step in zip(axes, starts, steps, strict=True):
@@ -177,10 +177,10 @@ def put_back(call: NamedCall, rule: CallRule) -> Pattern | None:
 
 def repeat(call: NamedCall, rule: CallRule) -> Pattern | None:
     """Copies one after the other along each axis: the axis is the place within a copy."""
-    rank, given = len(call.outputs[0]), call.inputs[0]
+    rank, sizes = len(call.outputs[0]), call.inputs[0]
     draft = Draft(call)
     words = [f"axis{i}" for i in range(rank)]
-    for i, size in enumerate(given, rank - len(given)):
+    for i, size in enumerate(sizes, rank - len(sizes)):
         if size > 1 and call.outputs[0][i] != size:
             draft.means([words[i]], Meaning(period=size))
     draft.shared(words, [0], [0])

@@ -103,12 +103,12 @@ def _of_sizes(
 def _of_call(
     kind: str, call: Call, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> tuple[AxisCut, ...]:
-    given = list(tensors(call))
-    shapes = [*(inputs[i] for i in given), *outputs]
+    read = list(tensors(call))
+    shapes = [*(inputs[i] for i in read), *outputs]
     if any(sizes is None and dtype != NOTHING for dtype, sizes in shapes):
         return ()
     try:
-        said = pattern(kind, call, [inputs[i] for i in given], outputs)
+        said = pattern(kind, call, [inputs[i] for i in read], outputs)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
         return ()  # The call is not as its kind's are.
     if said is None:
@@ -116,7 +116,7 @@ def _of_call(
     sizes = [sizes or () for _, sizes in shapes]
     looks = [_look(each) for each in sizes]
     form = forming.form(said, forming.ties(said, sizes), looks)
-    cuts = (_axis_cut(cut, given, len(inputs), looks) for cut in form.cuts)
+    cuts = (_axis_cut(cut, read, len(inputs), looks) for cut in form.cuts)
     return tuple(cut for cut in cuts if cut is not None)
 
 
@@ -126,7 +126,7 @@ def _look(sizes: Sequence[int]) -> Look:
     return Look(factors, ("",) * len(factors))
 
 
-def _axis_cut(cut: Cut, given: Sequence[int], n: int, looks: Sequence[Look]) -> AxisCut | None:
+def _axis_cut(cut: Cut, read: Sequence[int], n: int, looks: Sequence[Look]) -> AxisCut | None:
     """A cut by axes of the tensors that the op reads; None: its parts need more than that."""
     if not cut.works or cut.exchanged or cut.is_mean or any(map(any, cut.halos)):
         return None
@@ -145,17 +145,17 @@ def _axis_cut(cut: Cut, given: Sequence[int], n: int, looks: Sequence[Look]) -> 
     if len(lengths) != 1:
         return None
     [size] = lengths
-    made = axes[len(given) :]
+    results = axes[len(read) :]
     inputs: list[int | None] = [None] * n
-    for i, axis, spec, look in zip(given, axes, cut.inputs, looks, strict=False):
+    for i, axis, spec, look in zip(read, axes, cut.inputs, looks, strict=False):
         # A part is called with a tensor of its own shape, also where no values matter.
-        shaped = spec == ANY and (made[0], size) in look.factors
-        inputs[i] = made[0] if shaped else axis
+        shaped = spec == ANY and (results[0], size) in look.factors
+        inputs[i] = results[0] if shaped else axis
     # A tensor that stands in two places must be sliced alike in both.
     alike = all(
         axis == inputs[i] or spec == ANY
-        for i, axis, spec in zip(given, axes, cut.inputs, strict=False)
+        for i, axis, spec in zip(read, axes, cut.inputs, strict=False)
     )
     if not alike or all(axis is None for axis in inputs):
         return None
-    return AxisCut(cut.name, size, tuple(inputs), tuple(made))
+    return AxisCut(cut.name, size, tuple(inputs), tuple(results))

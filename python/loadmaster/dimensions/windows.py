@@ -72,24 +72,24 @@ def convolution(call: NamedCall, rule: CallRule) -> Pattern | None:
 def convolution_backward(call: NamedCall, rule: CallRule) -> Pattern | None:
     """The gradients of input, weight and bias: of the latter two, parts of rows have sums."""
     draft = Draft(call)
-    gradient, given, kernel = (call.tensors(w)[0] for w in ("grad_output", "input", "weight"))
+    gradient, data, kernel = (call.tensors(w)[0] for w in ("grad_output", "input", "weight"))
     transposed = bool(call.value("transposed", False))
-    spatial = [NONE if transposed else word for word in _spatial(len(call.inputs[given]) - 2)]
+    spatial = [NONE if transposed else word for word in _spatial(len(call.inputs[data]) - 2)]
     source, target = _channels(call, draft)
     weight = [source, target] if transposed else [target, source]
     if source == target:
         weight[1] = NONE
     weight += [NONE] * len(spatial)
     draft.inputs[gradient] = ["batch", target, *spatial]
-    draft.inputs[given] = ["batch", source, *spatial]
+    draft.inputs[data] = ["batch", source, *spatial]
     draft.inputs[kernel] = weight
     for j, words in enumerate((["batch", source, *spatial], weight, [target])):
         draft.shared(words, [], [j] if call.outputs[j] else [])
     for word, axis, window in zip(spatial, range(2, 9), windows(call), strict=False):
         if word:
-            fine = [given, ~0] if call.outputs[0] else [given]
+            fine = [data, ~0] if call.outputs[0] else [data]
             moved = _Moved(draft, word, axis, fine=fine, coarse=[gradient])
-            moved.cut(window, {gradient: window.seeing, given: window.seen})
+            moved.cut(window, {gradient: window.seeing, data: window.seen})
     return draft.finished(linear_sets(call, rule))
 
 
@@ -126,13 +126,13 @@ def resize(call: NamedCall, rule: CallRule) -> Pattern | None:
     An axis along which the numbers do not divide is not cut; nor is any, without ``cut``. With
     ``mean``, an axis of which one place is left is averaged.
     """
-    made, n = call.outputs[0], call.n_tensors
+    result, n = call.outputs[0], call.n_tensors
     backward = rule.options.get("backward", False)
-    count = rule.options.get("spatial", len(made) - 2)
-    words = _planes(len(made), count)
+    count = rule.options.get("spatial", len(result) - 2)
+    words = _planes(len(result), count)
     draft = Draft(call)
-    for i in range(len(made) - count, len(made)):
-        lengths = (call.inputs[0][i], made[i])
+    for i in range(len(result) - count, len(result)):
+        lengths = (call.inputs[0][i], result[i])
         if not rule.options.get("cut", True) or max(lengths) % min(lengths):
             words[i] = NONE
         elif min(lengths) == 1:
@@ -197,10 +197,10 @@ def windows(call: NamedCall) -> list[Window]:
         _several(call.value("dilation", 1), count),
         strict=True,
     )
-    found = [Window(*each) for each in rows]
+    each_axis = [Window(*each) for each in rows]
     if not str(call.value("same", "")).upper().startswith("SAME"):
-        return found
-    return [_same(call, 2 + i, window) for i, window in enumerate(found)]
+        return each_axis
+    return [_same(call, 2 + i, window) for i, window in enumerate(each_axis)]
 
 
 def _same(call: NamedCall, axis: int, window: Window) -> Window:

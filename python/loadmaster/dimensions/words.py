@@ -74,7 +74,7 @@ def words_of(
 
     ``labels`` are int32 [n_axes, n_ops]. Ops without a form have None.
     """
-    graph, made = dimensions.graph, {}
+    graph, by_axis = dimensions.graph, {}
     for axis, column in zip(axes, labels, strict=True):
         known: dict[tuple[int, int, bool], str] = {}
         words: list[str | None] = []
@@ -87,8 +87,8 @@ def words_of(
             if key not in known:
                 known[key] = word_of(dimensions.forms[form], label, is_placeholder=is_placeholder)
             words.append(known[key])
-        made[axis] = words
-    return made
+        by_axis[axis] = words
+    return by_axis
 
 
 def labels_there(
@@ -97,11 +97,11 @@ def labels_there(
     """The labels of the ops of another graph, int32 [n_axes, n_ops there]: op i has that of
     ``ops[i]`` here, by the word for it.
     """
-    made = np.zeros((len(labels), len(ops)), dtype=np.int32)
+    table = np.zeros((len(labels), len(ops)), dtype=np.int32)
     for axis, column in enumerate(labels[:, ops]):
         rows = np.stack([here.form_of[ops], column, here.graph.placeholder[ops], there.form_of])
         some, which = np.unique(rows, axis=1, return_inverse=True)
-        found = [
+        labels_of = [
             label_of(
                 there.forms[to], word_of(here.forms[form], label, is_placeholder=bool(is_tensor))
             )
@@ -109,8 +109,8 @@ def labels_there(
             else 0
             for form, label, is_tensor, to in some.T.tolist()
         ]
-        made[axis] = np.array([label or 0 for label in found], dtype=np.int32)[which.ravel()]
-    return made
+        table[axis] = np.array([label or 0 for label in labels_of], dtype=np.int32)[which.ravel()]
+    return table
 
 
 def labels_of(dimensions: Dimensions, recipe: Recipe) -> NDArray[np.int32]:
@@ -128,14 +128,14 @@ def labels_of(dimensions: Dimensions, recipe: Recipe) -> NDArray[np.int32]:
     for line in recipe.lines(graph):
         forms = dimensions.form_of[line.ops]
         distinct, of = np.unique(forms, return_inverse=True)
-        found = [
+        of_form = [
             label_of(dimensions.forms[form] if form >= 0 else None, line.word)
             for form in distinct.tolist()
         ]
         owns = line.word == EXPERT and (dimensions.experts.of_op[line.ops] >= 0).any()
-        if all(label is None for label in found) and not owns:
+        if all(label is None for label in of_form) and not owns:
             raise _no_such_cut(dimensions, line)
-        column = np.array([label or 0 for label in found], dtype=np.int32)[of]
+        column = np.array([label or 0 for label in of_form], dtype=np.int32)[of]
         if line.word == EXPERT:
             is_whole = (column == 0) & (dimensions.experts.of_op[line.ops] >= 0)
             column = np.where(is_whole, np.int32(OWNER), column)
