@@ -60,6 +60,25 @@ def test_a_fused_kernel_is_told(kind, arguments, keywords, expected):
     assert is_two_way(graph, range(2)) == expected
 
 
+@pytest.mark.parametrize("kind", [CPU, "aten._scaled_dot_product_flash_attention.default"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(8, 8), (1, 8), (8, 1), (1, 1), (3, 8), (8, 3), (128, 129)]
+)
+def test_queries_beside_a_cache_do_not_tell_the_order(kind, causal, queries, keys):
+    """A step of decoding is told no order: its one token may read all that are in the cache."""
+    graph = lm.OpGraph(
+        {
+            "name": ["q", "k", "seen"],
+            "kind": ["input", "input", kind],
+            "output": [f"f32[2,4,{queries},16]", f"f32[2,4,{keys},16]", f"f32[2,4,{queries},16]"],
+            "args": [None, None, [[{"op": 0}, {"op": 1}, {"op": 1}, 0.0, causal]]],
+        },
+        {"src": [0, 1], "dst": [2, 2], "bytes": [1, 1]},
+    )
+    assert is_two_way(graph, range(3)) == (queries == keys > 1 and not causal)
+
+
 def test_what_nobody_says_is_not_known():
     rows = fused(CPU).to_document()
     del rows["ops"]["args"]

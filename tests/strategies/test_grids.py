@@ -159,8 +159,10 @@ def test_what_does_not_fit_is_recomputed_or_cut_further(graph, free):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tp": 3}, "no grid of 8 devices.* tp 3: dp divides the batch of 8"),
-        ({"dp": 16}, "no grid"),
+        ({"tp": 3}, "tp is 3, and the 16 heads of a layer.* tp can be one of 1, 2, 4, 8$"),
+        ({"dp": 16}, "dp 16 takes 16 devices, and there are 8 to use"),
+        ({"tp": 4, "pp": 3}, "tp 4 x pp 3 takes 12 devices, and there are 8 to use"),
+        ({"dp": 3}, "no grid of 8 devices.* dp 3: dp divides the batch of 8"),
         ({"pp": 2, "micro_batches": 3}, "so many micro-batches"),
         ({"tp": 0}, "tp"),
     ],
@@ -315,3 +317,15 @@ def test_heads_of_groups_go_into_as_many_parts_as_groups():
     mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.preset("8xH100-NVLink")
     plan = lm.place(mixtral, cluster, target="vllm", tp=8, pp=1)
     assert settings(lm.writers.vllm(plan))[0]["tensor-parallel-size"] == 8
+
+
+def test_vllm_takes_any_number_of_devices():
+    """Of all sizes that can be asked for, its own choice is the best; others name the heads."""
+    mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.new("6xL4-24GB", "pcie4")
+    goal = {"target": "vllm", "objective": "throughput"}
+    plans = [lm.place(mixtral, cluster, tp=tp, pp=pp, **goal) for tp, pp in ((1, 6), (2, 3))]
+    best = lm.place(mixtral, cluster, **goal)
+    assert all(best.period <= plan.period for plan in plans)
+    heads = "the 8 heads of a layer, or groups of heads that share keys, do not go into 3"
+    with pytest.raises(InputError, match=heads):
+        lm.place(mixtral, cluster, tp=3, pp=2, **goal)

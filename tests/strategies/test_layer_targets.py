@@ -102,6 +102,10 @@ def test_vllm_balances_runs_where_batches_follow_each_other():
         ("vllm", attending(4, train=True), {}, "of a training step"),
         ("vllm", attending(4), {"layers": "towers"}, "'towers' is no list of layers"),
         ("vllm", attending(4), {"expert_parallel": True}, "the model has no routed experts"),
+        ("vllm", attending(4), {"tp": 2}, "does not say which tensors have heads"),
+        ("vllm", attending(2), {"pp": 3}, "pp is 3, and a stage has one of the 2 layers or more"),
+        ("vllm", attending(4), {"pp": 5}, "pp 5 takes 5 devices, and there are 4 to use"),
+        ("llama-cpp", attending(4), {"gpus": 5}, "gpus is 5: wants an integer from 0 to 4"),
         ("llama-cpp", stack(4, train=True), {}, "takes the inference of a transformer"),
         ("megatron", attending(4), {}, "takes a training step of a transformer.*no backward"),
         ("onnx", stack(4, train=True), {}, "takes the inference of an ONNX model"),
@@ -166,7 +170,7 @@ def test_megatron_cuts_columns_then_rows():
 
 def test_a_size_that_does_not_divide_the_heads_has_no_plan():
     graph, some = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
-    with pytest.raises(InfeasibleError, match="no heads in equal parts"):
+    with pytest.raises(InputError, match="the 16 heads of a layer"):
         lm.place(graph, some, target="megatron", tp=3, pp=1)
 
 

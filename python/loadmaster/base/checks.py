@@ -44,10 +44,14 @@ def integer(
     >>> integer("groups", 0)
     Traceback (most recent call last):
     loadmaster.base.errors.InputError: groups is 0: wants an integer, at least 1
+    >>> integer("groups", 9, most=8)
+    Traceback (most recent call last):
+    loadmaster.base.errors.InputError: groups is 9: wants an integer from 1 to 8
     """
     if is_integer(value) and least <= value <= most:
         return int(value)
-    raise InputError(f"{name} is {shown(value)}: wants {wants or f'an integer, at least {least}'}")
+    bounds = f", at least {least}" if most == float("inf") else f" from {least} to {most}"
+    raise InputError(f"{name} is {shown(value)}: wants {wants or f'an integer{bounds}'}")
 
 
 def number(name: str, value: object, wants: str, holds: Callable[[float], bool]) -> float:

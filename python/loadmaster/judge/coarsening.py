@@ -212,7 +212,7 @@ def coarsen_problem(
         raise InputError(
             f"no coarsening method is named {method!r}{meant(method, get_args(Coarsener))}"
         )
-    checks.integer("groups", groups, most=2**63 - 1)
+    checks.integer("groups", groups, most=2**63 - 1, wants="an integer, at least 1")
     if balance is not None:
         checks.number("balance", balance, "a number, at least 1", lambda v: v >= 1)
     if max_bytes is not None:

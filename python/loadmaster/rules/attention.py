@@ -2,7 +2,8 @@
 
 A fused kernel is told (``is_causal``), or is given a mask. Written out, attention is a softmax of a
 product, and a mask is what is added to the product, or chosen by: an array of queries by keys. What
-a mask holds, no graph says.
+a mask holds, no graph says. Queries of other tokens than the keys, as those of a step that reads a
+cache, need no mask for all they may attend to: they do not tell the order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from loadmaster.dimensions.call import NamedCall, skeleton
 from loadmaster.dimensions.rules import rule_of
+from loadmaster.model.arguments import tensors
 from loadmaster.model.graph import INPUT, OpGraph
 from loadmaster.model.shapes import parse_output
 
@@ -57,8 +59,10 @@ def _two_way(graph: OpGraph, op: int) -> bool | None:
         return False
     positional, keywords = skeleton(args)
     call = NamedCall(kind, positional, dict(keywords), (), (), rule.arguments)
-    masks = (call.value("attn_mask"), call.value("attn_bias"))
-    return not call.value("is_causal", False) and masks == (None, None)
+    if call.value("is_causal", False) or call.value("attn_mask") or call.value("attn_bias"):
+        return False
+    tokens = [_sizes(graph, source)[-2:-1] for source in tensors(args)][:2]
+    return None if len(set(tokens)) > 1 or (1,) in tokens else True
 
 
 def _of_softmax(graph: OpGraph, softmax: int) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.judge.problem import Problem
 from loadmaster.model.families import families
@@ -35,7 +36,7 @@ def llama_cpp(
     Raises
     ------
     InputError
-        A training step, or a model without a list of layers.
+        A training step, or a model without a list of layers; more GPUs than there are.
     InfeasibleError
         CPU and GPUs do not hold the layers.
 
@@ -48,6 +49,8 @@ def llama_cpp(
     family = [name for name, _ in families(problem.cluster)]
     cpu = next((d for d, name in enumerate(family) if name == "cpu"), None)
     on_gpus = [d for d, name in enumerate(family) if name != "cpu"][:MAX_GPUS]
+    if gpus is not None:
+        checks.integer("gpus", gpus, 0, len(on_gpus))
     candidates = []
     for n in range(1, len(on_gpus) + 1) if gpus is None else [gpus]:
         if (one := _fewest_on_cpu(problem, layer, len(layer_list), on_gpus[:n], cpu)) is not None:

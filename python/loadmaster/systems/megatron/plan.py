@@ -16,6 +16,7 @@ from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.megatron.semantics import NAME
 from loadmaster.systems.registry import refused
+from loadmaster.systems.shared.asked_sizes import check_sizes
 from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids
 from loadmaster.systems.shared.layered import listed_layers
@@ -131,9 +132,9 @@ def best_grid(
     Raises
     ------
     InputError
-        Sizes that are not whole numbers from 1.
+        Sizes that devices, layers or heads do not go into.
     InfeasibleError
-        Sizes that nothing goes with; nothing of that fits.
+        Sizes that do not go together; nothing of that fits.
     """
     problem, layer_list = grids.problem, grids.found
     named = {
@@ -147,12 +148,13 @@ def best_grid(
     for name, value in named.items():
         if value is not None:
             checks.integer(name, value, 1)
+    n = len(grids.devices)
+    check_sizes(problem, layer_list, n, tp=asked.tp, pp=asked.pp, dp=asked.dp)
     if next(grids.sizes(asked), None) is None:
         sizes = ", ".join(f"{name} {value}" for name, value in named.items() if value)
         raise InfeasibleError(
-            f"no grid of {len(grids.devices)} devices or fewer, with "
-            f"{sizes or 'any sizes'}: dp divides the batch of {grids.batch}, no heads in equal "
-            f"parts are fewer than tp, and stages have one of the {len(layer_list)} layers or more"
+            f"no grid of {n} devices or fewer, with {sizes or 'any sizes'}: dp divides the batch "
+            f"of {grids.batch}, and where there are stages each replica has 2 samples or more"
             f"{_of_experts(grids, asked)}"
         )
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
@@ -162,7 +164,7 @@ def best_grid(
         best = fastest(grids, asked, seen, budget, progress, ANY)
     if best is None:
         raise InfeasibleError(
-            f"no grid of {len(grids.devices)} devices with so many micro-batches and runs of the "
+            f"no grid of {n} devices with so many micro-batches and runs of the "
             f"{len(layer_list)} layers fits: give more memory, or leave sizes out"
         )
     one, cut = best
@@ -174,6 +176,8 @@ def best_grid(
 
 def _of_experts(grids: Grids, asked: Asked) -> str:
     """The end of a message on sizes where experts are in the way."""
+    if grids.n_experts and not grids.sequence:
+        return "; routed experts are trained with tp where norms are cut by tokens (sequence)"
     if asked.ep in (None, 1):
         return ""
     return f"; expert_parallel divides dp and the {grids.n_experts} experts of a layer"

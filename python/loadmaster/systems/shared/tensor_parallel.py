@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from loadmaster.base.errors import InfeasibleError
+from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.words import words_of
 from loadmaster.model.recipe import DeviceMesh
@@ -44,9 +44,35 @@ def divides(dimensions: Dimensions, k: int) -> bool:
     """True if heads, or the groups that share keys, go into ``k`` equal parts wherever ops have
     them; and there are some.
     """
+    sizes = _numbers_of_heads(dimensions)
+    return bool(sizes) and all(any(size % k == 0 for size in of) for of in sizes)
+
+
+def check_heads(dimensions: Dimensions, tp: int, most: int) -> None:
+    """Checks that heads go into ``tp`` equal parts.
+
+    Raises
+    ------
+    InputError
+        They do not. It names the heads, and the sizes up to ``most`` that they go into.
+    """
+    if tp == 1 or divides(dimensions, tp):
+        return
+    sizes = _numbers_of_heads(dimensions)
+    if not sizes:
+        raise InputError(f"tp is {tp}, and the graph does not say which tensors have heads")
+    heads = next(max(of) for of in sizes if all(size % tp for size in of))
+    fitting = ", ".join(str(k) for k in range(1, most + 1) if k == 1 or divides(dimensions, k))
+    raise InputError(
+        f"tp is {tp}, and the {heads} heads of a layer, or groups of heads that share keys, do not "
+        f"go into {tp} equal parts: tp can be one of {fitting}"
+    )
+
+
+def _numbers_of_heads(dimensions: Dimensions) -> list[set[int]]:
+    """The numbers of heads, and of groups of them, of each form of tensors that has heads."""
     sizes = [{cut.size for cut in form.cuts if cut.role == "head"} for form in dimensions.forms]
-    has = [of for of in sizes if of]
-    return bool(has) and all(any(size % k == 0 for size in of) for of in has)
+    return [of for of in sizes if of]
 
 
 def weights_cut(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Literal
 
 from loadmaster.base import checks
@@ -23,6 +22,7 @@ from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.registry import refused
+from loadmaster.systems.shared.asked_sizes import check_sizes
 from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.fully_sharded import planned
 from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids, Known
@@ -80,12 +80,13 @@ def torchtitan(
     Raises
     ------
     InputError
-        An inference, a model without a list of layers with attention, or an encoder.
+        An inference, a model without a list of layers with attention, or an encoder; sizes that
+        devices, layers or heads do not go into.
     InfeasibleError
         Nothing of that fits.
     """
     check_kind(problem, NAME)
-    sizes = {"replicate": replicate, "shard": shard, "tp": tp, "pp": pp, "micro": micro_batches}
+    sizes = {"replicate": replicate, "shard": shard, "micro_batches": micro_batches}
     for name, value in sizes.items():
         if value is not None:
             checks.integer(name, value, 1)
@@ -93,17 +94,18 @@ def torchtitan(
     layer_list = listed_layers(NAME, problem, root, layers)
     if is_encoder(layer_list):
         raise refused(NAME, f"the attention in the layers {layer_list.name!r} is not causal")
+    dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
+    check_sizes(problem, layer_list, problem.cluster.n_devices, tp=tp, pp=pp, dp=dp)
     levels = _levels(problem, layer_list, recompute)
-    asked = Asked(tp, pp, m=micro_batches, virtual=1 if schedule == "1f1b" else None, ep=1)
+    asked = Asked(tp, pp, dp, micro_batches, 1 if schedule == "1f1b" else None, ep=1)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     candidates: list[Candidate] = []
     if max(tp or 1, pp or 1, micro_batches or 1) == 1 and shard != 1 and schedule != IN_V:
         with suppress(InfeasibleError, InputError):
             candidates.append(_sharded(problem, replicate, shard, levels, progress))
-    dp = replicate if shard == 1 else replicate * shard if replicate and shard else None
     candidates += _in_grids(
         _grids(problem, layer_list, levels, replicate, shard, schedule),
-        replace(asked, dp=dp),
+        asked,
         schedule,
         budget,
         progress,
@@ -111,9 +113,8 @@ def torchtitan(
     )
     if not candidates:
         raise InfeasibleError(
-            "no replicas of equal parts of the batch, no heads in equal parts, and no runs of "
-            f"{len(layer_list)} layers that fit: give more memory, or a batch that more devices "
-            "divide"
+            f"no replicas of equal parts of the batch, and no runs of {len(layer_list)} layers "
+            "that fit: give more memory, or a batch that more devices divide"
         )
     best_of_all = problem.objective.best(candidates)
     return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))

@@ -11,7 +11,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem, longest_path
@@ -30,6 +29,7 @@ from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.layer_ranges import ranges
 from loadmaster.systems.registry import refused
+from loadmaster.systems.shared.asked_sizes import check_sizes
 from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.layered import (
     in_runs,
@@ -71,30 +71,32 @@ def vllm(
     Raises
     ------
     InputError
-        A training step, a model without a list of layers, stages of an encoder.
+        A training step, a model without a list of layers, stages of an encoder; sizes that devices,
+        layers or heads do not go into.
     InfeasibleError
         Nothing of that fits.
     """
-    for name, value in (("tp", tp), ("pp", pp)):
-        if value is not None:
-            checks.integer(name, value, 1)
     layer_list = inference_layers(NAME, problem, root, layers)
     if is_encoder(layer_list):
         if pp not in (None, 1):
-            raise refused(NAME, f"pp is {pp}, and it has no stages of an encoder")
+            raise refused(
+                NAME, f"pp is {pp}, and it has no stages of an encoder: attention is not causal"
+            )
         pp = 1
     if expert_parallel and not _has_experts(problem):
         raise refused(NAME, "the model has no routed experts, and expert_parallel has them apart")
     family = [name for name, _ in families(problem.cluster)]
     gpus = [d for d, name in enumerate(family) if name != "cpu"] or list(range(len(family)))
+    check_sizes(problem, layer_list, len(gpus), tp=tp, pp=pp)
     layer = layer_of(problem, layer_list)
     experts: list[Experts] = ["cut"] * (expert_parallel is not True)
     experts += ["apart"] * (expert_parallel is not False)
     best = _best(_Layers(problem, layer_list, layer, tuple(gpus), tuple(experts)), tp, pp)
     if best is None:
+        sizes = ", ".join(f"{name} {size}" for name, size in (("tp", tp), ("pp", pp)) if size)
         raise InfeasibleError(
-            f"{len(gpus)} devices do not hold the {len(layer_list)} layers, in runs or in equal "
-            "parts"
+            f"{len(gpus)} devices do not hold the {len(layer_list)} layers in runs or in equal "
+            f"parts, with {sizes or 'any sizes of tp and pp'}: give more memory or more devices"
         )
     return accepted(best.problem, Outcome(best, 1.0))
 
