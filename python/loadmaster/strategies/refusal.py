@@ -63,12 +63,17 @@ def nowhere_error(problem: Problem, refused: InfeasibleError) -> InfeasibleError
 def overflow_error(problem: Problem, candidate: Candidate) -> InfeasibleError:
     """An error that says how many bytes are short on which device, and what takes them."""
     overflow = candidate.schedule.overflow
-    assert overflow is not None
+    shortfall = problem.cluster.shortfall(candidate.verdict.peak)
+    worst = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in shortfall.items())
+    if overflow is None:
+        return InfeasibleError(
+            f"a step fits, but steps one after another do not: short on {worst}. Give more memory, "
+            "or place with objective='step'",
+            shortfall,
+        )
     names = problem.model.names
     of = problem.reduced.op_of
-    shortfall = problem.cluster.shortfall(candidate.verdict.peak)
     device, time, op, over, alive = overflow
-    worst = ", ".join(f"{d} by {format_bytes(b)} ({b} bytes)" for d, b in shortfall.items())
     when = "resident bytes alone" if op < 0 else f"first at {time:.6g} s, op {names[of[op]]!r}"
     tensors = [(int(of[a]), size, " (copy)" if copy else "") for a, size, copy in alive]
     tensors += [

@@ -11,7 +11,7 @@ from typing import Any
 from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
-from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.base.units import format_seconds
 from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound, bound, split_bound
@@ -28,7 +28,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.contiguous import contiguous
 from loadmaster.strategies.options import takes
 from loadmaster.strategies.pipelines.throughput import balanced
-from loadmaster.strategies.refusal import proof
+from loadmaster.strategies.refusal import overflow_error, proof
 from loadmaster.strategies.registry import (
     DEFAULT,
     FORMER_NAMES,
@@ -196,13 +196,7 @@ def _confirmed(one: Candidate, tell: Callable[..., None]) -> Candidate:
     )
     confirmed = replace(one, verdict=verdict)
     if one.fits and not confirmed.fits and not one.problem.best_effort:
-        short = one.problem.cluster.shortfall(verdict.peak)
-        devices = ", ".join(f"{device} by {format_bytes(size)}" for device, size in short.items())
-        raise InfeasibleError(
-            f"a step fits, but steps one after another do not: short on {devices}. Give more "
-            "memory, or place with objective='step'",
-            short,
-        )
+        raise overflow_error(one.problem, confirmed)
     return confirmed
 
 

@@ -59,6 +59,7 @@ from loadmaster.strategies.auto.replicas import can_be_replicated, other_replica
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.shards import shards
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.space import can_be_sharded
@@ -125,16 +126,14 @@ def place(
         No strategy tried fits.
     """
     checks.one_of("split", split, get_args(Split))
-    if problem.objective.goal == "throughput" and not problem.waits_for_updates:
-        candidate = throughput.place(
-            problem, may_split=split != "none", warm_start=warm_start, progress=progress
-        )
-        return replace(candidate, left_out=where_whole(problem, split))
+    is_stream = problem.objective.goal == "throughput" and not problem.waits_for_updates
     # Steps that wait for each other's updates hardly overlap: what counts is how long one takes.
-    whole_problem, problem = problem, replace(problem, objective=STEP)
-    may_split = split != "none" and (can_be_replicated(problem) or can_be_sharded(problem))
+    placed = problem if is_stream else replace(problem, objective=STEP)
+    may_split = split != "none" and (
+        is_stream or can_be_replicated(problem) or can_be_sharded(problem)
+    )
     run = Run(
-        problem,
+        placed,
         Budget.make(effort, time_limit),
         checks.number("gap", gap, "a number from 0 to 1, 1 excluded", lambda v: 0 <= v < 1),
         checks.integer("chains", chains),
@@ -143,18 +142,16 @@ def place(
     )
     if progress is not None:
         run.progress = progress
+    if is_stream:
+        return throughput.place(run, warm_start=warm_start)
     if may_split:
         candidate = _of_all_spaces(run, warm_start)
     else:
         candidate = _of_whole_ops(run, warm_start)
-        candidate = replace(candidate, left_out=where_whole(problem, split))
+        candidate = replace(candidate, left_out=where_whole(placed, split))
     if run.ended:
         candidate = candidate.interrupted() if run.is_interrupted else candidate.noted(run.ended)
-    return (
-        candidate
-        if whole_problem.objective == STEP
-        else throughput.of_step(whole_problem, candidate)
-    )
+    return candidate if problem.objective == STEP else throughput.of_step(problem, candidate)
 
 
 def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
@@ -232,7 +229,7 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
         known.append(offer[0])
         yield offer
     if not (known and run.budget.lacks(0.0)):
-        yield from pipelines(run, known)
+        yield from run.refusals[Kind.PIPELINES].each("pipelines", pipelines(run, known))
 
 
 def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
@@ -241,17 +238,17 @@ def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
     """
     may_replicate = can_be_replicated(run.problem)
     objective, tuning = run.problem.objective, run.tuning
-    of_space: dict[str, tuple[Candidate, Best]] = {}
-    spaces: list[tuple[str, Callable[[Candidate | None], Iterator[tuple[Candidate, Best]]]]] = [
-        ("shards", lambda _: shards(run)),
-        ("replicas", lambda best: replicas(run, best)),
-        ("replicas", lambda best: other_replicas(run, best)),
+    of_space: dict[Kind, tuple[Candidate, Best]] = {}
+    spaces: list[tuple[Kind, Callable[[Candidate | None], Iterator[tuple[Candidate, Best]]]]] = [
+        (Kind.SHARDS, lambda _: shards(run)),
+        (Kind.REPLICAS, lambda best: replicas(run, best)),
+        (Kind.REPLICAS, lambda best: other_replicas(run, best)),
     ]
     for space, plans in spaces if may_replicate else spaces[:1]:
         best = objective.best(one for one, _ in of_space.values()) if of_space else None
         if best is not None and run.budget.lacks(0.0):
             break
-        for found in plans(best):
+        for found in run.refusals[space].each(space, plans(best)):
             before = of_space.setdefault(space, found)
             of_space[space] = min(before, found, key=lambda one: objective.rank(one[0].verdict))
             yield found

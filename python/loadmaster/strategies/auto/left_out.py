@@ -48,6 +48,8 @@ def _why(run: Run, kind: Kind) -> str:
     if kind in run.lacking:
         words, lacking = run.lacking[kind]
         return f"do not fit: {words}, by {format_bytes(lacking)}"
+    if why := run.refusals[kind].in_words:
+        return f"refused: {why}"
     if kind is Kind.WHOLE_OPS:
         return "none can be as fast" if run.best is None else "none found that is faster"
     if run.ended:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loadmaster.base.effort import Budget
-from loadmaster.base.errors import InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.course import search_from
 from loadmaster.strategies.auto.passes import MOST_DEVICES
@@ -77,9 +76,8 @@ def _planted(run: Run, k: int, best: Candidate, budget: Budget) -> list[Planting
     the best.
     """
     problem = run.problem
-    try:
-        placed = _apart(problem, k)
-    except InputError:
+    placed = run.tried(Kind.REPLICAS, f"{k} replicas, op by op", lambda: _apart(problem, k))
+    if placed is None:
         return []
     inner = Run(placed, budget, chains=run.chains, threads=run.threads, tuning=run.tuning)
     planting = Planting(inner)

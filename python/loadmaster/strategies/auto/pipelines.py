@@ -10,6 +10,7 @@ that is not much longer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
@@ -25,9 +26,9 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
     the replicas and shards that are known.
     """
     problem = run.problem
-    if problem.objective.goal != "step" or lacks(problem):
+    if lacks(problem):
         return
-    space = PipelineSpace.of(problem)
+    space = replace(PipelineSpace.of(problem), refusals=run.refusals[Kind.PIPELINES])
     least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
     best: tuple[Candidate, PipelineShape] | None = None
     for one in pipelines_below(space, least, run.budget):

@@ -10,11 +10,11 @@ takes longer, and parameter servers where their traffic alone does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.auto.run import Run
@@ -66,14 +66,9 @@ def _judged(
             return
         if best is not None and objective.reaches(best.verdict, least):
             continue
-        try:
-            found = data_parallel.place(problem, replicas=n, **options)
-        except InfeasibleError as error:
-            run.lack(Kind.REPLICAS, f"{n} replicas, {words}", error.shortfall)
-            continue
-        except InputError:
-            continue
-        if found.problem.program.is_plain:
+        make = partial(data_parallel.place, problem, replicas=n, **options)
+        found = run.tried(Kind.REPLICAS, f"{n} replicas, {words}", make)
+        if found is None or found.problem.program.is_plain:
             continue
         if best is None or not objective.reaches(best.verdict, found.verdict.step_time / near):
             found = in_time_for_collectives(found)

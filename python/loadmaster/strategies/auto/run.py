@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
@@ -14,6 +16,9 @@ from loadmaster.strategies.auto.pace import Pace
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate
 from loadmaster.strategies.kinds import Kind
+from loadmaster.strategies.refusals import Refusals
+
+T = TypeVar("T")
 
 
 def _silent(stage: str, best: Incumbent | None) -> None:
@@ -51,6 +56,8 @@ class Run:
         Whether one device is the answer, so that there is nothing to search for.
     ended : str
         What the user should know about how the search ended; empty: nothing.
+    refusals : dict of Kind to Refusals
+        Candidates of each kind that were dropped, since nothing could run them, or no room was.
     replicas : dict of int to float
         Seconds of a step of shards that are whole replicas, by how many, by estimates.
     is_interrupted : bool
@@ -74,6 +81,7 @@ class Run:
     ended: str = ""
     is_interrupted: bool = False
     lacking: dict[Kind, tuple[str, int]] = field(default_factory=dict)
+    refusals: defaultdict[Kind, Refusals] = field(default_factory=lambda: defaultdict(Refusals))
     replicas: dict[int, float] = field(default_factory=dict)
 
     def seen_of_replicas(self, n: int) -> float:
@@ -83,6 +91,16 @@ class Run:
     def interrupt(self) -> None:
         """Notes that Ctrl-C ended the search."""
         self.ended, self.is_interrupted = INTERRUPTED, True
+
+    def tried(self, kind: Kind, words: str, make: Callable[[], T]) -> T | None:
+        """The candidate of a kind that a function makes; None: it was refused, and the run has the
+        reason.
+        """
+        found = self.refusals[kind].tried(words, make)
+        if found is None:
+            error = self.refusals[kind].reasons.get(words)
+            self.lack(kind, words, getattr(error, "shortfall", {}))
+        return found
 
     def lack(self, kind: Kind, words: str, shortfall: Mapping[str, int]) -> None:
         """Notes that a plan of a kind does not fit."""

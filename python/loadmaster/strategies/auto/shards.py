@@ -9,10 +9,12 @@ it is sharded, and no other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.kinds import REQUESTS, Kind, replicas_in_words
+from loadmaster.strategies.kinds import REQUESTS, Kind, Request, replicas_in_words
+from loadmaster.strategies.sharding import megatron
 from loadmaster.strategies.sharding.judging import with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.sharded import in_all_spaces
@@ -48,3 +50,15 @@ def shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
         with_recipe(space, labels, one) if one.problem.program is program else one
     )
     yield candidate, offer
+
+
+def tensor_parallel(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """Every layer by columns, then by rows: its devices have more equal parts than labels that cost
+    least, which counts where memory is short or where the busiest device is what a period is.
+    """
+    problem = run.problem
+    if can_be_sharded(problem):
+        words = "columns, then rows"
+        found = run.tried(Kind.SHARDS, words, partial(megatron.place, problem))
+        if found is not None:
+            yield found, Best.of(Kind.SHARDS, words, found, Request("megatron"))

@@ -4,7 +4,9 @@
    one device are starts. The best few of them are improved by moves of single ops
    (:mod:`loadmaster.strategies.pipelines.throughput`).
 2. Whole models take batches in turn, where the method may split.
-3. The best of each are confirmed: a stream is simulated, with as many batches under way as it
+3. Replicas, shards and pipelines are tried where no device holds a whole model: they hold less of
+   it, and stages alone are seldom of equal work within the memory.
+4. The best of each are confirmed: a stream is simulated, with as many batches under way as it
    takes and memory allows (:mod:`loadmaster.judge.streaming`).
 
 The best has the shortest period. Of periods that are as good as equal it has the least latency.
@@ -13,11 +15,12 @@ The best has the shortest period. Of periods that are as good as equal it has th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.base.progress import Incumbent
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.roofline import PROVENANCES
 from loadmaster.judge.assignment import Assignment
@@ -27,7 +30,12 @@ from loadmaster.judge.streaming import streamed
 from loadmaster.judge.verdict import Resource
 from loadmaster.strategies import least_overflow
 from loadmaster.strategies.attempts import SHARES
-from loadmaster.strategies.auto.left_out import whole_offer
+from loadmaster.strategies.auto.left_out import left_out, where_whole, whole_offer
+from loadmaster.strategies.auto.pipelines import pipelines
+from loadmaster.strategies.auto.replicas import can_be_replicated, replicas
+from loadmaster.strategies.auto.run import Run
+from loadmaster.strategies.auto.seeds import SEEDS
+from loadmaster.strategies.auto.shards import shards, tensor_parallel
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.pipelines.larger_batches import larger_batch
@@ -38,6 +46,7 @@ from loadmaster.strategies.pipelines.throughput import (
     staged,
     turns_in_words,
 )
+from loadmaster.strategies.refusals import Refusals
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
 from loadmaster.transforms.shares import batch_size
@@ -46,40 +55,74 @@ from loadmaster.transforms.shares import batch_size
 _STARTS = 3
 
 #: Periods that differ by less than this share are as good as equal.
-_EQUAL = 0.005
+_EQUAL = 0.001
 
 
-def place(
-    problem: Problem,
-    *,
-    may_split: bool,
-    warm_start: Assignment | None = None,
-    progress: Progress | None = None,
-) -> Candidate:
-    """The placement with the shortest period that was found.
+def place(run: Run, *, warm_start: Assignment | None = None) -> Candidate:
+    """The placement with the shortest period found; of whole ops, unless the run may split.
 
     Raises
     ------
     InfeasibleError
         Nothing that was tried fits.
     """
-    tell = progress or (lambda stage, best: None)
+    problem = run.problem
+    if not run.may_split:
+        stages = _stages(run, warm_start)
+        return replace(stages, bound=bound(problem), left_out=where_whole(problem, "none"))
+    best = run.tried(Kind.WHOLE_OPS, "stages", partial(_stages, run, warm_start))
+    dealt, known = [], [] if best is None else [best]
+    if best is not None:
+        dealt = _dealt(problem, best)
+        known += dealt
+        if dealt:
+            period = _best(problem, known).verdict.period
+            run.progress("whole models in turn", Incumbent(period, run.least))
+    parts = [] if any(_is_whole(one) for one in dealt) else _in_parts(run, known)
+    if not (known or parts):
+        raise run.refusals[Kind.WHOLE_OPS].last or InfeasibleError("nothing was found that fits")
+    candidate = _best(problem, [*known, *(one for one, _ in parts)])
+    offers = [_offer(one) for one in known] + [offer for _, offer in parts]
+    offers.sort(key=lambda offer: offer.seconds != candidate.verdict.period)
+    notes = [] if best is None else [*_beside(best, dealt), *_larger(problem, best)]
+    return replace(
+        run.writes(candidate).noted(*notes),
+        bound=run.split_bound,
+        space=SPLIT_OPS,
+        offers=tuple(dict.fromkeys(offers)),
+        left_out=left_out(run, offers) if parts else where_whole(problem, "auto"),
+    )
+
+
+def _stages(run: Run, warm_start: Assignment | None) -> Candidate:
+    """The best of whole ops, confirmed."""
+    problem = run.problem
     best = _best(problem, _confirmed_in_turn(problem, _whole_ops(problem, warm_start)))
     if not best.fits or _is_short(best):
         best = _best(problem, [best, *_with_room(problem)])
-    tell("stages", Incumbent(best.verdict.period, bound(problem).seconds))
-    if not may_split:
-        return replace(best, bound=bound(problem))
-    dealt = _dealt(problem, best)
-    candidate = _best(problem, [best, *dealt])
-    tell("whole models in turn", Incumbent(candidate.verdict.period, split_bound(problem).seconds))
-    offers = [_offer(one) for one in (candidate, best, *dealt)]
-    return replace(
-        candidate.noted(*_beside(best, dealt), *_larger(problem, best)),
-        bound=split_bound(problem),
-        space=SPLIT_OPS,
-        offers=tuple(dict.fromkeys(offers)),
-    )
+    if not best.fits or _is_short(best):
+        best = _best(problem, [best, *_confirmed_in_turn(problem, _seeds(problem))])
+    run.progress("stages", Incumbent(best.verdict.period, run.bound))
+    return best
+
+
+def _in_parts(run: Run, known: list[Candidate]) -> list[tuple[Candidate, Best]]:
+    """Replicas, shards and pipelines whose streams fit, each with what it offers."""
+    problem = run.problem
+    kinds = {
+        Kind.SHARDS: chain(shards(run), tensor_parallel(run)),
+        Kind.REPLICAS: replicas(run, None) if can_be_replicated(problem) else iter(()),
+        Kind.PIPELINES: pipelines(run, known),
+    }
+    rows = []
+    for kind, candidates in kinds.items():
+        for candidate, offer in run.refusals[kind].each(kind, candidates):
+            confirmed = _confirmed(candidate)
+            if confirmed.fits:
+                period = confirmed.verdict.period
+                run.progress(offer.what, Incumbent(period, run.least))
+                rows.append((confirmed, replace(offer, seconds=period)))
+    return rows
 
 
 def of_step(problem: Problem, candidate: Candidate) -> Candidate:
@@ -108,8 +151,8 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     starts = staged(problem)[:_STARTS]
     if len(set(problem.cluster.device_types)) == 1 and (one := of_downsets(problem)):
         starts.insert(0, one)
-    with suppress(InfeasibleError):
-        starts.append(single.place(problem))
+    if (alone := Refusals().tried("one device", lambda: single.place(problem))) is not None:
+        starts.append(alone)
     starts += as_candidates(problem, warm_start)
     # Moves of single ops may send batches to and fro, from which a stream suffers.
     candidates = starts + [balanced(one) for one in starts[:_STARTS]]
@@ -120,6 +163,13 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     return [
         least_overflow.place(problem, problem.objective.best(candidates) if candidates else None)
     ]
+
+
+def _seeds(problem: Problem) -> list[Candidate]:
+    """What fast strategies for a step make: they leave room on other devices than stages do."""
+    refusals = Refusals()
+    made = (refusals.tried(name, partial(seed.place, problem)) for name, seed in SEEDS.items())
+    return [one for one in made if one is not None]
 
 
 def _is_short(one: Candidate) -> bool:
@@ -184,6 +234,11 @@ def _best(problem: Problem, some: Iterable[Candidate]) -> Candidate:
 def _latency(one: Candidate) -> float:
     assert one.verdict.steady is not None, "it is confirmed"
     return one.verdict.steady.latency
+
+
+def _is_whole(one: Candidate) -> bool:
+    """True if every device has a whole model: no more can be had of them."""
+    return one.problem.program.batches >= one.problem.cluster.n_devices
 
 
 def _offer(one: Candidate) -> Best:

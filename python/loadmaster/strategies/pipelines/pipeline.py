@@ -8,8 +8,7 @@ and each is judged on all its ops. From the best, cuts are moved on by the judge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -91,6 +90,8 @@ def place(
     ------
     InputError
         One device, a batch of one sample or of nobody knows how many.
+    InfeasibleError
+        No pipeline that was tried fits.
     """
     checks.one_of("schedule", schedule, ("auto", *NAMED))
     space = PipelineSpace.of(problem)
@@ -115,13 +116,13 @@ def place(
         asked = replace(asked, schedules=(schedule,), is_free=False)
     best = fastest(space, asked, time_limit=time_limit, progress=progress)
     m = advised(space, micro_batches, problem.cluster.n_devices)
+    if best is None or not best[0].fits:
+        by_layers = space.refusals.tried("equal layers", lambda: equal_layers(space, m))
+        if by_layers is not None and (best is None or by_layers.fits):
+            return by_layers
     if best is None:
-        return equal_layers(space, m)
+        raise InfeasibleError(f"no pipeline was found that could be run: {space.refusals.in_words}")
     candidate, shape = best
-    if not candidate.fits:
-        with suppress(InfeasibleError):
-            if (by_layers := equal_layers(space, m)).fits:
-                return by_layers
     return accepted(candidate.problem, Outcome(shape.with_recipe(candidate), 1.0))
 
 
@@ -316,7 +317,7 @@ def _judged(
     some = [shape]
     if (other := shape.gathered) is not None and holds(other, share):
         some.append(moved(other, share))
-    rows = [(one.judged(), one) for one in some if one.seconds < limit]
+    rows = [*_taken(one for one in some if one.seconds < limit)]
     yield from rows
     if rows:
         _, shape = min(rows, key=lambda one: objective.rank(one[0].verdict))
@@ -326,7 +327,14 @@ def _judged(
         if (free := replace(shape, schedule=schedule)).seconds < shape.seconds:
             free = moved(free, share)
             if free.seconds < limit:
-                yield free.judged(), free
+                yield from _taken([free])
+
+
+def _taken(shapes: Iterable[PipelineShape]) -> Iterator[tuple[Candidate, PipelineShape]]:
+    """Shapes that are not refused, each judged."""
+    for shape in shapes:
+        if (candidate := shape.judged()) is not None:
+            yield candidate, shape
 
 
 def _moved_by_judge(
@@ -344,8 +352,9 @@ def _moved_by_judge(
                 left -= found.problem.graph.n_ops * (1 if shape.inside is None else 2)
                 if left < 0 or budget.lacks(0.0):
                     return
-                candidate = other.judged()
-                if objective.better(found, candidate) is candidate:
-                    found, shape, better = candidate, other, True
+                for candidate, _ in _taken([other]):
+                    better = objective.better(found, candidate) is candidate
+                if better:
+                    found, shape = candidate, other
                     yield found, shape
                     break

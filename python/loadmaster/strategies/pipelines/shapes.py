@@ -163,8 +163,11 @@ class PipelineShape:
         layout = None if self.inside is None else self.inside.layout
         return self.stage, np.array(self.chain.devices), micro, self.modules, layout
 
-    def judged(self) -> Candidate:
-        """The pipeline, judged on all its ops."""
+    def judged(self) -> Candidate | None:
+        """The pipeline, judged on all its ops; None: it is refused, and its space knows why."""
+        return self.space.refusals.tried(self.words, self._judged)
+
+    def _judged(self) -> Candidate:
         stage, devices, micro, modules, layout = self.made_of
         if layout is not None:
             layout = replace(layout, stage=stage)

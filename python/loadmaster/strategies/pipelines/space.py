@@ -23,6 +23,7 @@ from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
+from loadmaster.strategies.refusals import Refusals
 from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.space import Space as Labelled
 from loadmaster.strategies.sharding.space import can_be_sharded
@@ -45,10 +46,13 @@ class PipelineSpace:
         Of a user's graph as it is.
     batch : int
         Samples of a step.
+    refusals : Refusals
+        Pipelines that were dropped, since nothing could run them.
     """
 
     problem: Problem
     batch: int
+    refusals: Refusals = field(default_factory=Refusals)
     _costs: dict[tuple[int, bool, Inside | None], list[StageCosts]] = field(default_factory=dict)
     _shared: dict[tuple[bool, Inside], Program] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[str, ...]], MicroBatched] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class PipelineSpace:
                 gathered = Gathered(
                     self.problem,
                     self.batch,
+                    self.refusals,
                     _shared=self._shared,
                     _placed=self._placed,
                     line=(Line(of.gathered, of.is_open), at),
