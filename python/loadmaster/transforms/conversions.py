@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import ANY, OWNER
+from loadmaster.model.graph import INPUT
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.specs import FORBIDDEN, FREE, conversion
 
@@ -183,7 +184,7 @@ def _read(layout: Layout) -> tuple[_Columns, Ints]:
     want = layout.wanted[:, at]
     want = np.where(want == ANY, layout.made[:, tensor], want)
     owner = np.where(want == OWNER, layout.owner[:, reader], 0)
-    is_state = graph.placeholder[d.root[at]]
+    is_state = graph.placeholder[d.root[at]] & (graph.stands_for[d.root[at]] != INPUT)
     is_backward = is_state & layout.columns.is_backward[reader]
     is_backward &= ~layout.is_kept[d.root[at]]
     code = tensor * 2 + is_backward

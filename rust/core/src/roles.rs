@@ -1,7 +1,8 @@
 //! Which ops data parallelism replicates, and which of their tensors are weight gradients.
 //!
 //! An op is replicated if it depends on the batch: on an input, or on nothing at all. Parameters,
-//! buffers, constants, what writes them in place, and the optimizer are not. A weight gradient is what
+//! buffers, constants, what writes them in place, and the optimizer are not. A member of a collective
+//! depends on what any member reads. A weight gradient is what
 //! an op that is not replicated reads of one that is; and, backwards through ops without FLOPs,
 //! tensors as large that are read for nothing else. A member of a collective may hand on a part of what
 //! it reads. O(V + E).
@@ -54,9 +55,13 @@ fn replicated(model: &OpGraph, facts: Facts<'_>) -> Vec<bool> {
     // neither, and the same goes for views.
     let bound = (0..n).filter(|&u| !once[u]).filter_map(|u| Some((owner(u)?, u as u32)));
     let bound = Csr::from_pairs(n, bound);
+    let group = |u: usize| columns.collective.get(u).and_then(|&of| usize::try_from(of).ok());
+    let n_groups = (0..n).filter_map(group).max().map_or(0, |last| last + 1);
+    let members = Csr::from_pairs(n_groups, (0..n).filter_map(|u| Some((group(u)?, u as u32))));
     let mut is_source = vec![true; n];
     if facts.input.contains(&true) {
         data(model).for_each(|(_, _, d)| is_source[d] = false);
+        (0..n).filter(|&u| group(u).is_some()).for_each(|u| is_source[u] = false);
     }
     let mut many = vec![false; n];
     let mut stack: Vec<u32> = (0..n).filter(|&u| is_source[u]).map(|u| u as u32).collect();
@@ -69,6 +74,7 @@ fn replicated(model: &OpGraph, facts: Facts<'_>) -> Vec<bool> {
         stack.extend(readers.row(u));
         stack.extend(bound.row(u));
         stack.extend(owner(u).map(|of| of as u32));
+        stack.extend(group(u).into_iter().flat_map(|of| members.row(of)));
     }
     many
 }

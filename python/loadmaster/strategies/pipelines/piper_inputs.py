@@ -236,6 +236,7 @@ def _exchanges(
     rows = np.stack([tensor[goes].astype(np.int64), part[src[goes]], part[dst[goes]]])
     rows, once = np.unique(rows, axis=1, return_index=True)
     pairs, which = np.unique(np.sort(rows[1:], axis=0), axis=1, return_inverse=True)
-    bytes_ = np.bincount(which.ravel(), size[goes][once].astype(np.float64), pairs.shape[1])
+    # Without any row numpy counts integers.
+    bytes_ = np.bincount(which.ravel(), size[goes][once], pairs.shape[1]).astype(np.float64)
     one, other = np.concatenate([pairs, pairs[::-1]], axis=1)
     return one, other, np.tile(bytes_, 2)
