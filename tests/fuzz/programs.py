@@ -1,5 +1,5 @@
-"""Programs of small drawn models: shards by drawn labels, micro-batches, recomputation, and plans of
-methods that make such programs. Each step is judged again in plain Python.
+"""Programs of small drawn models: shards by drawn labels, micro-batches, recomputation, and plans
+of methods that make such programs. Each step is judged again in plain Python.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_an_input_that_a_mesh_gathers_shares_no_bucket_with_weights():
     program = micro_batches(shard(GRAPH, Layout(dimensions, MESH, labels)), 2)
     gathers = {label for label in program.graph.collectives if label}
     assert any(label.startswith("all_gather/tensors") for label in gathers)
-    assert not [name for name in program.graph.names if "parameters" in name and "aggregate" in name]
+    assert not [n for n in program.graph.names if "parameters" in n and "aggregate" in n]
 
 
 @pytest.mark.parametrize("source", ["x", "w"])

@@ -1,10 +1,10 @@
-"""A step of a program judged again: its devices, transfers, collectives, memory, and whether it does
-the user's work. Plain Python, for programs of some hundred ops without views.
+"""A step of a program judged again: its devices, transfers, collectives and memory. Plain Python,
+for programs of some hundred ops without views.
 
 The simulator counts whole ticks, so that what happens at one instant has the same time to the last
 bit: times are compared as they are. How long something takes is compared to within a billionth of
-the step. Memory is a sum over half-open spans of time; where spans have no length, peaks lie between
-the sums without and with them.
+the step. Memory is a sum over half-open spans of time; where spans have no length, peaks lie
+between the sums without and with them.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ class ProgramStep:
     @cached_property
     def sent(self) -> dict[tuple[int, int], tuple[int, float, float]]:
         """Source device, start and finish of each transfer of data, by tensor and device."""
-        return {
-            (tensor, dst): rest for tensor, _, dst, *rest in self._rows if tensor >= 0
-        }  # type: ignore[misc]
+        return {(tensor, dst): rest for tensor, _, dst, *rest in self._rows if tensor >= 0}  # type: ignore[misc]
 
     @cached_property
     def told(self) -> dict[tuple[int, int], tuple[int, float, float]]:
@@ -240,7 +238,7 @@ class ProgramStep:
         return [*lives, (last, max(total - sum(size for _, size in lives), 0))]
 
     def _until(self, t: int, end: float) -> float:
-        """When the memory of a tensor is free: all have read it, and what in-place ops made of it."""
+        """When the memory of a tensor is free: it is read, and so is what was written into it."""
         tensor = self.tensors[t]
         here = self.devices[tensor.source]
         until = [self.finish[tensor.source], *self._read(tensor, here)]

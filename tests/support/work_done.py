@@ -1,5 +1,5 @@
-"""Whether a program does the user's work: how much of every op its copies do, and that what they read
-comes from the ops that the user's op reads. Plain Python.
+"""The user's work in a program: how much of every op its copies do, and that what they read comes
+from the ops that the user's op reads. Plain Python.
 """
 
 from __future__ import annotations
