@@ -77,9 +77,13 @@ def drawn_program(random: Random, graph: lm.OpGraph) -> Program:
 
 
 def drawn_cluster(random: Random) -> lm.Cluster:
-    """Four devices of one type or two, with links of their own or through ports."""
+    """Four devices of one type or two, with links of their own or through ports, now and then with
+    measured collectives that keep devices busy, or with launches that take time.
+    """
+    dispatch = lm.Dispatch(5e-4, random.random() < 0.5) if random.random() < 0.2 else None
+    launch = 0.0 if dispatch else 1e-3
     types = [
-        lm.DeviceType(f"t{i}", {"f32": random.choice((1e4, 2e4))}, 1e5, launch=1e-3)
+        lm.DeviceType(f"t{i}", {"f32": random.choice((1e4, 2e4))}, 1e5, launch=launch)
         for i in range(random.randint(1, 2))
     ]
     devices = [lm.Device(f"d{i}", f"t{i % len(types)}", "1MiB") for i in range(4)]
@@ -89,7 +93,13 @@ def drawn_cluster(random: Random) -> lm.Cluster:
                 (f"out{a}", f"in{b}") if ported else ())
         for a, b in permutations(range(4), 2)
     ]  # fmt: skip
-    return lm.Cluster(devices, links, types)
+    tables = [
+        lm.CollectiveTimes(kind, n, 1, (8, 4096), (4e-3, 9e-3), busy=(2e-3, 5e-3))
+        for kind in ("all_reduce", "all_gather")
+        if random.random() < 0.2
+        for n in (2, 3, 4)
+    ]
+    return lm.Cluster(devices, links, types, collectives=tables, dispatch=dispatch)
 
 
 def placed_at_random(random: Random, program: Program, cluster: lm.Cluster) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
+import numpy as np
 from rejudge import claim, disjoint
 
 import loadmaster as lm
@@ -47,6 +49,7 @@ class ProgramStep:
         self._collectives()
         self._transfers()
         self._channels()
+        self._launches()
         for d, (least, most) in enumerate(self.peaks):
             peak = int(self.seen.memory.peak[d])
             claim(least <= peak <= most, "the peak of", d, "is", least, most, "not", peak)
@@ -140,6 +143,8 @@ class ProgramStep:
             d = self.devices[u]
             self.takes(self.finish[u] - self.start[u], self._alone(u), "op", u)
             spans[d].append((self.start[u], self.finish[u]))
+        for op, start, finish in self.shares:
+            spans[self.devices[op]].append((start, finish))
         for d, of_device in spans.items():
             disjoint(of_device, f"two ops at once on device {d}")
 
@@ -157,9 +162,59 @@ class ProgramStep:
                 same = self.start[u] == seen.start[i] and self.finish[u] == seen.finish[i]
                 claim(same, "member", u, "of", label, "runs apart")
             way = self.cluster.collective(kind, where, int(seen.bytes[i]))
+            busy = self._busy(kind, where, int(seen.bytes[i])) if way.algorithm == "table" else 0.0
+            shares = [(op, start, finish) for op, start, finish in self.shares if op in members]
+            claim(len(shares) == len(members) * (busy > 0), label, "has shares of", shares)
+            for op, start, finish in shares:
+                self.takes(finish - start, busy, "the share of", op)
+                claim(finish <= seen.queued[i], "the share of", op, "is late")
             links = way.seconds if len(where) > 1 else 0.0
-            wanted = links + max(map(self._alone, members))
+            wanted = links - busy + max(map(self._alone, members))
             self.takes(float(seen.finish[i] - seen.start[i]), wanted, label)
+
+    def _busy(self, kind: str, where: list[int], size: int) -> float:
+        """For how long a collective keeps each of its devices busy, by the cluster's tables."""
+        for one in self.cluster.collectives:
+            if one.kind == kind and one.devices == len(where) > 1 and one.busy:
+                return float(np.interp(size, one.bytes, one.busy))
+        return 0.0
+
+    @cached_property
+    def shares(self) -> list[tuple[int, float, float]]:
+        """Op, start and finish of what devices do of collectives before they have arrived."""
+        seen = self.seen.timeline.shares
+        return list(zip(*(c.tolist() for c in (seen.op, seen.start, seen.finish)), strict=True))
+
+    def _launches(self) -> None:
+        """Hosts launch one op at a time, makers first; ops start after, in that order."""
+        host = self.cluster.dispatch
+        claim((self.seen.timeline.launched is None) == (host is None), "launches, or none")
+        if host is None:
+            return
+        at = self.seen.timeline.launched.tolist()
+        hosts = defaultdict(list)
+        for u in self.running:
+            claim(at[u] <= self.start[u], "op", u, "starts before its launch")
+            hosts[0 if host.one_host else self.devices[u]].append((at[u], u))
+        for launched in hosts.values():
+            # An op without work, such as one whose device has no part of it, is not launched.
+            costing = sorted((when, u) for when, u in launched if self._alone(u) > 0)
+            for i, (when, u) in enumerate(costing):
+                self.takes(when, host.launch * (i + 1), "the launch of", u, "and those before it")
+        self._launched_in_order(at, {u: h for h, ops in hosts.items() for _, u in ops})
+
+    def _launched_in_order(self, at: list[float], host: dict[int, int]) -> None:
+        """An op is launched after what it reads, and runs after what its device launched before."""
+        members = {u: of for of in self.members.values() for u in of}
+        for tensor in self.tensors.values():
+            makers = members.get(tensor.source, [tensor.source])
+            for reader in tensor.readers:
+                for u in [u for u in makers if u in host and host[u] == host[reader]]:
+                    claim(at[u] <= at[reader], reader, "is launched before", u)
+        alone = sorted((at[u], u) for u in self.running if u not in members and self._alone(u) > 0)
+        for d in range(len(self.cluster.devices)):
+            for (_, before), (_, after) in pairwise(w for w in alone if self.devices[w[1]] == d):
+                claim(self.finish[before] <= self.start[after], after, "overtakes", before)
 
     def _transfers(self) -> None:
         """Whatever an op needs was there before it, and nothing else was sent."""
