@@ -150,8 +150,8 @@ __all__ = [
     "writers",
 ]
 
-#: Where names of the face are defined; the rest are modules. Nothing is imported before it is asked
-#: for, so that the command line can answer without numpy.
+#: Modules that define the names of the face; the rest are modules. Nothing is imported before it is
+#: asked for, so that the command line can answer without numpy.
 _HOMES = {
     "base.errors": (
         "InfeasibleError",

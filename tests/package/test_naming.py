@@ -1,5 +1,5 @@
-"""The words of the package: docstrings begin with the noun or the verb, a public class name means
-one thing, and names that were given up do not come back.
+"""The words of the package: docstrings begin with the noun or the verb, a class name means one
+thing, variables say what they hold, and names that were given up do not come back.
 """
 
 from __future__ import annotations
@@ -19,6 +19,20 @@ QUESTIONS = {"What", "Whether", "How", "Which", "Where"}
 
 #: Words that the field has others for: spec, recomputation, estimate, virtual stages.
 GIVEN_UP = re.compile(r"\b(lays|Lay|MadeAnew|made_anew|Mirrors?|mirror_of|n_chunks)\b")
+
+#: Words that say of a thing only that somebody made it, found it or gave it, not what it is.
+SAY_NOTHING = {"found", "made", "told", "given", "what"}
+
+#: Fields of results that users read, and that documents have as keys.
+OF_RESULTS = {
+    "AccountRow.what",
+    "Best.what",
+    "Considered.what",
+    "Finding.found",
+    "Finding.what",
+    "Remedy.what",
+    "SpecChange.what",
+}
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -41,11 +55,11 @@ def test_docstrings_begin_with_the_noun_or_the_verb():
     assert wrong == []
 
 
-def test_a_public_class_name_means_one_thing():
+def test_a_class_name_means_one_thing():
     homes = defaultdict(list)
     for file, tree in trees().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef):
                 homes[node.name].append(file)
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
@@ -59,6 +73,36 @@ def test_names_that_were_given_up_do_not_come_back():
             elif isinstance(node, ast.ClassDef | ast.FunctionDef):
                 names[node.name].add(file)
     assert {name: files for name, files in names.items() if GIVEN_UP.fullmatch(name)} == {}
+
+
+def test_variables_and_fields_are_named_by_what_they_hold():
+    wrong = [
+        f"{file}:{node.lineno} {name}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if (name := stored(node)) in SAY_NOTHING
+        and not any(f"{of}.{name}" in OF_RESULTS for of in classes_around(tree, node))
+    ]
+    assert wrong == []
+
+
+def stored(node: ast.AST) -> str:
+    """The name of the variable, parameter or attribute that a node sets; empty: it sets none."""
+    if isinstance(node, ast.arg):
+        return node.arg
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.id if isinstance(node, ast.Name) else node.attr
+    return ""
+
+
+def classes_around(tree: ast.Module, node: ast.AST) -> list[str]:
+    """The classes of which a node is a field."""
+    return [
+        one.name
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ClassDef)
+        and any(isinstance(field, ast.AnnAssign) and field.target is node for field in one.body)
+    ]
 
 
 def test_no_function_is_kept_short_by_leaving_it_unformatted():

@@ -106,7 +106,7 @@ def test_every_read_is_after_its_write(name, method):
     compiled = compile_plan(plan)
     program = stream_program(compiled)
     check(compiled, program)
-    assert (program.what == What.RECORD).sum() == program.n_events
+    assert (program.kind == What.RECORD).sum() == program.n_events
 
 
 @given(st.data())
@@ -134,7 +134,7 @@ def test_no_wait_can_be_left_out():
                      [("a", "b", 8), ("a", "c", 8), ("b", "d", 8), ("c", "d", 8)])  # fmt: skip
     compiled = compile_plan(with_devices(graph, [0, 1, 1, 0], ms_mesh(2)))
     program = stream_program(compiled)
-    waits = np.flatnonzero(program.what == What.WAIT)
+    waits = np.flatnonzero(program.kind == What.WAIT)
     assert len(waits) == 5  # a's copy for a, b for it, two copies back, d for the last
     for at in waits.tolist():
         keep = np.arange(len(program)) != at

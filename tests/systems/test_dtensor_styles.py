@@ -42,7 +42,7 @@ def test_the_labels_of_a_plan_say_the_same_styles(plan):
         ["h.0"],
         {"h.0": None},
         {"h.0": {"kind": "columns"}},
-        {"h.0": {"kind": "()", "given": None, "gives": None, "parts": 1, "is_local": True}},
+        {"h.0": {"kind": "()", "takes": None, "gives": None, "parts": 1, "is_local": True}},
     ],
 )
 def test_damaged_styles_are_refused(plan, styles):

@@ -35,7 +35,7 @@ def lenet():
 
 def rows(blocks, device):
     here = blocks.device == device
-    letters = [WHAT[what][0].upper() for what in blocks.what[here].tolist()]
+    letters = [WHAT[what][0].upper() for what in blocks.kind[here].tolist()]
     return list(zip(letters, blocks.micro[here].tolist(), strict=True))
 
 
@@ -80,7 +80,7 @@ def test_boxes_say_which_of_its_stages_a_device_does():
     for device in range(2):
         order = []
         for what, virtual_stage, micro in zip(
-            blocks.what, blocks.virtual_stage, blocks.micro, strict=True
+            blocks.kind, blocks.virtual_stage, blocks.micro, strict=True
         ):
             order.append(("FB"[what], int(virtual_stage), int(micro)) if what < 2 else None)
         here = [order[i] for i in np.flatnonzero(blocks.device == device) if order[i]]
@@ -90,7 +90,7 @@ def test_boxes_say_which_of_its_stages_a_device_does():
 
 def test_a_measured_step_has_the_boxes_of_its_own_times(plan):
     simulated, seen = Blocks.of(plan), Blocks.of(measured(plan))
-    for name in ("start", "finish", "device", "what", "micro", "virtual_stage", "idle", "alive"):
+    for name in ("start", "finish", "device", "kind", "micro", "virtual_stage", "idle", "alive"):
         np.testing.assert_allclose(getattr(seen, name), getattr(simulated, name))
 
 

@@ -347,10 +347,10 @@ def test_a_collective_is_a_bar_of_its_channels_and_not_of_devices(plans):
     assert [label for label, _ in view.palette] == ["compute", "transfer", "collective"]
     names = plan.graph.names
     of_reduced = [names[op] for op in plan.problem.reduced.op_of.tolist()]
-    shown = [[of_reduced[i] for i in lane.what.tolist()] for lane in view.devices]
+    shown = [[of_reduced[i] for i in lane.item.tolist()] for lane in view.devices]
     assert shown == [["a0", "x", "b0"], ["a1", "b1", "y"]]
     # Message 0 is x on its way, message 1 the collective.
-    assert [lane.what.tolist() for lane in view.channels] == [[1, 0], [1]]
+    assert [lane.item.tolist() for lane in view.channels] == [[1, 0], [1]]
     assert [lane.colour.tolist() for lane in view.channels] == [[2, 1], [2]]
     for lanes, busy in (
         (view.devices, plan.schedule.device_busy),
@@ -366,7 +366,7 @@ def test_channels_with_the_same_collectives_share_a_lane():
     plan = planned("lenet", "4xV100-PCIe", "data-parallel")
     [lane] = lanes_of(plan, MAX_LANES).channels
     assert lane.name == "all 8 channels"
-    assert len(lane.what) == len(plan.schedule.collectives)
+    assert len(lane.item) == len(plan.schedule.collectives)
     assert lanes_of(plan, MAX_LANES).hidden_channels == 0
     half = planned("lenet", "4xV100-PCIe", "data-parallel", replicas=2)
     [lane] = lanes_of(half, MAX_LANES).channels
@@ -413,7 +413,7 @@ def test_a_transfer_has_a_bar_on_each_channel_of_its_route(plans):
     held = Messages(plan).channels
     bars = of_messages(Messages(plan))
     seen = defaultdict(set)
-    for what, row in zip(bars.what.tolist(), bars.row.tolist(), strict=True):
+    for what, row in zip(bars.item.tolist(), bars.row.tolist(), strict=True):
         seen[what].add(row)
     sent = plan.schedule.transfers
     for i, (src, dst) in enumerate(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)):

@@ -42,7 +42,7 @@ _PART = 1 << 20
 # A trace of 50,000 ops is packed in a third of the time that level 9 takes, and is 5 % larger.
 _GZIP_LEVEL = 5
 
-#: How temporary names begin. They do not grow with the name that is written to, which may be as
+#: Beginning of temporary names. They do not grow with the name that is written to, which may be as
 #: long as the file system allows.
 TEMPORARY = ".loadmaster-"
 

@@ -144,10 +144,9 @@ def run(arguments: argparse.Namespace) -> None:
         "device": "what sending costs is",
         "collectives": "times of collectives are",
     }
-    learnt = [words for what, words in saved.items() if getattr(calibration, what)]
+    learnt = [words for part, words in saved.items() if getattr(calibration, part)]
     if learnt and not arguments.cluster_output:
-        what = learnt[0]
-        unsaved.append(f"{what} not saved: --cluster-output CLUSTER.toml saves the cluster")
+        unsaved.append(f"{learnt[0]} not saved: --cluster-output CLUSTER.toml saves the cluster")
     say_where(written, "; ".join(unsaved))
 
 

@@ -22,7 +22,7 @@ from loadmaster.cli.progress import ProgressLine
 if TYPE_CHECKING:
     from loadmaster.model.cluster import Cluster
 
-#: What the command does, and the flags that are for it alone.
+#: Actions of the command, and the flags that are for each alone.
 KINDS = {
     "detect": ("measure", "cpu"),
     "new": ("gpus", "link", "hosts", "network"),
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
         ),
     )
     command.add_argument(
-        "what",
+        "action",
         metavar="WHAT",
         help="detect (this machine), new (from flags, or questions), types (list the known ones)",
     )
@@ -79,15 +79,15 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Detects, describes or lists."""
-    what = arguments.what
-    if what not in KINDS:
-        raise InputError(f"cluster has no {what!r}{meant(what, KINDS)}")
+    kind = arguments.action
+    if kind not in KINDS:
+        raise InputError(f"cluster has no {kind!r}{meant(kind, KINDS)}")
     for of, flags in KINDS.items():
-        other_flags = [flag for flag in flags if of != what and getattr(arguments, flag)]
+        other_flags = [flag for flag in flags if of != kind and getattr(arguments, flag)]
         if other_flags:
-            raise InputError(f"--{other_flags[0]} is for `loadmaster cluster {of}`, not for {what}")
+            raise InputError(f"--{other_flags[0]} is for `loadmaster cluster {of}`, not for {kind}")
     check_targets(arguments.output)
-    {"detect": _detect, "new": _new, "types": _types}[what](arguments)
+    {"detect": _detect, "new": _new, "types": _types}[kind](arguments)
 
 
 def _detect(arguments: argparse.Namespace) -> None:

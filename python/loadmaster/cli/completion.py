@@ -116,7 +116,7 @@ def _of_cluster() -> Iterable[str]:
     return KINDS
 
 
-#: What a flag or a word takes, by the name that its value has.
+#: Values of a flag or a word, by the name that its value has.
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "method": _methods,
     "methods": _methods,
@@ -125,6 +125,6 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "graphs": _examples,
     "target": _targets,
     "targets": _targets,
-    "what": _of_cluster,
+    "action": _of_cluster,
 }
 _FILES_TOO = ("cluster", "graph", "graphs")

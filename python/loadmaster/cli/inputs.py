@@ -30,7 +30,7 @@ _READING = (
 )  # fmt: skip
 
 
-#: How some tools name an object of a module: ``torchvision.models:resnet50``.
+#: Form in which some tools name an object of a module: ``torchvision.models:resnet50``.
 _OF_MODULE = re.compile(r"(?!(?i:example|instance):)[A-Za-z_][\w.]+:[A-Za-z_]\w*")
 
 

@@ -115,7 +115,7 @@ def _live(line: Callable[[], str]) -> Live:
     from rich.spinner import Spinner
     from rich.text import Text
 
-    class _Line:
+    class _TerminalLine:
         def __init__(self) -> None:
             self.spinner = Spinner("dots")
 
@@ -123,4 +123,4 @@ def _live(line: Callable[[], str]) -> Live:
             self.spinner.update(text=Text(line()))
             yield self.spinner
 
-    return Live(_Line(), console=Console(stderr=True), refresh_per_second=4, transient=True)
+    return Live(_TerminalLine(), console=Console(stderr=True), refresh_per_second=4, transient=True)

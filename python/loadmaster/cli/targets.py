@@ -9,7 +9,7 @@ from typing import Any
 from loadmaster.cli import options
 from loadmaster.cli.printing import put, show_columns, show_json
 
-#: What a target's semantics say, as they are listed.
+#: Facts of a target's semantics, as they are listed.
 _SAID = {
     "models": "takes",
     "splits": "may split",

@@ -22,7 +22,7 @@ from loadmaster.base.errors import InputError, LoadmasterError, importing
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.model.clusters.links import CollectiveTimes
 
-#: What is measured, as a cluster's tables name it.
+#: Measured collectives, as a cluster's tables name them.
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 
 #: Sizes of tensors, in bytes: 4 KiB to 32 MiB.

@@ -114,7 +114,7 @@ def _timed(
 
 
 @dataclass
-class _Line:
+class _Connection:
     """Both ends of the connection between two processes, and their shared block, if any."""
 
     incoming: BinaryIO
@@ -163,7 +163,7 @@ def _process(way: str, most: int) -> Iterator[RoundTrips]:
             ) from error
 
 
-def _joined(way: str, most: int, stack: ExitStack) -> _Line:
+def _joined(way: str, most: int, stack: ExitStack) -> _Connection:
     if way in ("pipe", "shared_memory"):
         block = None
         address = ""
@@ -180,7 +180,7 @@ def _joined(way: str, most: int, stack: ExitStack) -> _Line:
         child = _started(way, address, stack)
         assert child.stdin is not None
         assert child.stdout is not None
-        return _Line(child.stdout, child.stdin, block)  # type: ignore[arg-type]
+        return _Connection(child.stdout, child.stdin, block)  # type: ignore[arg-type]
     import socket
 
     family = socket.AF_INET if way == "tcp" else socket.AF_UNIX
@@ -199,7 +199,7 @@ def _joined(way: str, most: int, stack: ExitStack) -> _Line:
     if way == "tcp":
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     incoming = stack.enter_context(line.makefile("rb"))
-    return _Line(incoming, stack.enter_context(line.makefile("wb")))
+    return _Connection(incoming, stack.enter_context(line.makefile("wb")))
 
 
 def _started(way: str, address: str, stack: ExitStack) -> subprocess.Popen[bytes]:

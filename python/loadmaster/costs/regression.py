@@ -31,7 +31,7 @@ from loadmaster.costs.turns import turns
 
 Floats = NDArray[np.float64]
 
-#: How a time may depend on the batch.
+#: Ways in which a time may depend on the batch.
 SHAPES = ("constant", "linear", "saturating")
 
 #: The noise of an op is estimated from so many shorter and so many longer ops.

@@ -22,7 +22,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
 
-#: Where an op's time may come from. "scaled": from another device type. "optimistic": unknown, and
+#: Sources of an op's time. "scaled": from another device type. "optimistic": unknown, and
 #: taken for 0, so that plans try the op. "bytes": from its bytes, at the speed of measured ops.
 PROVENANCES = (
     "free",
@@ -132,11 +132,11 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     columns = []
     measured = True
     for device_type in cluster.types:
-        found = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
-        if found is None:
+        seconds = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
+        if seconds is None:
             measured = False
-            found = roofline(graph, device_type)
-        columns.append(found)
+            seconds = roofline(graph, device_type)
+        columns.append(seconds)
     time = np.stack(columns, axis=1)
     if not time.any():
         known = ", ".join(graph.time) or "no device type"

@@ -225,9 +225,9 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
             "all of them"
         )
     kinds = tuple(kind_of[name] for name in names)
-    told = _sizes(by_batch, names)
-    sizes, uneven = _bytes(told, names, batch)
-    growth = _growth(by_batch, names, kinds, told, batch)
+    sizes_of = _sizes(by_batch, names)
+    sizes, uneven = _bytes(sizes_of, names, batch)
+    growth = _growth(by_batch, names, kinds, sizes_of, batch)
     return Regression(
         tuple(names),
         kinds,
@@ -238,7 +238,7 @@ def sweep(profiles: Iterable[Profile], batch: int) -> Regression:
         growth.deviation,
         tuple(SHAPES[s] for s in growth.weights.argmax(axis=1)),
         sizes,
-        told,
+        sizes_of,
         uneven,
         tuple(left_out),
     )
@@ -295,7 +295,7 @@ def _growth(
         return growth
     # Of an op that takes time, no time is below half of the least that was measured.
     least = fastest[fastest > 0].min(initial=usual[usual > 0].min()) / 2
-    found = grown(
+    grown_to = grown(
         np.maximum(fastest[timed], least),
         np.maximum(usual[timed], least),
         np.array([*by_batch], dtype=np.float64),
@@ -303,8 +303,8 @@ def _growth(
         np.unique(groups, return_inverse=True)[1][timed],
         steady[timed],
     )
-    growth.seconds[timed], growth.deviation[timed] = found.seconds, found.deviation
-    growth.weights[timed] = found.weights
+    growth.seconds[timed], growth.deviation[timed] = grown_to.seconds, grown_to.deviation
+    growth.weights[timed] = grown_to.weights
     return growth
 
 
@@ -322,22 +322,22 @@ def _sizes(by_batch: dict[int, Profile], names: Sequence[str]) -> dict[int, Floa
     }
 
 
-def _varying(told: dict[int, Floats], n: int) -> NDArray[np.bool_]:
+def _varying(by_batch: dict[int, Floats], n: int) -> NDArray[np.bool_]:
     """True if an op's output bytes differ between batches, as far as is known."""
     vary: NDArray[np.bool_] = np.zeros(n, dtype=bool)
-    for sizes in [*told.values()][1:]:
-        vary = vary | (sizes != next(iter(told.values())))
+    for sizes in [*by_batch.values()][1:]:
+        vary = vary | (sizes != next(iter(by_batch.values())))
     return vary
 
 
 def _bytes(
-    told: dict[int, Floats], names: Sequence[str], target: int
+    by_batch: dict[int, Floats], names: Sequence[str], target: int
 ) -> tuple[NDArray[np.uint64] | None, tuple[str, ...]]:
     """Output bytes at the target, and ops whose bytes lie on no line."""
-    if len(told) < 2:
+    if len(by_batch) < 2:
         return None, ()
-    x = np.array(list(told), dtype=np.float64)
-    y = np.stack(list(told.values()), axis=1)
+    x = np.array(list(by_batch), dtype=np.float64)
+    y = np.stack(list(by_batch.values()), axis=1)
     slope = (y[:, -1] - y[:, 0]) / (x[-1] - x[0])
     floor = y[:, 0] - slope * x[0]
     on_line = (np.rint(floor[:, None] + slope[:, None] * x) == y).all(axis=1)

@@ -104,15 +104,15 @@ class TransferTimes:
                 f"{os.fspath(path)} has the columns {', '.join(head) or 'none'}; wants bytes, "
                 "seconds_one_way, and src, dst and method where they differ"
             )
-        found: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
+        columns: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
         for number, row in rows:
             key = (row.get("src") or "", row.get("dst") or "", row.get("method") or "")
             pair = [_number(row[c], c, path, number) for c in ("bytes", column)]
-            for values, value in zip(found.setdefault(key, ([], [])), pair, strict=True):
+            for values, value in zip(columns.setdefault(key, ([], [])), pair, strict=True):
                 values.append(value)
-        if not found:
+        if not columns:
             raise InputError(f"{os.fspath(path)} has no rows")
-        return cls.of(found)  # type: ignore[arg-type]
+        return cls.of(columns)  # type: ignore[arg-type]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes a CSV file that :meth:`read` reads."""

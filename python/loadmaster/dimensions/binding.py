@@ -22,10 +22,10 @@ from loadmaster.dimensions.form import Pattern
 from loadmaster.dimensions.rules import TENSORFLOW, CallRule, rule_of
 from loadmaster.model.shapes import Shape
 
-#: How the dtypes begin that every call of TensorFlow has among its keywords.
+#: Beginning of the dtypes that every call of TensorFlow has among its keywords.
 _DTYPE = "DT_"
 
-#: How the calls of a family are read.
+#: Readers of calls, by family.
 FAMILIES: Mapping[str, Callable[[NamedCall, CallRule], Pattern | None]] = {
     "along": reductions.along,
     "batch-norm": normalisation.batch_norm,

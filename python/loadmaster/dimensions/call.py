@@ -77,7 +77,7 @@ class NamedCall:
             count = _count(value)
             self._tensors[name] = tuple(range(at, at + count))
             at += count
-        #: How many tensors the arguments hold.
+        #: Number of tensors in the arguments.
         self.n_tensors = at
 
     def value(self, which: int | str, default: Argument = None) -> Argument:

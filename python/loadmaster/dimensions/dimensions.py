@@ -32,7 +32,8 @@ from loadmaster.model.graph import OpGraph
 #: Sizes of one role that a table shows.
 _SHOWN = 6
 
-#: Where a graph keeps its dimensions. They have it too, so a table of weak keys would keep both.
+#: Attribute in which a graph keeps its dimensions. They have it too, so a table of weak keys would
+#: keep both.
 _KEPT = "_dimensions"
 
 

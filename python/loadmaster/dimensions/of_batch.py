@@ -20,7 +20,7 @@ from loadmaster.model.graph import PARAMETER, OpGraph
 
 Ints = NDArray[np.int64]
 
-#: What a tensor is to an op: one with the batch as a dimension, a partial sum of a gradient, state,
+#: Kinds of tensors of an op: one with the batch as a dimension, a partial sum of a gradient, state,
 #: or a tensor of its own replica, whatever that has of it.
 _BATCH, _GRADIENT, _STATE, _OWN = range(4)
 

@@ -91,7 +91,7 @@ def contraction(call: NamedCall, rule: CallRule) -> Pattern | None:
     return draft.finished([[0], [1]])
 
 
-#: How HLO calls the two tensors of a product.
+#: Names that HLO has for the two tensors of a product.
 _SIDES = ("lhs", "rhs")
 
 #: Words for the labels of a convolution's input, kernel and output.

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-#: What every table has beside the options of its family.
+#: Keys of every table beside the options of its family.
 _COMMON = ("family", "kinds", "arguments", "names", "only", "needs")
 
 #: Before a kind that ONNX Runtime adds to ONNX, or has another kernel for.

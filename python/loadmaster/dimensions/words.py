@@ -26,7 +26,7 @@ FREE = -6
 #: Cuts what has a dimension of experts, and has what is of one expert on one device.
 EXPERT = "expert"
 
-#: What a dimension is in the model, where that says less than the name of the cut.
+#: Roles of a dimension in the model that say less than the name of the cut.
 _VAGUE = ("", "feature", "parameter")
 
 _SAME = {"flat": FLAT, "owner": OWNER, AUTO: FREE}

@@ -22,7 +22,7 @@ from loadmaster.judge.timeline import Timeline
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Why something did not start earlier; on equal times, the first of these counts.
+#: Reasons why something did not start earlier; on equal times, the first of these counts.
 _INPUT, _DEVICE, _CHANNEL, _COPY = range(4)
 
 
@@ -33,7 +33,7 @@ class Cause(NamedTuple):
     ----------
     doing : str
         "run" or "transfer".
-    what : int
+    item : int
         The reduced op (of a collective, the member that arrived last), or the transfer.
     start, finish : float
         Seconds.
@@ -42,7 +42,7 @@ class Cause(NamedTuple):
     """
 
     doing: str
-    what: int
+    item: int
     start: float
     finish: float
     waited: str

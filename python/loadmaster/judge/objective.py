@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Judged)
 #: Words for what is to be short.
 Goal = Literal["step", "throughput"]
 
-#: What takes longer than a bound by no more than this share of it is optimal: times are rounded to
+#: A plan longer than a bound by no more than this share of it is optimal: times are rounded to
 #: ticks.
 ROUNDING = 3e-6
 
@@ -100,10 +100,10 @@ class Objective:
         return 1 - self.seconds(after) / seconds if seconds else 0.0
 
 
-#: What plans are made for, unless the other is asked for.
+#: The objective of plans, unless the other is asked for.
 STEP = Objective("step")
 
-#: What plans of an inference service are made for.
+#: The objective of plans of an inference service.
 THROUGHPUT = Objective("throughput")
 
 #: Each by its word.

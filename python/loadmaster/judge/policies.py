@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-#: Which ready op a free device takes; see :func:`loadmaster.simulate`.
+#: Policies by which a free device takes a ready op; see :func:`loadmaster.simulate`.
 Policy = Literal["priority", "fifo", "random", "fixed"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 

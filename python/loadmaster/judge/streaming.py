@@ -71,7 +71,7 @@ def streamed(
     >>> streamed(plan.problem, plan.assignment).steady.in_flight
     1
     """
-    trial = _Trial(problem, assignment, progress or (lambda stage: None))
+    trial = _StreamTrial(problem, assignment, progress or (lambda stage: None))
     run = trial.best() if window is None else trial.run(window)
     return trial.verdict.streamed(trial.steady(run), run.peak, problem.memory)
 
@@ -84,7 +84,7 @@ def judge(problem: Problem, assignment: Assignment, *, window: int | None = None
 
 
 @dataclass(frozen=True)
-class _Run:
+class _StreamRun:
     """A stream that was simulated: seconds between batches, those that a batch takes, bytes."""
 
     window: int
@@ -94,15 +94,15 @@ class _Run:
     is_over: bool
 
 
-class _Trial:
+class _StreamTrial:
     """Streams of one assignment, by window."""
 
     def __init__(
-        self, problem: Problem, assignment: Assignment, told: Callable[[str], None]
+        self, problem: Problem, assignment: Assignment, progress: Callable[[str], None]
     ) -> None:
-        self.problem, self.assignment, self.told = problem, assignment, told
+        self.problem, self.assignment, self.progress = problem, assignment, progress
         self.verdict = problem.verdict(assignment)
-        self.runs: dict[int, _Run] = {}
+        self.runs: dict[int, _StreamRun] = {}
 
     @cached_property
     def loads(self) -> Loads:
@@ -123,7 +123,7 @@ class _Trial:
         assert schedule is not None, "a step was simulated"
         return int(self.problem.reduced.op_of[int(schedule.finish.argmax())])
 
-    def best(self) -> _Run:
+    def best(self) -> _StreamRun:
         """The run of the smallest window that reaches the shortest period within memory; else of
         the shortest period seen, of windows up to twice the first.
         """
@@ -142,7 +142,7 @@ class _Trial:
             return 1
         return int(np.clip(np.ceil(steps), 1, MOST_IN_FLIGHT))
 
-    def _widened(self, run: _Run, most: int) -> _Run:
+    def _widened(self, run: _StreamRun, most: int) -> _StreamRun:
         """The run of the smallest window, of ``most`` or less, that reaches the shortest period or
         is as good as the widest that fits; O(log most) runs.
         """
@@ -169,17 +169,17 @@ class _Trial:
                 low = middle
         return self.run(high)
 
-    def _reaches(self, run: _Run) -> bool:
+    def _reaches(self, run: _StreamRun) -> bool:
         return run.period <= self.least * (1 + REACHED)
 
-    def run(self, window: int) -> _Run:
+    def run(self, window: int) -> _StreamRun:
         """The stream with a window."""
         if window not in self.runs:
-            self.told(f"stream with {window} under way")
+            self.progress(f"stream with {window} under way")
             self.runs[window] = self._run(window)
         return self.runs[window]
 
-    def _run(self, window: int) -> _Run:
+    def _run(self, window: int) -> _StreamRun:
         problem, reduced = self.problem, self.problem.reduced
         # A window of steps comes before those that are watched, and one after them.
         watched = -(-_WATCHED // window) * window
@@ -198,7 +198,7 @@ class _Trial:
         seen = slice(window, window + watched)
         period, latency = self._between(schedule, step, sample, serves, seen)
         is_over = bool((schedule.peak > problem.capacity).any())
-        return _Run(window, max(period, self.least), latency, schedule.peak, is_over)
+        return _StreamRun(window, max(period, self.least), latency, schedule.peak, is_over)
 
     def _between(
         self,
@@ -224,12 +224,12 @@ class _Trial:
         latency = float((ended - begun).mean()) if late.any() else 0.0
         return float(period) / self.problem.program.batches, latency
 
-    def steady(self, run: _Run) -> Steady:
+    def steady(self, run: _StreamRun) -> Steady:
         """The stream's figures, read off a run."""
         in_flight = run.window * self.problem.program.batches
         return Steady(run.period, run.latency, in_flight, self._limit(run))
 
-    def _limit(self, run: _Run) -> Limit:
+    def _limit(self, run: _StreamRun) -> Limit:
         """The resource that keeps the period from being shorter."""
         problem = self.problem
         if self._reaches(run):

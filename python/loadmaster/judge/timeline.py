@@ -16,7 +16,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 
-#: How often each other device's worth of the tensor is sent by a collective; once if absent.
+#: Number of times that a collective sends each other device's worth of the tensor; once if absent.
 _TIMES = {"all_reduce": 2}
 
 

@@ -29,7 +29,7 @@ def work(task: CpsatTask, folder: Path, began: float) -> dict[str, Any]:
     solver.parameters.random_seed = task.seed
     solver.parameters.log_search_progress = True
     solver.parameters.max_time_in_seconds = left(task.time_limit, began)
-    watch = _Watch(program, folder, task.start.makespan)
+    watch = _SolutionWatch(program, folder, task.start.makespan)
     solver.best_bound_callback = watch.bound_rose
     status = solver.solve(program.model, watch)
     has_values = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -40,7 +40,7 @@ def work(task: CpsatTask, folder: Path, began: float) -> dict[str, Any]:
     }
 
 
-class _Watch(cp_model.CpSolverSolutionCallback):
+class _SolutionWatch(cp_model.CpSolverSolutionCallback):
     """Keeps each solution, and prints the best and the bound."""
 
     def __init__(self, program: CpsatModel, folder: Path, best: int) -> None:

@@ -43,7 +43,7 @@ _Pairs = frozenset[tuple[int, int]]
 
 def formulate(instance: MilpInstance, start: Timed) -> Formulation:
     """The program; see the module."""
-    return _Program(instance, start).formulation()
+    return _IlpProgram(instance, start).formulation()
 
 
 def estimated_rows(instance: MilpInstance) -> int:
@@ -68,7 +68,7 @@ def estimated_rows(instance: MilpInstance) -> int:
     return int(own + loose + order + 3 * len(instance.messages))
 
 
-class _Program(ModelRows):
+class _IlpProgram(ModelRows):
     """Each method adds one family of rows, by its number in the module's list."""
 
     def __init__(self, instance: MilpInstance, start: Timed) -> None:

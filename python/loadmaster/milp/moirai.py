@@ -54,7 +54,7 @@ def with_links(instance: MilpInstance, links: Links) -> MilpInstance:
 
 def formulate(instance: MilpInstance, start: Timed) -> Formulation:
     """The program for an instance :func:`with_links`, and a schedule of it to start from."""
-    return _Program(instance, start).formulation()
+    return _MoiraiProgram(instance, start).formulation()
 
 
 def estimated_rows(instance: MilpInstance) -> int:
@@ -65,7 +65,7 @@ def estimated_rows(instance: MilpInstance) -> int:
     return int(2 * k * len(instance.loose_pairs) + per_pair * messages * messages)
 
 
-class _Program(Reference):
+class _MoiraiProgram(Reference):
     def communication(self) -> None:
         """(7)."""
         instance = self.instance

@@ -50,7 +50,7 @@ def with_links(instance: MilpInstance) -> MilpInstance:
 
 def formulate(instance: MilpInstance, start: Timed) -> Formulation:
     """The program for an instance :func:`with_links`, and a schedule of it to start from."""
-    return _Program(instance, start).formulation()
+    return _PestoProgram(instance, start).formulation()
 
 
 def estimated_rows(instance: MilpInstance) -> int:
@@ -60,7 +60,7 @@ def estimated_rows(instance: MilpInstance) -> int:
     return 2 * k * len(instance.loose_pairs) + messages * messages * max(k - 1, 0) // k
 
 
-class _Program(Reference):
+class _PestoProgram(Reference):
     def communication(self) -> None:
         """(5), and the sender of (6)."""
         instance = self.instance

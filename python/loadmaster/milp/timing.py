@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from loadmaster.milp.instance import Message, MilpInstance
 
-#: How many times an order is made anew from the starts that it leads to.
+#: Number of times that an order is refined by the starts that it leads to.
 ROUNDS = 20
 
 
@@ -63,7 +63,7 @@ def timed(instance: MilpInstance, devices: NDArray[np.int32], order: NDArray[np.
     order : int32 [n_ops]
         Topological, and by start where devices share channels.
     """
-    run = _Run(instance, devices)
+    run = _TimedRun(instance, devices)
     for t, tensor in enumerate(instance.tensors):
         if tensor.home:
             run.send(t, 0)
@@ -89,7 +89,7 @@ def settled(instance: MilpInstance, devices: NDArray[np.int32], order: NDArray[n
     return schedule
 
 
-class _Run:
+class _TimedRun:
     def __init__(self, instance: MilpInstance, devices: NDArray[np.int32]) -> None:
         n = instance.n_ops
         self.instance = instance

@@ -18,7 +18,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.text import shown
 from loadmaster.base.units import counted
 
-#: What an op was called with.
+#: The arguments of an op's call.
 Call = list[Any]
 
 #: Lists within lists that one argument may have.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadmaster.base.checks import is_integer
 from loadmaster.model.graph import OpGraph
 
-#: What is taken for granted of a graph with another batch.
+#: Assumptions on a graph with another batch.
 ASSUMPTION = (
     "inputs, activations, their gradients and workspace go with the batch; parameters, their "
     "gradients and optimizer state do not"

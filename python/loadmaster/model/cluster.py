@@ -68,7 +68,7 @@ class Cluster:
         self.source = source
         #: Measured times of collectives.
         self.collectives: tuple[CollectiveTimes, ...] = tuple(collectives)
-        #: What launches cost a host; None: nothing.
+        #: Seconds that launches cost a host; None: nothing.
         self.dispatch = dispatch
         self.devices: tuple[Device, ...] = tuple(devices)
         #: The links as they were given: one by one, or many as a :class:`Mesh`.

@@ -44,9 +44,9 @@ def compressed(places: Places, wanted: NDArray[np.int64], start: int) -> list[Li
     for patterns, of_key in _levels(places):
         if (now == wanted).all():
             break
-        found = _level(places, patterns, of_key[places.key], wanted, now)
-        _apply(found, places, now)
-        lines += found
+        added = _level(places, patterns, of_key[places.key], wanted, now)
+        _apply(added, places, now)
+        lines += added
     return lines
 
 

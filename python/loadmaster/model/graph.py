@@ -221,7 +221,7 @@ class OpGraph:
         self.view = _integers("ops.view", ops.get("view"), n, 0) != 0
         self.alias_of = _integers("ops.alias_of", ops.get("alias_of"), n, -1)
         self.time = _times(ops.get("time"), n, self.names)
-        #: What each op was called with (:mod:`~loadmaster.model.arguments`); None: nobody says.
+        #: Arguments of each op's call (:mod:`~loadmaster.model.arguments`); None: nobody says.
         self.args = arguments.checked(ops.get("args"), self.names)
 
         for column in ("src", "dst"):
@@ -235,9 +235,9 @@ class OpGraph:
         self.bytes = _sizes("edges.bytes", edges.get("bytes"), m, None)
         #: Index into :data:`PLACEHOLDERS` per op, int8 [n_ops]; -1: an op that computes, or a view.
         self.stands_for = _standing(self.kinds)
-        #: Whether each op is a parameter, buffer, input or constant, bool [n_ops].
+        #: True where an op is a parameter, buffer, input or constant, bool [n_ops].
         self.placeholder = self.stands_for >= 0
-        #: Whether each op is a member of a collective, bool [n_ops]. Members do not compute.
+        #: True where an op is a member of a collective, bool [n_ops]. Members do not compute.
         self.is_member = np.fromiter(map(bool, self.collectives), bool, n)
         self._core = self._validated()
         for column in (*vars(self).values(), *self.time.values()):
@@ -523,11 +523,11 @@ class OpGraph:
         ['gpu', '']
         """
         edges = edges or {}
-        told = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
-        told |= meta or {}
+        merged = {k: v for k, v in self.meta.items() if k != TIME_SOURCES or "time" not in ops}
+        merged |= meta or {}
         is_known = self.tensor is not None and all(column is not None for column in edges.values())
         if is_known and set(ops) <= set(SIZE_COLUMNS):
-            return self.of_same_ops(self._core.changed(**self._checked(ops, edges)), told)
+            return self.of_same_ops(self._core.changed(**self._checked(ops, edges)), merged)
         own_ops = {
             **self.texts,
             **{column: getattr(self, column) for column in (*SIZE_COLUMNS, "view", "alias_of")},
@@ -535,7 +535,7 @@ class OpGraph:
             "args": self.args,
         }
         own = {"src": self.src, "dst": self.dst, "tensor": self.tensor, "bytes": self.bytes}
-        return OpGraph({**own_ops, **ops}, {**own, **edges}, name=self.name, meta=told)
+        return OpGraph({**own_ops, **ops}, {**own, **edges}, name=self.name, meta=merged)
 
     def _checked(self, ops: Mapping[str, Any], edges: Mapping[str, Any]) -> fast._Changed:
         """Columns of sizes and of edges, by the names that the core has for them."""
@@ -753,13 +753,13 @@ def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.fl
         raise InputError("ops.time must map device types to lists of seconds")
     times = {}
     for device_type, column in values.items():
-        what = f"ops.time[{device_type!r}]"
-        array = _numbers(what, column, n).astype(np.float64)
+        subject = f"ops.time[{device_type!r}]"
+        array = _numbers(subject, column, n).astype(np.float64)
         bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
         if len(bad):
             at = int(bad[0])
             raise InputError(
-                f"{what} of {names[at]!r} is {array[at]}: a time must be finite and not negative"
+                f"{subject} of {names[at]!r} is {array[at]}: a time must be finite and not negative"
             )
         times[str(device_type)] = array
     return times

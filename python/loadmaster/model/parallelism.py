@@ -19,11 +19,11 @@ from loadmaster.model.micro import IN_V, NAMED, WINDOWS
 #: The part of the state that devices share out: nothing, or as ZeRO 1, 2 and 3 do.
 ShardState = Literal["none", "optimizer", "gradients", "parameters"]
 
-#: What a group of tensor parallelism does with routed experts: each device has a part of every one,
+#: Routed experts in a group of tensor parallelism: each device has a part of every one,
 #: or some of them whole.
 Experts = Literal["cut", "apart"]
 
-#: How much of a layer is computed again in the backward pass.
+#: Share of a layer that is computed again in the backward pass.
 Recompute = Literal["none", "selective", "full"]
 
 _ZERO = {"optimizer": "ZeRO-1", "gradients": "ZeRO-2", "parameters": "FSDP"}

@@ -52,13 +52,13 @@ AUTO = "auto"
 #: Bytes of gradients that one collective sums: the default of DistributedDataParallel, 25 MB.
 BUCKET_BYTES = 25_000_000
 
-#: What of an update is sharded (ZeRO 1, 2 and 3).
+#: Parts of an update that are sharded (ZeRO 1, 2 and 3).
 SHARD_STATES = ("none", "optimizer", "gradients", "parameters")
 
-#: Where batch norms take their statistics from.
+#: Samples from which batch norms take their statistics.
 BATCH_NORMS = ("local", "synchronised")
 
-#: What becomes of the gathered parameters of a unit after the forward pass: they are gathered again
+#: Gathered parameters of a unit after the forward pass: they are gathered again
 #: in the backward pass, or kept until it has used them.
 UNITS = ("again", "kept")
 

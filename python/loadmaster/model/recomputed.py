@@ -17,7 +17,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import Places, Selector, escaped_pattern, instances, layerless
 
-#: What parts the modules of a line from its selectors, and these from each other.
+#: Separators of the modules of a line from its selectors, and of these from each other.
 _BAR = " | "
 
 

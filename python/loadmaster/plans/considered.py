@@ -16,7 +16,7 @@ from loadmaster.strategies.candidate import Best, fullest
 from loadmaster.strategies.kinds import REQUESTS, Kind, Request
 from loadmaster.strategies.registry import DEFAULT
 
-#: What no method considers; systems have limits of their own.
+#: Ways that no method considers; systems have limits of their own.
 _NEVER = "offloading, lower precision; `loadmaster advise` has what each system can run"
 
 
@@ -184,8 +184,8 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     fits = "fits" if row.fits else "DOES NOT FIT"
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
-    what = "" if row.kind is Kind.ONE_DEVICE else row.what
-    said = ["this plan", what] if row.is_plan else [what, row.arguments]
+    name = "" if row.kind is Kind.ONE_DEVICE else row.what
+    said = ["this plan", name] if row.is_plan else [name, row.arguments]
     words = [": ".join(filter(None, said))]
     if row.left is not None and not (row.is_plan and plan.space == WHOLE_OPS):
         words.append(f"at most {row.left:.1%} better is possible with ops whole")

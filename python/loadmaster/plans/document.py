@@ -162,7 +162,7 @@ def plan_of_document(
     with malformed(f"{source} is a damaged plan"):
         if document["version"] in older.VERSIONS:
             document, graph = older.upgraded(document, source, graph)
-        return _Reader(document, source).plan(graph, cluster)
+        return _DocumentReader(document, source).plan(graph, cluster)
 
 
 def _is_size(size: object) -> bool:
@@ -170,7 +170,7 @@ def _is_size(size: object) -> bool:
     return size is None or (checks.is_integer(size) and size >= 0)
 
 
-class _Reader:
+class _DocumentReader:
     """Reads one document and says what is wrong with it."""
 
     def __init__(self, document: Mapping[str, Any], source: str) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 
-#: What a collective does for an op.
+#: The tasks that a collective has for an op.
 INPUT, EXCHANGE, OUTPUT = SIDES = ("input", "exchange", "output")
 
 _DO = {

@@ -23,7 +23,7 @@ from loadmaster.plans.relabel import Relabelled, relabelled
 from loadmaster.plans.told import stage_of
 from loadmaster.rules.stages import Stages
 
-#: What words of recipes mean that name no cut.
+#: Meanings of the words of recipes that name no cut.
 MEANINGS = {
     "whole": "each does all of it",
     "Replicate": "each has all of it",
@@ -166,7 +166,7 @@ class Explanation(Printed):
         return text + (f"; would not fit (short: {short})" if short else "")
 
 
-class _Tried(NamedTuple):
+class _Alternative(NamedTuple):
     """An alternative, and its verdict in the room that there is; None where it is not allowed."""
 
     alternative: Alternative
@@ -312,7 +312,7 @@ def _explained(plan: Plan, index: int, *, is_on_mesh: bool) -> Explanation:
 
 def _tried(
     plan: Plan, op: int, moved: NDArray[np.int64], device: int, stages: Stages | None
-) -> _Tried:
+) -> _Alternative:
     problem = plan.problem
     device_type = plan.cluster.device_types[device]
     name = plan.cluster.devices[device].name
@@ -321,12 +321,12 @@ def _tried(
     devices[moved] = device
     in_order = stages is None or stages.hold(problem, devices)
     if not (in_order and plan.binding.allowed[op, device]):
-        return _Tried(Alternative(name, op_time, None, None, {}), None)
+        return _Alternative(Alternative(name, op_time, None, None, {}), None)
     schedule = problem.simulate(devices, plan.assignment.priority, policy=plan.policy)
     over = plan.cluster.shortfall(schedule.peak, plan.binding.room)
     moved_bytes = bytes_moved(problem, schedule, devices)
     alternative = Alternative(name, op_time, schedule.makespan, moved_bytes, over)
-    return _Tried(alternative, Verdict.of(schedule, plan.binding.room))
+    return _Alternative(alternative, Verdict.of(schedule, plan.binding.room))
 
 
 def _feeds(plan: Plan, stands_for: int) -> tuple[str, ...]:
@@ -404,7 +404,7 @@ def _cause(plan: Plan, reduced_op: int) -> str:
 
 
 def _constraint(
-    plan: Plan, index: int, stands_for: int, moved: NDArray[np.int64], others: list[_Tried]
+    plan: Plan, index: int, stands_for: int, moved: NDArray[np.int64], others: list[_Alternative]
 ) -> str:
     problem, label, ran = plan.problem, plan.program.label, plan.program.graph
     op_of = problem.reduced.op_of

@@ -20,7 +20,7 @@ from loadmaster.plans.plan import Plan
 #: More bytes than any plan needs.
 _ENDLESS = 2**62
 
-#: What bytes may be there for: attributes of a footprint.
+#: Purposes of bytes: attributes of a footprint.
 USES = ("parameters", "gradients", "state", "activations", "collectives", "workspace")
 
 #: The first part of the module path of an optimizer's state.
@@ -109,7 +109,7 @@ class _Uses:
         gradients = roles.gradient | (program.role[graph.dst] == COLLECTIVE)
         slot = [m.split(".")[0] == _OPTIMIZER for m in graph.modules]
         self.state = graph.placeholder & np.array([kind != "input" for kind in graph.kinds])
-        #: Whether what an op keeps or makes is the optimizer's.
+        #: True where an op's state or result is the optimizer's.
         self.optimizer = np.where(graph.placeholder, slot, graph.updates).astype(bool)
         self.collective = graph.is_member
         self.source: dict[int, int] = {}

@@ -26,7 +26,8 @@ VERSIONS = (1, 2)
 #: The kinds of the ops that transforms added.
 _ADDED = ("split", "concat", "sum", "aggregate")
 
-#: What documents of version 3 say of every plan, and what it is where older ones are silent.
+#: Fields that documents of version 3 have of every plan, with their values where older ones are
+#: silent.
 _USUAL = {
     "objective": "step", "space": WHOLE_OPS, "bounds": {}, "offers": [], "left_out": [],
 }  # fmt: skip

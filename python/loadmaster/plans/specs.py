@@ -19,7 +19,7 @@ from loadmaster.model.recipe import REPLICATE, WHOLE, DeviceMesh
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.told import stage_of, told_words
 
-#: How module paths of what belongs to an optimizer begin.
+#: Beginning of the module paths of an optimizer's ops.
 _OPTIM = "optim."
 
 #: A share of less than this is not told.
@@ -111,7 +111,7 @@ def specs(plan: Plan) -> tuple[ModuleSpec, ...]:
     for path, row in rows.items():
         alike[layerless(path)].setdefault(row.look, []).append(path)
     return tuple(
-        _Row.joined(rows[path] for path in paths).spec(_named(family, paths, len(looks)), total)
+        _SpecRow.joined(rows[path] for path in paths).spec(_named(family, paths, len(looks)), total)
         for family, looks in alike.items()
         for paths in looks.values()
     )
@@ -124,12 +124,12 @@ def _named(family: str, paths: Sequence[str], n_looks: int) -> str:
     return paths[0] + (f" and {len(paths) - 1} like it" if len(paths) > 1 else "")
 
 
-def _rows(plan: Plan) -> dict[str, _Row]:
+def _rows(plan: Plan) -> dict[str, _SpecRow]:
     """Figures of each module, by path."""
     if plan.recipe is None:
         return {}
     words, graph = told_words(plan), plan.graph
-    rows: dict[str, _Row] = defaultdict(_Row)
+    rows: dict[str, _SpecRow] = defaultdict(_SpecRow)
     seconds = _seconds(plan)
     runs = graph.reduced.runs
     for op in np.flatnonzero(runs | graph.placeholder).tolist():
@@ -148,7 +148,7 @@ def _seconds(plan: Plan) -> NDArray[np.float64]:
     return np.where(np.isfinite(fastest), fastest, 0.0)
 
 
-class _Row:
+class _SpecRow:
     """Figures of a module."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class _Row:
         self.updates: dict[str, dict[str, None]] = defaultdict(dict)
 
     @classmethod
-    def joined(cls, rows: Iterable[_Row]) -> _Row:
+    def joined(cls, rows: Iterable[_SpecRow]) -> _SpecRow:
         """Several as one; they lie alike."""
         joint = cls()
         for row in rows:
@@ -277,9 +277,9 @@ def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for path, row in now.items():
         one, other = _on_axes(before, was[path]), _on_axes(after, row)
-        for what in one:
-            if one[what] != other[what]:
-                alike[layerless(path), what, one[what], other[what]].append(path)
+        for aspect in one:
+            if one[aspect] != other[aspect]:
+                alike[layerless(path), aspect, one[aspect], other[aspect]].append(path)
     seconds = {key: sum(now[path].seconds for path in paths) for key, paths in alike.items()}
     return tuple(
         SpecChange(
@@ -289,7 +289,7 @@ def spec_changes(before: Plan, after: Plan) -> tuple[SpecChange, ...]:
     )
 
 
-def _on_axes(plan: Plan, row: _Row) -> dict[str, str]:
+def _on_axes(plan: Plan, row: _SpecRow) -> dict[str, str]:
     """By part of a module, how it lies on all axes."""
     assert plan.recipe is not None
     spec = row.spec("", 0.0)

@@ -19,7 +19,7 @@ from loadmaster.base.later import imported
 #: Texts have no control characters; the fields of a protobuf begin with some.
 _TEXT = re.compile(rb"[\t\n\f\r -\x7e\x80-\xff]*")
 
-#: Where the readers that come along are. A file there is imported when the first file is read.
+#: Package of the readers that come along. A file there is imported when the first file is read.
 _OURS = "loadmaster.readers.formats"
 
 

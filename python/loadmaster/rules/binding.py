@@ -58,7 +58,7 @@ class Binding:
 
     Attributes
     ----------
-    given : Problem
+    original : Problem
         The problem on the user's cluster.
     constraints : Constraints
     rules : tuple of Rule
@@ -70,7 +70,7 @@ class Binding:
         Whether an op may be on a device; all ops of a set have the same row.
     """
 
-    given: Problem
+    original: Problem
     constraints: Constraints
     rules: tuple[PlacementRule, ...]
     modules: tuple[tuple[str, NDArray[np.intp]], ...]
@@ -80,14 +80,14 @@ class Binding:
     @cached_property
     def reserved(self) -> NDArray[np.uint64]:
         """Bytes kept free per device."""
-        return _reserved(self.given.cluster, self.constraints)
+        return _reserved(self.original.cluster, self.constraints)
 
     @cached_property
     def problem(self) -> Problem:
         """The problem that strategies place: the user's ops on the derived cluster."""
         if not self.rules and not self.modules and not self.reserved.any():
-            return self.given
-        given, cluster = self.given, self.given.cluster
+            return self.original
+        original, cluster = self.original, self.original.cluster
         classes = self._classes
         firsts = np.unique(classes, return_index=True)[1]
         of_type = np.array(cluster.device_types)[firsts]
@@ -107,26 +107,26 @@ class Binding:
             collectives=cluster.collectives,
             dispatch=cluster.dispatch,
         )
-        costs = Costs(given.costs.time[:, of_type], tuple(names), given.costs.provenance)
-        time = {ANY_TYPE: given.model.time[ANY_TYPE]} if ANY_TYPE in given.model.time else {}
+        costs = Costs(original.costs.time[:, of_type], tuple(names), original.costs.provenance)
+        time = {ANY_TYPE: original.model.time[ANY_TYPE]} if ANY_TYPE in original.model.time else {}
         for k, name in zip(of_type, names, strict=True):
-            if cluster.types[k].name in given.model.time:
-                time[name] = given.model.time[cluster.types[k].name]
+            if cluster.types[k].name in original.model.time:
+                time[name] = original.model.time[cluster.types[k].name]
         columns = {
             "device_types": self._device_types(names, firsts),
             "colocation": self._labels(),
             "time": time,
         }
-        model = given.model.with_columns(columns)
+        model = original.model.with_columns(columns)
         derived_problem = Problem.make(
-            model, derived, costs, seed=given.seed, best_effort=given.best_effort
+            model, derived, costs, seed=original.seed, best_effort=original.best_effort
         )
-        return replace(derived_problem, objective=given.objective)
+        return replace(derived_problem, objective=original.objective)
 
     @cached_property
     def _classes(self) -> NDArray[np.intp]:
         """A number per device. Devices of one type that no rule tells apart share a number."""
-        types = np.array(self.given.cluster.device_types, dtype=np.uint8)
+        types = np.array(self.original.cluster.device_types, dtype=np.uint8)
         told_apart = np.unique(self.allowed, axis=0) if self.rules else np.empty((0, len(types)))
         keys = [column.tobytes() for column in np.vstack([types, told_apart]).astype(np.uint8).T]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
@@ -143,7 +143,7 @@ class Binding:
         It has a text for ops that run, and for their views, since a transform may make ops from
         parts of views. An op that no device allows keeps its own text.
         """
-        model, reduced = self.given.model, self.given.reduced
+        model, reduced = self.original.model, self.original.reduced
         rows, which = np.unique(self.allowed[:, firsts], axis=0, return_inverse=True)
         every, spelled = set(names), np.array(names, dtype=object)
         words = [set(spelled[row]) for row in rows]
@@ -157,7 +157,7 @@ class Binding:
 
     def _labels(self) -> list[str]:
         """The colocation column. Modules that must stay whole are sets in it."""
-        model, op_of = self.given.model, self.given.reduced.op_of
+        model, op_of = self.original.model, self.original.reduced.op_of
         labels = DisjointSets[str]()
         column = list(model.colocation)
         for at, (module, ops) in enumerate(self.modules):
@@ -175,12 +175,12 @@ class Binding:
         Where the strategy transformed the graph, each op may run on the device types that
         constraints leave the op which it serves.
         """
-        if placed is self.problem or self.problem is self.given:
-            return self.given if placed is self.problem else placed
-        given = self.given
-        own = [t.name for t in given.cluster.types]
+        if placed is self.problem or self.problem is self.original:
+            return self.original if placed is self.problem else placed
+        original = self.original
+        own = [t.name for t in original.cluster.types]
         firsts = np.unique(self._classes, return_index=True)[1]
-        types = [own[given.cluster.device_types[first]] for first in firsts]
+        types = [own[original.cluster.device_types[first]] for first in firsts]
         derived_of = dict(zip(reversed(types), reversed(placed.costs.types), strict=True))
         columns = [placed.costs.types.index(derived_of[name]) for name in own]
         allowed = self._device_types(types, firsts)
@@ -190,26 +190,26 @@ class Binding:
                 "device_types": [allowed[op] for op in placed.program.serves.tolist()],
                 "time": {
                     name: time[d]
-                    for name in given.model.time
+                    for name in original.model.time
                     if (d := derived_of.get(name, name)) in time
                 },
             }
         )
         released = Problem.make(
-            given.program.then(placed.program.with_graph(given.model, graph)),
-            given.cluster,
+            original.program.then(placed.program.with_graph(original.model, graph)),
+            original.cluster,
             Costs(placed.costs.time[:, columns], tuple(own), placed.costs.provenance),
             seed=placed.seed,
             best_effort=placed.best_effort,
-            source_costs=given.user_costs,
+            source_costs=original.user_costs,
         )
-        return replace(released, objective=given.objective)
+        return replace(released, objective=original.objective)
 
     @cached_property
     def room(self) -> list[int]:
         """Bytes that a plan may use per device."""
         reserved = self.reserved.tolist()
-        return [m - r for m, r in zip(self.given.cluster.memory, reserved, strict=True)]
+        return [m - r for m, r in zip(self.original.cluster.memory, reserved, strict=True)]
 
     def broken(self, devices: NDArray[np.int32], peak: NDArray[np.uint64]) -> list[str]:
         """The constraints that a placement of the reduced ops breaks, in words.
@@ -217,7 +217,11 @@ class Binding:
         Whether pins, kinds, whole modules and stages hold follows from ``devices``. Whether
         reserves hold follows from ``peak``, the most bytes in use on each device.
         """
-        program, of, cluster = self.given.program, self.given.reduced.op_of, self.given.cluster
+        program, of, cluster = (
+            self.original.program,
+            self.original.reduced.op_of,
+            self.original.cluster,
+        )
         texts = []
         for rule in self.rules:
             astray = rule.ops[~rule.devices[devices[rule.ops]]]
@@ -233,7 +237,9 @@ class Binding:
                 if used > room:
                     over = format_bytes(used - room)
                     texts.append(f"reserve of {device.name}: {over} of it are used")
-        if self.constraints.contiguous and not Stages.of(self.given).hold(self.given, devices):
+        if self.constraints.contiguous and not Stages.of(self.original).hold(
+            self.original, devices
+        ):
             texts.append("contiguous: an op feeds an earlier stage")
         return texts
 
@@ -345,7 +351,7 @@ def _claims(binding: Binding, members: NDArray[np.intp]) -> list[_Claim]:
     """The constraints on a colocated set, those by the types of its ops among them. None where the
     graph itself leaves an op no device.
     """
-    problem = binding.given
+    problem = binding.original
     types = problem.cluster.types
     own = problem.allowed_types[:, problem.cluster.device_types]
     claims = []
@@ -367,7 +373,7 @@ def _refuse_contradiction(binding: Binding, members: NDArray[np.intp]) -> None:
 
     The error names two constraints that exclude each other, or all of them where no two do.
     """
-    problem = binding.given
+    problem = binding.original
     model, op_of = problem.model, problem.reduced.op_of
     claims = _claims(binding, members)
     pairs = ((b, a) for i, a in enumerate(claims) for b in claims[:i] if a.excludes(b))

@@ -90,10 +90,10 @@ def run(
     """
     checks.integer("steps", steps)
     with ready(plan, tape, inputs, targets=targets, on=on, seed=seed, patience=patience) as session:
-        found = session(steps)
-    if found.busy:
-        warn(found.busy)
-    return found
+        measured = session(steps)
+    if measured.busy:
+        warn(measured.busy)
+    return measured
 
 
 @contextmanager

@@ -51,13 +51,15 @@ class Best:
     request: Request | None = None
 
     @classmethod
-    def of(cls, kind: Kind, what: str, found: Candidate, request: Request | None = None) -> Best:
+    def of(
+        cls, kind: Kind, words: str, candidate: Candidate, request: Request | None = None
+    ) -> Best:
         """A candidate as the best of its kind; with the kind's request, if there is no other."""
-        space = WHOLE_OPS if found.problem.program.is_plain else SPLIT_OPS
-        seconds = found.problem.objective.seconds(found.verdict)
-        peaks = zip(found.verdict.peak.tolist(), found.problem.cluster.memory, strict=True)
+        space = WHOLE_OPS if candidate.problem.program.is_plain else SPLIT_OPS
+        seconds = candidate.problem.objective.seconds(candidate.verdict)
+        peaks = zip(candidate.verdict.peak.tolist(), candidate.problem.cluster.memory, strict=True)
         asked = request or REQUESTS.get(kind)
-        return cls(space, what, seconds, kind, *fullest(peaks), asked)
+        return cls(space, words, seconds, kind, *fullest(peaks), asked)
 
 
 def fullest(peaks: Iterable[tuple[int, int]]) -> tuple[int, int]:

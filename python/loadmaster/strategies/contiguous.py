@@ -24,7 +24,7 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.refusal import refuse_overfull
 from loadmaster.strategies.simple.assigned import assigned, per_set
 
-#: What a cut costs that cannot be made.
+#: Cost of a cut that cannot be made.
 _NEVER = np.iinfo(np.int64).max // 4
 
 

@@ -29,7 +29,7 @@ from loadmaster.strategies.lists.listing import ordered
 from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.simple import single
 
-#: What a plan says that came from here.
+#: Note of a plan that came from here.
 NOTE = "the method itself found no placement that fits: a search for the least overflow did"
 
 #: The most assignments that are all tried.
@@ -123,11 +123,11 @@ def _best_of_all(
 
 
 def _starts(
-    problem: Problem, priorities: list[NDArray[np.int32]], given: Candidate | None
+    problem: Problem, priorities: list[NDArray[np.int32]], first: Candidate | None
 ) -> Iterator[Candidate]:
     """Placements that greedy passes make where what has no room goes where there is most."""
-    if given is not None:
-        yield given
+    if first is not None:
+        yield first
     with suppress(InfeasibleError):
         yield judged(problem, single.place(replace(problem, best_effort=True)).assignment)
     core = problem.core.within(best_effort=True)

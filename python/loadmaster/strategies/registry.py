@@ -145,7 +145,7 @@ def _import_all() -> None:
         import_module(module)
 
 
-#: What each method does.
+#: Method to its summary.
 METHODS = _Methods()
 
 #: Methods whose plans compete with another one's where stages must be contiguous.
@@ -253,10 +253,10 @@ def strategy(
 
         @wraps(function)
         def method(problem: Problem, **options: Any) -> Candidate:
-            found = function(problem, **options)
-            if not isinstance(found, Candidate):
-                found = judged(problem, _checked(problem, name, found))
-            return accepted(found.problem, Outcome(found, 1.0))
+            result = function(problem, **options)
+            if not isinstance(result, Candidate):
+                result = judged(problem, _checked(problem, name, result))
+            return accepted(result.problem, Outcome(result, 1.0))
 
         METHODS[name] = (method, summary)
         _RIVALS_IN_STAGES[name] = rivals_in_stages
@@ -266,12 +266,12 @@ def strategy(
     return register
 
 
-def _checked(problem: Problem, name: str, found: object) -> Assignment:
+def _checked(problem: Problem, name: str, result: object) -> Assignment:
     """A user's strategy's result, if it is a placement of this problem."""
-    if not isinstance(found, Assignment):
-        raise InputError(f"method {name!r} returned {found!r}: wants an Assignment or a Candidate")
+    if not isinstance(result, Assignment):
+        raise InputError(f"method {name!r} returned {result!r}: wants an Assignment or a Candidate")
     n, columns = problem.graph.n_ops, []
-    for name_of, values in (("devices", found.devices), ("priority", found.priority)):
+    for name_of, values in (("devices", result.devices), ("priority", result.priority)):
         column = np.asarray(values)
         if column.shape != (n,) or column.dtype.kind not in "iu":
             raise InputError(
@@ -286,4 +286,4 @@ def _checked(problem: Problem, name: str, found: object) -> Assignment:
         raise InputError(
             f"method {name!r} put op {op!r} on device {devices[wrong[0]]}: wants 0 to {last}"
         )
-    return replace(found, devices=devices.astype(np.int32), priority=columns[1].astype(np.int32))
+    return replace(result, devices=devices.astype(np.int32), priority=columns[1].astype(np.int32))

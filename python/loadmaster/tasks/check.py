@@ -153,8 +153,8 @@ def _obeyed(plan: Plan, constraints: Constraints | None) -> list[Finding]:
     Constraints that are empty have none.
     """
     verdicts = []
-    given = bind(plan.problem, as_constraints(constraints))
-    asked = [("its constraints", plan.binding), ("constraints", given)]
+    extra = bind(plan.problem, as_constraints(constraints))
+    asked = [("its constraints", plan.binding), ("constraints", extra)]
     for rule, binding in asked:
         if not binding.constraints.is_empty:
             broken = binding.broken(plan.assignment.devices, plan.memory.peak)

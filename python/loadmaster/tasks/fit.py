@@ -212,7 +212,7 @@ def fit(
         target_of(target).checked(options)
     elif options:
         raise InputError(f"option {next(iter(options))!r} is a target's: name the target too")
-    trial = _Trial(
+    trial = _FitTrial(
         graph,
         cluster,
         as_costs(costs, graph, cluster),
@@ -226,7 +226,7 @@ def fit(
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _FitTrial:
     """A graph, a cluster and constraints, with the methods, or the target, tried on them."""
 
     graph: OpGraph
@@ -481,9 +481,9 @@ def _at_least(binding: Binding, order: list[int]) -> int:
     One more than the cluster has, if all devices together are too small, or if every device is too
     small for the largest op.
     """
-    if largest_op(binding.given.model)[1] > max(binding.room):
+    if largest_op(binding.original.model)[1] > max(binding.room):
         return len(order) + 1
-    resident = int(binding.given.graph.resident.sum())
+    resident = int(binding.original.graph.resident.sum())
     largest = sorted((binding.room[d] for d in order), reverse=True)
     total = 0
     for count, room in enumerate(largest, start=1):

@@ -10,14 +10,14 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.reading import INSTANCE, read
 
-#: What a graph may be given as: itself, a path, ``example:NAME`` or ``instance:NAME``.
+#: Forms of a graph: itself, a path, ``example:NAME`` or ``instance:NAME``.
 GraphLike = OpGraph | str | os.PathLike[str]
 
-#: What a cluster may be given as: itself, a path of a TOML file, the name of a preset, or
+#: Forms of a cluster: itself, a path of a TOML file, the name of a preset, or
 #: ``instance:NAME``.
 ClusterLike = Cluster | str | os.PathLike[str]
 
-#: Whether a graph that does not fit is an error, or is placed all the same.
+#: Answers to a graph that does not fit: an error, or a plan all the same.
 OnOom = Literal["error", "best_effort"]
 
 

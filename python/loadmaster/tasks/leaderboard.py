@@ -36,7 +36,7 @@ from loadmaster.tasks.planning import PlanRequest, plan_for
 #: A name, FILE.py:FUNCTION, or either with options.
 MethodLike: TypeAlias = str | tuple[str, Mapping[str, Any]]
 
-#: Why a row counts, or does not.
+#: Reasons why a row counts, or does not.
 Outcome = Literal["done", "splits ops", "infeasible", "failed"]
 
 #: Called with the number of rows done, the number of all, and the last row.
@@ -294,7 +294,7 @@ class Leaderboard(Printed):
         write_bytes(path, text.encode())
 
 
-#: What the figures are of, by the plans that count.
+#: Subjects of the figures, by the plans that count.
 _MEANING = {
     WHOLE_OPS: "Makespan by the simulator, over the best known (or the bound, where nothing is "
     "known). Plans that place every op whole on one device count.",

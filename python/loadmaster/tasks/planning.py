@@ -95,7 +95,7 @@ def check_planner(planner: Planner, options: Mapping[str, Any]) -> None:
         function_of(planner.name, options)
 
 
-def plan_for(given: Problem, request: PlanRequest, *, began: float | None = None) -> Plan:
+def plan_for(users_problem: Problem, request: PlanRequest, *, began: float | None = None) -> Plan:
     """The plan that is asked for, of a problem whose program may be a transformed one.
 
     ``began`` is the time at which planning began (``time.perf_counter``), if that is not now.
@@ -109,9 +109,9 @@ def plan_for(given: Problem, request: PlanRequest, *, began: float | None = None
     checks.flag("refine", request.refine)
     limit = request.time_limit
     limit = None if limit is None else checks.time_limit(limit)
-    function, given = _function(given, request)
+    function, users_problem = _function(users_problem, request)
     constraints, progress = request.constraints, request.progress
-    binding = bind(given, constraints)
+    binding = bind(users_problem, constraints)
     problem = binding.problem
     options = dict(request.options)
     if constraints.contiguous:
@@ -311,7 +311,7 @@ def _plan(
     """The plan on the user's cluster, not on the constrained one."""
     placed = binding.released(candidate.problem)
     bounds = _bounds(binding.problem, candidate)
-    searched = candidate.space if placed.program is binding.given.program else SPLIT_OPS
+    searched = candidate.space if placed.program is binding.original.program else SPLIT_OPS
     chosen = bounds[searched]
     return Plan(
         problem=placed,

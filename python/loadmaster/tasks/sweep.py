@@ -306,12 +306,12 @@ class _Ledger:
         self._progress = progress
         self._waits = False
         known = ((key, table.rows.get(key)) for key in cases)
-        self.found = {k: row for k, row in known if row is not None and row.outcome != "crashed"}
-        self.resumed = len(self.found)
+        self.known = {k: row for k, row in known if row is not None and row.outcome != "crashed"}
+        self.resumed = len(self.known)
 
     def todo(self) -> list[Case]:
         """Cases without a row, and those whose worker died when they last ran."""
-        return [case for key, case in self.cases.items() if key not in self.found]
+        return [case for key, case in self.cases.items() if key not in self.known]
 
     def record(self, row: SweepRow) -> None:
         """Keeps the row of a case that ran here."""
@@ -321,7 +321,7 @@ class _Ledger:
     def look_around(self) -> None:
         """Notes rows of this sweep's cases that other sweeps have added to the table."""
         for row in self.table.news():
-            if row.key in self.cases and row.key not in self.found:
+            if row.key in self.cases and row.key not in self.known:
                 self.resumed += 1
                 self._note(row)
 
@@ -342,9 +342,9 @@ class _Ledger:
             warn(f"waiting for {left} under way in another sweep of the same table")
 
     def _note(self, row: SweepRow) -> None:
-        self.found[row.key] = row
+        self.known[row.key] = row
         if self._progress is not None:
-            self._progress(len(self.found), len(self.cases), row)
+            self._progress(len(self.known), len(self.cases), row)
 
 
 def _swept(ledger: _Ledger, crew_for: Callable[[int], _Crew], retries: int) -> Sweep:
@@ -358,7 +358,7 @@ def _swept(ledger: _Ledger, crew_for: Callable[[int], _Crew], retries: int) -> S
     except BaseException:
         crew.abandon()
         raise
-    rows = tuple(ledger.found[key] for key in ledger.cases if key in ledger.found)
+    rows = tuple(ledger.known[key] for key in ledger.cases if key in ledger.known)
     return Sweep(rows, ledger.resumed, len(ledger.cases) - len(rows))
 
 
@@ -418,9 +418,9 @@ class _Start:
     digest: str
 
 
-def _starts(given: Plan | Iterable[Plan]) -> list[_Start]:
+def _starts(warm: Plan | Iterable[Plan]) -> list[_Start]:
     """Plans to start from, at most one for the same ops."""
-    plans = [given] if isinstance(given, Plan) else list(given)
+    plans = [warm] if isinstance(warm, Plan) else list(warm)
     wrong = [one for one in plans if not isinstance(one, Plan)]
     if wrong:
         raise InputError(f"warm_start has {wrong[0]!r}: wants plans")
@@ -557,15 +557,15 @@ class _Crew:
     """The executor of a sweep: its own processes, the user's, or those that a function makes."""
 
     def __init__(
-        self, given: Executor | Callable[[], Executor] | None, workers: int | None, cases: int
+        self, executor: Executor | Callable[[], Executor] | None, workers: int | None, cases: int
     ) -> None:
         self.flying: dict[Future[SweepRow], tuple[Case, int]] = {}
         cpus = os.cpu_count() or 1
-        self.size = workers or (cpus if given is None else IN_FLIGHT)
+        self.size = workers or (cpus if executor is None else IN_FLIGHT)
         self._processes = min(self.size, max(cases, 1))
-        self._given = given
+        self._given = executor
         self._lifeline: Connection | None = None
-        self._executor: Executor | None = given if isinstance(given, Executor) else None
+        self._executor: Executor | None = executor if isinstance(executor, Executor) else None
         self.losses = Losses.of(self._executor)
 
     @property
@@ -692,7 +692,7 @@ def _hand_out(waiting: deque[Case], crew: _Crew, ledger: _Ledger) -> None:
         if len(crew.flying) == crew.size:
             return
         case = waiting.popleft()
-        if case.key in ledger.found:
+        if case.key in ledger.known:
             continue
         if ledger.table.claim(case.key):
             crew.submit(case, 0)

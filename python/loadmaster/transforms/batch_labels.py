@@ -33,7 +33,7 @@ from loadmaster.transforms.lowering import Lowering
 from loadmaster.transforms.shards import CopyColumns, Expansion
 from loadmaster.transforms.shares import amounts, only_gradients
 
-#: How an optimizer is shared out: not at all, by equal parts of every tensor, or by parameters.
+#: Ways to share out an optimizer: not at all, by equal parts of every tensor, or by parameters.
 Optimizer = Literal["whole", "flat", "parameters"]
 
 

@@ -34,11 +34,11 @@ class WholeCopies:
     def __init__(self, graph: OpGraph, lane: Sequence[int], mark: str) -> None:
         self.graph, self.mark, self.n = graph, mark, len(lane)
         self.lane = np.array(lane, dtype=np.int64)
-        #: Whether each op is what the copies of a lane have in common.
+        #: True where an op is common to the copies of a lane.
         self.common = is_state(graph)
         #: Tensor id per edge; -1: control.
         self.tensor = (graph.src if graph.tensor is None else graph.tensor).astype(np.int64)
-        #: What the ids of a copy's tensors are more than those of the copy before.
+        #: Difference of the ids of a copy's tensors from those of the copy before.
         self.stride = int(self.tensor.max(initial=-1)) + 1
 
     @cached_property
@@ -139,13 +139,13 @@ class WholeCopies:
             pairs = zip(taken(column), number.tolist(), strict=True)
             return [text and f"{text}@{self.mark}{c}" for text, c in pairs]
 
-        made = {
+        columns = {
             column: Texts(partial(taken, column))
             for column in ("kind", "module", "phase", "output", "device_types")
         }
-        made["colocation"] = Texts(lambda: marked("colocation", self.lane[self.copy]))
-        made["collective"] = Texts(lambda: marked("collective", self.copy))
-        return made
+        columns["colocation"] = Texts(lambda: marked("colocation", self.lane[self.copy]))
+        columns["collective"] = Texts(lambda: marked("collective", self.copy))
+        return columns
 
 
 def _without_gaps(tensor: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -24,10 +24,10 @@ from loadmaster.transforms.batch_labels import Replication, replicated
 from loadmaster.transforms.parameter_server import with_parameter_server
 from loadmaster.transforms.shares import batch_size
 
-#: How gradients are added up.
+#: Ways to add up gradients.
 Aggregation = Literal["all-reduce", "reduce-scatter", "parameter-server"]
 
-#: How a sharded optimizer is cut.
+#: Ways to cut a sharded optimizer.
 Shards = Literal["flat", "parameters"]
 
 #: Whose statistics a batch norm has.

@@ -19,7 +19,8 @@ from loadmaster.model.roles import Roles
 #: the presets have of a V100.
 LAUNCH_BYTES = 4_500_000.0
 
-#: What puts tensors into buckets: from their bytes, their turns, and the most bytes of a bucket.
+#: A function that puts tensors into buckets: from their bytes, their turns, and the most bytes of a
+#: bucket.
 Fill: TypeAlias = "Callable[[NDArray[Any], NDArray[np.float64], int], NDArray[np.int64]]"
 
 

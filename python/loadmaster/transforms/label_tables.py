@@ -60,7 +60,7 @@ class LabelTables:
         number = {size: FIRST_SIZE + i for i, size in enumerate(sorted(sizes))}
         # One row at least: that of arguments of ops whose form has none.
         needed = np.zeros((max(sum(n_inputs), 1), width), dtype=np.int32)
-        made = np.zeros((sum(n_outputs), width), dtype=np.int32)
+        given_out = np.zeros((sum(n_outputs), width), dtype=np.int32)
         work = np.full((len(all_of_them), width), ALL, dtype=np.int64)
         exchanged = np.zeros((len(all_of_them), width), dtype=np.int64)
         is_batch = np.zeros((len(all_of_them), width), dtype=bool)
@@ -73,7 +73,7 @@ class LabelTables:
                 at = label + _BEFORE if label >= 0 else int(label == OWNER)
                 needs, gives = specs_of(form, label)
                 needed[first_input[f] : first_input[f + 1], at] = needs
-                made[first_output[f] : first_output[f + 1], at] = gives
+                given_out[first_output[f] : first_output[f + 1], at] = gives
                 if label == FLAT and (FLAT in gives or not gives):
                     work[f, at] = EVEN
                 if label > 0:
@@ -88,7 +88,7 @@ class LabelTables:
             tuple(sorted(sizes)),
             needed,
             first_input,
-            made,
+            given_out,
             first_output,
             work,
             exchanged,

@@ -31,7 +31,7 @@ from loadmaster.transforms.shares import batch_size
 from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, part_weights
 from loadmaster.transforms.tensor_columns import TensorColumns, tensor_columns
 
-#: What a layout has of a recipe beside its mesh and labels.
+#: Fields of a recipe that a layout has beside its mesh and labels.
 _SETTINGS = ("units", "batch_norm", "bucket_bytes", "expert_imbalance")
 
 #: Words for specs that are no cuts.

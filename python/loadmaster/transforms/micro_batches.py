@@ -168,7 +168,7 @@ class _MicroBatches:
 
     def build(self) -> Program:
         graph, m = self.graph, self.m
-        texts = _Texts(self)
+        texts = _MicroBatchTexts(self)
         columns = texts.columns()
         core, serves, micro, added = fast.expand(
             graph._core, columns["name"], m, self._copies(), self._added(), self._links()
@@ -274,13 +274,13 @@ class _MicroBatches:
         tensor, each = sums.roles.tensor, np.arange(n)
         # Ids of micro-batch j are the graph's plus j strides; those of the additions come after.
         stride = int(tensor.max(initial=-1)) + 1
-        made = tensor[sums.edge]
-        so_far, ids = self.maker * m, made
+        tensors = tensor[sums.edge]
+        so_far, ids = self.maker * m, tensors
         links = ReadEdges()
         for j in range(1, m):
             here = self._end(each, j)
             links.add(sums.edge, so_far, here, ids, self.bytes)
-            links.add(sums.edge, self.maker * m + j, here, made + j * stride, self.bytes)
+            links.add(sums.edge, self.maker * m + j, here, tensors + j * stride, self.bytes)
             so_far, ids = here, m * stride + (j - 1) * n + each
         read, of = sums.reads, sums.sum_of
         is_sum = self.many[graph.src[read]]
@@ -307,15 +307,15 @@ class _MicroBatches:
         return np.asarray(read[graph.dst[edges]])
 
 
-class _Texts(CopyTexts):
+class _MicroBatchTexts(CopyTexts):
     """Texts of copies and additions. An addition is where the op is that it serves.
 
     What there is once has its own texts, and a colocation set is one for all micro-batches.
     """
 
-    def __init__(self, made: _MicroBatches) -> None:
-        super().__init__(made.graph, [AGGREGATE] * made.n, "m")
-        self._maker, self._is_tied = made.maker, made.is_tied
+    def __init__(self, expansion: _MicroBatches) -> None:
+        super().__init__(expansion.graph, [AGGREGATE] * expansion.n, "m")
+        self._maker, self._is_tied = expansion.maker, expansion.is_tied
 
     def columns(self) -> dict[str, Texts]:
         """Each column."""

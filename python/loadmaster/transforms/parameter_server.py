@@ -89,7 +89,7 @@ class _Replicas:
 
     def build(self) -> Program:
         graph, k, own = self.graph, self.k, own_weights(self.graph)
-        texts = _Texts(graph, self.roles, k, self.sum_source)
+        texts = _ServerTexts(graph, self.roles, k, self.sum_source)
         columns = texts.columns()
         sums = self._sums()
         core, serves, replica, added = fast.expand(
@@ -180,7 +180,7 @@ class _Replicas:
         return read_edges.columns()
 
 
-class _Texts:
+class _ServerTexts:
     """Texts of the ops of replicas and of their sums, made when they are asked for.
 
     ``sum_source`` has the op whose tensor each sum adds up. Known once the graph is made: per op,

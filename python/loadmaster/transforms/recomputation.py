@@ -119,7 +119,7 @@ class _Recomputation:
         self.src, self.dst = graph.src, graph.dst
         self.tensor = graph.src if graph.tensor is None else graph.tensor
         self.carries = self.tensor >= 0
-        #: Where each op is in an order in which all that it reads comes before it.
+        #: Place of each op in an order in which all that it reads comes before it.
         self.rank = ranks(graph)
         #: The op or placeholder whose storage each op has a part of.
         self.storage = storage_of(graph)
@@ -174,7 +174,7 @@ class _Recomputation:
         order = np.lexsort((serves, is_original, place))
         at = np.empty(len(order), dtype=np.int64)
         at[order] = np.arange(len(order))
-        #: Where each op is, and where its second copy is.
+        #: Places of each op and of its second copy.
         original, copy = at[:n], np.full(n, -1, dtype=np.int64)
         copy[again] = at[n:]
         serves = serves[order]

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from loadmaster.model.program import Program
 from loadmaster.transforms.control_edges import with_control
 
-#: How the names of collectives that sum gradients begin.
+#: Beginning of the names of collectives that sum gradients.
 _SUMS = ("all_reduce/gradients", "reduce_scatter/gradients")
 
-#: How the names of collectives that gather what was updated begin.
+#: Beginning of the names of collectives that gather updated parameters.
 _UPDATED = ("all_gather/updated",)
 
 

@@ -33,7 +33,7 @@ from loadmaster.dimensions.form import (
     Form,
 )
 
-#: What :func:`conversion` has beside indices into :data:`loadmaster.fast.COLLECTIVES`.
+#: Values of :func:`conversion` beside indices into :data:`loadmaster.fast.COLLECTIVES`.
 FREE, FORBIDDEN = -1, -2
 
 #: Kinds of collectives by what they turn into what. One factor into another is an all-to-all.

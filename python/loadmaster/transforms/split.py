@@ -298,7 +298,7 @@ class Splitting:
         workspace = shares(int(graph.workspace[at]), chunks)
         accessed = self._accessed()
         for i, c in enumerate(chunks):
-            made = [
+            parts = [
                 self._slice(output.shape, axis, c)
                 for output, axis in zip(cut.makes, cut.outputs, strict=True)
             ]
@@ -306,7 +306,7 @@ class Splitting:
             add(
                 f"{name}@s{i}",
                 graph.kinds[at],
-                format_output(made),
+                format_output(parts),
                 flops[i],
                 accessed[i],
                 size,

@@ -65,7 +65,7 @@ def stream_weights(graph: OpGraph, parameters: Iterable[int]) -> Program:
     for op in chosen:
         if graph.stands_for[op] != PARAMETER:
             raise InputError(f"op {graph.names[op]!r} is no parameter: only weights are streamed")
-    edges = _Edges(graph)
+    edges = _LoadEdges(graph)
     src, dst, is_held = edges.added(chosen)
     streamed_graph = OpGraph(
         _ops(graph, chosen),
@@ -124,7 +124,7 @@ def _with_edges(
     }
 
 
-class _Edges:
+class _LoadEdges:
     """Edges from what a load waits for, and to what keeps its copy."""
 
     def __init__(self, graph: OpGraph) -> None:

@@ -80,10 +80,10 @@ def _numbered(pattern: str) -> Iterator[str]:
             f"device {pattern!r}: its ranges must go up, and give at most {_MOST_NAMES} names"
         )
     for numbers in product(*ranges):
-        given = [
+        pieces = [
             text for pair in zip(texts[:-1:3], map(str, numbers), strict=True) for text in pair
         ]
-        yield "".join(given) + texts[-1]
+        yield "".join(pieces) + texts[-1]
 
 
 def _collective_times(row: Mapping[str, Any], i: int) -> CollectiveTimes:

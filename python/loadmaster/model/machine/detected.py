@@ -28,7 +28,7 @@ from loadmaster.model.machine.types import recognised
 #: GPUs with less memory are parts of CPUs that draw the screen.
 _LEAST_MEMORY = 1 << 30
 
-#: What PCIe is taken to be where nothing tells.
+#: The PCIe that is assumed where nothing tells.
 _USUAL = (4, 16)
 
 #: Ports of NVLink, beside those of PCIe.

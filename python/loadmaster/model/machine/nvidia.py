@@ -16,7 +16,7 @@ TOPOLOGY = ("nvidia-smi", "topo", "-m")
 PEERS = ("nvidia-smi", "topo", "-p2p", "r")
 NVLINKS = ("nvidia-smi", "nvlink", "-s")
 
-#: What a terminal obeys; the header of a matrix is underlined.
+#: Escape sequences that a terminal obeys; the header of a matrix is underlined.
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 _GPU = re.compile(r"GPU(\d{1,4})")

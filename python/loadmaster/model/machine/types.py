@@ -19,7 +19,7 @@ from loadmaster.model.clusters.rows import read_type
 #: Words that tools and people say or leave out: they tell no two types apart.
 _NOISE = re.compile(r"nvidia|geforce|quadro|tesla|\brtx|amd|instinct|[^a-z0-9]")
 
-#: What only the table says of a type; a cluster's TOML has all else in ``[[type]]``.
+#: Facts of a type that only the table has; a cluster's TOML has all else in ``[[type]]``.
 _ONLY_HERE = ("memory", "called", "nvlink", "peer", "cores", "read_at")
 
 

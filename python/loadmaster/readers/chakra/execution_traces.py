@@ -48,7 +48,7 @@ _ASSUMED = (
 
 
 @dataclass(eq=False)
-class _Node:
+class _RankNode:
     """A node of a rank. ``reads`` and ``makes``: bytes by tensor, as far as they are told."""
 
     rank: int
@@ -59,8 +59,8 @@ class _Node:
     attributes: dict[str, Any]
     reads: dict[int, int]
     makes: dict[int, int]
-    deps: list[_Node] = field(default_factory=list)
-    partner: _Node | None = None
+    deps: list[_RankNode] = field(default_factory=list)
+    partner: _RankNode | None = None
     collective: str = ""
     index: int = -1
 
@@ -145,7 +145,7 @@ def read(path: str | os.PathLike[str], *, device_type: str | None = None) -> OpG
     return graph.made(Path(path).name.partition(".")[0], meta)
 
 
-def _ranks(path: Path) -> tuple[list[list[_Node]], str]:
+def _ranks(path: Path) -> tuple[list[list[_RankNode]], str]:
     """The nodes of every rank, and the version of the format.
 
     Files may lie beside each other that are not of one step: how many ranks there are is what the
@@ -172,14 +172,14 @@ def _ranks(path: Path) -> tuple[list[list[_Node]], str]:
     return of_ranks, str(metadata.version)
 
 
-def _nodes(messages: list[Any], rank: int, source: str) -> list[_Node]:
+def _nodes(messages: list[Any], rank: int, source: str) -> list[_RankNode]:
     """The nodes of a rank, by their ids, with what each depends on."""
-    nodes: dict[int, _Node] = {}
+    nodes: dict[int, _RankNode] = {}
     for message in messages:
         said = attributes(message)
         place = f"{source}: node {message.id}"
         nanos = said.get(NANOSECONDS, message.duration_micros * 1000)
-        node = _Node(
+        node = _RankNode(
             rank,
             message.id,
             _KINDS.get(message.type, "INVALID_NODE"),
@@ -224,9 +224,9 @@ def _is_list_of_lists(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, list) for v in value)
 
 
-def _pair(nodes: list[_Node]) -> Iterator[str]:
+def _pair(nodes: list[_RankNode]) -> Iterator[str]:
     """Gives sends and receives their partners: the n-th of the same ranks and tag each."""
-    waiting: dict[tuple[int, int, int] | None, deque[_Node]] = defaultdict(deque)
+    waiting: dict[tuple[int, int, int] | None, deque[_RankNode]] = defaultdict(deque)
     sends, receives = (
         [node for node in nodes if node.kind == f"COMM_{kind}_NODE"] for kind in ("SEND", "RECV")
     )
@@ -251,7 +251,7 @@ def _pair(nodes: list[_Node]) -> Iterator[str]:
         )
 
 
-def _key(node: _Node) -> tuple[int, int, int] | None:
+def _key(node: _RankNode) -> tuple[int, int, int] | None:
     """Sender, receiver and tag; None: the file does not say who is at the other end."""
     is_send = node.kind == "COMM_SEND_NODE"
     if ("comm_dst" if is_send else "comm_src") not in node.attributes:
@@ -261,9 +261,9 @@ def _key(node: _Node) -> tuple[int, int, int] | None:
     return src, dst, node.number("comm_tag", 0)
 
 
-def _join(ranks: list[list[_Node]]) -> Iterator[str]:
+def _join(ranks: list[list[_RankNode]]) -> Iterator[str]:
     """Names the collectives: the n-th of a process group on every rank is one."""
-    collectives: dict[tuple[str, int], list[_Node]] = defaultdict(list)
+    collectives: dict[tuple[str, int], list[_RankNode]] = defaultdict(list)
     for rank in ranks:
         count: dict[str, int] = defaultdict(int)
         for node in rank:
@@ -292,7 +292,7 @@ def _join(ranks: list[list[_Node]]) -> Iterator[str]:
         )
 
 
-def _collective(node: _Node) -> str | None:
+def _collective(node: _RankNode) -> str | None:
     """The kind of a collective; None: the file does not say, or it is none that is simulated."""
     if "comm_type" not in node.attributes:
         return None
@@ -302,7 +302,7 @@ def _collective(node: _Node) -> str | None:
 class _Graph:
     """Ops and edges as they grow."""
 
-    def __init__(self, ops: list[_Node], device_type: str) -> None:
+    def __init__(self, ops: list[_RankNode], device_type: str) -> None:
         self.names = [node.name or f"node {node.id}" for node in ops]
         self.kinds = [node.kind for node in ops]
         self.modules = [f"rank{node.rank}" for node in ops]
@@ -318,7 +318,7 @@ class _Graph:
         for index, node in enumerate(ops):
             node.index = index
 
-    def add_edges(self, node: _Node) -> None:
+    def add_edges(self, node: _RankNode) -> None:
         """The nodes that a node depends on."""
         for other in node.deps:
             if other.is_op:
@@ -330,7 +330,7 @@ class _Graph:
             elif other.kind == "COMM_RECV_NODE":
                 self._arrives(other, node)
 
-    def _arrives(self, recv: _Node, node: _Node) -> None:
+    def _arrives(self, recv: _RankNode, node: _RankNode) -> None:
         """An edge from whoever made what a receive brings; all else it waited for is order."""
         sources, sent = _made_by(recv)
         size = recv.number("comm_size", 0)
@@ -369,7 +369,7 @@ class _Graph:
         )
 
 
-def _made_by(recv: _Node) -> tuple[list[_Node], _Node]:
+def _made_by(recv: _RankNode) -> tuple[list[_RankNode], _RankNode]:
     """The ops that made what a receive brings, and the send that first had it, over all ranks that
     hand it on.
     """
@@ -388,7 +388,7 @@ def _made_by(recv: _Node) -> tuple[list[_Node], _Node]:
         node = relayed[0]
 
 
-def _made(node: _Node, members: int) -> int:
+def _made(node: _RankNode, members: int) -> int:
     """Bytes that one of so many members of a collective makes, where nothing says what it reads."""
     if not node.collective or node.reads:
         return 0
@@ -398,7 +398,7 @@ def _made(node: _Node, members: int) -> int:
     return size
 
 
-def _whole(node: _Node, name: str) -> int:
+def _whole(node: _RankNode, name: str) -> int:
     """A number that a trace may say of an op."""
     value = node.attributes.get(name, 0)
     is_number = isinstance(value, int) and not isinstance(value, bool)

@@ -42,7 +42,7 @@ NODE_TYPES = {
     "COMM_COLL_NODE": 7,
 }
 
-#: What each collective of a graph is there: the attribute ``comm_type``.
+#: Names of collectives there: the attribute ``comm_type``.
 COLLECTIVE_TYPES = {
     "all_reduce": 0,
     "all_gather": 2,

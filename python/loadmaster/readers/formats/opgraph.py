@@ -6,7 +6,7 @@ import re
 
 from loadmaster.readers.registry import Later, reader
 
-#: How JSON begins: a list, or an object, whose first key is quoted.
+#: Beginning of JSON: a list, or an object, whose first key is quoted.
 _JSON = re.compile(rb"\[|\{\s*(?:[\"}]|$)")
 
 reader(

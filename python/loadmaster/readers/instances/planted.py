@@ -31,7 +31,7 @@ TIME_SPREAD, SIZE_SPREAD = 1.0, 0.8
 #: that the next op of a device is passed over); mean ops that a tensor may wait for its channel.
 READERS, ACROSS, PASSED, PATIENCE = 2.0, 0.5, 0.7, 20
 
-#: How close to the wanted CCR an instance must come.
+#: Share by which an instance may miss the wanted CCR.
 CLOSE = 0.02
 
 #: The largest that are made: beyond, a Python loop over the ops takes minutes.
@@ -42,7 +42,7 @@ _OPS, _DEVICES, _CCRS = (100, 1000), (2, 4, 8), (0.1, 1.0, 10.0)
 
 _NAME = re.compile(r"(\d{1,9})x(\d{1,9})-ccr(\d{1,9}(?:\.\d{1,9})?)-(\d{1,18})")
 
-#: How the name of one is made, for messages.
+#: Form of the name of one, for messages.
 FORM = "planted/OPSxDEVICES-ccrCCR-SEED, such as planted/1000x4-ccr1-0"
 
 

@@ -32,7 +32,7 @@ class NodeCalls:
         # What an op works on comes first; numbers that are known say how.
         further = zip(names[1:], op.ins[1:], strict=False)
         numbers = {name: _numbers(tensor) for name, tensor in further if _says_how(tensor)}
-        positional = [None if at is None else _Source(at) for at in sources]
+        positional = [None if at is None else _OnnxSource(at) for at in sources]
         return told(positional, {**defaults, **numbers, **op.attrs}, _op_of)
 
     def _schema(self, domain: str, op_type: str) -> tuple[list[str], dict[str, Any]]:
@@ -54,12 +54,12 @@ class NodeCalls:
         return names, {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
 
 
-class _Source(int):
+class _OnnxSource(int):
     """The op that made an input."""
 
 
 def _op_of(value: Any) -> int | None:
-    return int(value) if isinstance(value, _Source) else None
+    return int(value) if isinstance(value, _OnnxSource) else None
 
 
 def _says_how(tensor: Tensor | None) -> bool:

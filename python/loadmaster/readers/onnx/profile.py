@@ -32,10 +32,10 @@ from loadmaster.readers.onnx.costs import ELEMENT_TYPES
 from loadmaster.readers.onnx.shapes import initializer_name, initializers
 from loadmaster.readers.shared.measured import add_times, check_same
 
-#: What ONNX Runtime appends to the name of a node whose kernel ran.
+#: Suffix that ONNX Runtime appends to the name of a node whose kernel ran.
 _KERNEL = "_kernel_time"
 _MICROSECOND = 1e-6
-#: What truncation to whole microseconds takes off on average.
+#: Loss by truncation to whole microseconds, on average.
 _CUT_OFF = 0.5
 _CPU = "CPUExecutionProvider"
 #: Device types by execution provider; others go by their own name.

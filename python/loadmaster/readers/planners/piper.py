@@ -143,7 +143,7 @@ def is_piper(document: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ChoiceRow:
     """A choice as the file has it: its layer's id, its degree and its fields."""
 
     node: int
@@ -186,18 +186,18 @@ def _edges(edges: list[Row], index: Mapping[int, int]) -> dict[tuple[int, int], 
     return bytes_of
 
 
-def _choices(nodes: list[Row]) -> Iterator[_Row]:
+def _choices(nodes: list[Row]) -> Iterator[_ChoiceRow]:
     for node in nodes:
         for name, some in node["TMPCs"].items():
             place = f"layer {node['id']}: TMPCs"
             degree = integer(f"{place}: degree", _number(place, name), 1, MOST)
             if not isinstance(some, list) or not all(isinstance(one, dict) for one in some):
                 raise InputError(f"{place} {name} is no list of objects")
-            yield from (_Row(node["id"], degree, one) for one in some)
+            yield from (_ChoiceRow(node["id"], degree, one) for one in some)
 
 
 def _exchanges(
-    row: _Row, index: Mapping[int, int], bytes_of: Mapping[tuple[int, int], float]
+    row: _ChoiceRow, index: Mapping[int, int], bytes_of: Mapping[tuple[int, int], float]
 ) -> Iterator[tuple[int, float, float]]:
     """The neighbours of a choice, the bytes of the edge, and those that it adds."""
     at = index[row.node]

@@ -25,12 +25,12 @@ from loadmaster.model.clusters.devices import Device
 from loadmaster.model.clusters.links import Link
 from loadmaster.model.graph import OpGraph
 
-#: Where a graph's ``meta`` keeps the numbers of the file: ``scale``, bytes per unit of size;
+#: Key of a graph's ``meta`` with the numbers of the file: ``scale``, bytes per unit of size;
 #: ``cost`` and ``size``, one per op and per edge; ``local``, the speeds of nodes' links to
 #: themselves, where these are finite. What stays on a device takes no time here.
 META = "saga"
 
-#: What SAGA puts before several first tasks and behind several last ones.
+#: Tasks that SAGA puts before several first ones and behind several last ones.
 SUPER_SOURCE, SUPER_SINK = "__super_source__", "__super_sink__"
 
 #: Bytes per second of a link whose speed is infinite.

@@ -91,7 +91,7 @@ def read(
     """
     recorded, joined = load(path), None
     if profile is not None:
-        joined = _Joined(recorded, kineto_events.load(profile))
+        joined = _JoinedTrace(recorded, kineto_events.load(profile))
         recorded = joined.recorded
     name = Path(path).name.partition(".")[0]
     return _graph(recorded, joined, name, step, device_type)
@@ -122,7 +122,7 @@ def profile(
     ...     profile(other, graph=one).median().tolist()
     [5e-06]
     """
-    joined = _Joined(load(graph), kineto_events.load(path))
+    joined = _JoinedTrace(load(graph), kineto_events.load(path))
     recorded = joined.recorded
     modules = joined.modules()
     steps = chosen(recorded.calls, step, recorded.source, modules)
@@ -146,7 +146,7 @@ def profile(
 # ---- joined with times ------------------------------------------------------------------------
 
 
-class _Joined:
+class _JoinedTrace:
     """A Kineto trace, and which of its calls each call of the execution trace is.
 
     Raises
@@ -237,7 +237,7 @@ _VIEWS_FREE = "views take no time, whatever was measured of them"
 
 def _graph(
     recorded: RecordedTrace,
-    joined: _Joined | None,
+    joined: _JoinedTrace | None,
     name: str,
     step: int | None,
     device_type: str | None,
@@ -343,7 +343,7 @@ def _resident(rows: TraceRows, kinds: Sequence[str]) -> list[int]:
 
 def _times(
     rows: TraceRows,
-    joined: _Joined,
+    joined: _JoinedTrace,
     steps: _Steps,
     view: NDArray[np.bool_],
     moved: Sequence[int],

@@ -19,7 +19,7 @@ DTYPES = {
     31: "f8e4m3fnuz", 32: "f8e5m2fnuz", 33: "f8e8m0", 34: "u32", 35: "u64",
 }  # fmt: skip
 
-#: What numbers of the schema stand for, as PyTorch spells it.
+#: Meanings of numbers of the schema, as PyTorch spells them.
 _NUMBERED = {
     "as_scalar_type": {number: torch_name(dtype) for number, dtype in DTYPES.items()},
     "as_layout": {

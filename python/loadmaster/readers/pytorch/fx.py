@@ -111,7 +111,7 @@ def traced(
             "lm.capture takes a model"
         )
     runs = _runs(module, example_inputs)
-    program_of_fx = _Reading(module, runs).program()
+    program_of_fx = _FxReading(module, runs).program()
     if exported:
         _sign(program_of_fx, program)
     else:
@@ -245,7 +245,7 @@ def _size(value: Any) -> Size:
 _ORIGINS = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer"}
 
 
-class _Reading:
+class _FxReading:
     """One pass over the nodes of a module; modules within it are programs of their own."""
 
     def __init__(self, module: Any, runs: Mapping[str, Any]) -> None:
@@ -407,7 +407,7 @@ class _Reading:
         if node.name in self._same:
             return ValueRef(self._same[node.name])
         inner = self._module.get_submodule(node.target)
-        return _Reading(inner, {}).program()
+        return _FxReading(inner, {}).program()
 
 
 def _module_of(node: Any) -> str:

@@ -25,7 +25,7 @@ class NodeRun:
     shares: str
 
 
-class _Module(torch.nn.Module):  # type: ignore[misc]
+class _FxModule(torch.nn.Module):  # type: ignore[misc]
     """An FX graph as a module that runs node by node, whatever code its own `forward` has."""
 
     def __init__(self, module: torch.fx.GraphModule, graph: AtenGraph) -> None:
@@ -41,7 +41,7 @@ class _Module(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
-    def __init__(self, owner: _Module) -> None:
+    def __init__(self, owner: _FxModule) -> None:
         super().__init__(owner.module)
         self._owner = owner
 
@@ -76,7 +76,7 @@ def run_nodes(module: torch.fx.GraphModule, example_inputs: Any) -> Mapping[str,
     Nothing is computed and no memory is taken.
     """
     graph = AtenGraph()
-    owner = _Module(module, graph)
+    owner = _FxModule(module, graph)
     recorder = Recorder(graph)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     step = Step(owner, recorder, fake)

@@ -11,7 +11,7 @@ from loadmaster.readers.shared.names import unique
 #: Columns of ops that every such reader fills.
 OPS = "name kind module phase flops bytes_accessed output_bytes param_bytes view alias_of output"
 
-#: How a graph's ``meta`` spells the floating-point types.
+#: Spelling of the floating-point types in a graph's ``meta``.
 FLOAT_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 

@@ -84,7 +84,7 @@ class Storage:
         From its start to the furthest end of a tensor in it.
     phase : str
         The phase of the op that made it, or else of the first op that read it.
-    preset : Ref or None
+    preset : TensorRef or None
         The first tensor seen in it, if it was there before the step.
     reader : int
         The op that read it first, if it was there before the step.

@@ -18,7 +18,7 @@ from loadmaster.base.units import counted
 from loadmaster.model.graph import PLACEHOLDERS, TIME_SOURCES
 from loadmaster.model.profile import Profile
 
-#: How many names a note gives.
+#: Number of names that a note gives.
 _NAMED = 3
 
 

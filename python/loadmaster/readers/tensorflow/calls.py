@@ -38,7 +38,7 @@ _INTEGERS = {"DT_INT32": "<i4", "DT_INT64": "<i8"}
 _MOST = 64
 
 
-class _Source(int):
+class _TensorFlowSource(int):
     """The op that made an input."""
 
 
@@ -48,13 +48,13 @@ def call_of(
     """The call of a node; ``sources`` are the ops that made each input, none for what is gone."""
     positional: list[Any] = []
     for ops in sources:
-        tensors = [_Source(op) for op in ops]
+        tensors = [_TensorFlowSource(op) for op in ops]
         positional.append(tensors if len(tensors) > 1 else next(iter(tensors), None))
     return told(positional, {**_attributes(node), **dict(_how(node, nodes))}, _op_of)
 
 
 def _op_of(value: Any) -> int | None:
-    return int(value) if isinstance(value, _Source) else None
+    return int(value) if isinstance(value, _TensorFlowSource) else None
 
 
 def _attributes(node: GraphNode) -> dict[str, Any]:

@@ -40,7 +40,7 @@ HANDLES = frozenset(("resource", "variant"))
 INPUTS = frozenset(("Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "_Arg"))
 VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp"))
 
-#: How names of ops begin that oneDNN runs.
+#: Beginning of names of ops that oneDNN runs.
 _ONEDNN = re.compile("_Mkl(Native|Eager)?(?=[A-Z])")
 
 #: Kinds that hand on their first input's storage, perhaps under another shape.

@@ -128,10 +128,10 @@ def read(
 
 def _read(
     path: str | os.PathLike[str], runs: list[SessionRun], fetches: Iterable[str] | None = None
-) -> _Reading:
+) -> _GraphDefReading:
     message = load_graph(path)
     with naming(path):
-        return _Reading(message, runs[0] if runs else None, fetches)
+        return _GraphDefReading(message, runs[0] if runs else None, fetches)
 
 
 def _n_control(graph: OpGraph) -> int:
@@ -187,7 +187,7 @@ def _listed(paths: Paths | None) -> list[str | os.PathLike[str]]:
     return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
 
 
-class _Reading:
+class _GraphDefReading:
     """A GraphDef as it becomes columns."""
 
     def __init__(self, message: Any, run: SessionRun | None, fetches: Iterable[str] | None) -> None:

@@ -56,11 +56,11 @@ _DATA_TYPES = (
     "FLOAT8_E4M3FN FLOAT8_E4M3FNUZ FLOAT8_E4M3B11FNUZ FLOAT8_E5M2FNUZ INT4 UINT4 INT2 UINT2"
 )
 _REFERENCE = 100
-#: How a text begins, after comments.
+#: Beginning of a text, after comments.
 _TEXT = re.compile(
     rb"(?:\s|#[^\n]*\n)*(?:(?P<meta>meta_info_def|graph_def)|node|versions|library)\s*:?\s*\{"
 )
-#: What the name of an op looks like; bytes read as the wrong message do not.
+#: Form of the name of an op; bytes read as the wrong message do not.
 _OP = re.compile(r"[A-Za-z_][\w.>/-]*")
 
 
@@ -215,7 +215,7 @@ def may_be_saved_model(data: bytes) -> bool:
     return data[at : at + 1] in (b"\x0a", b"\x12")
 
 
-#: How the fields that a NodeDef or a MetaInfoDef may begin with are marked.
+#: Tags of the fields that a NodeDef or a MetaInfoDef may begin with.
 _MARKS = b"\x0a\x12\x1a\x22\x2a"
 
 

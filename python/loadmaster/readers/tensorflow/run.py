@@ -25,7 +25,7 @@ from loadmaster.readers.shared.ops import Tensor
 from loadmaster.readers.tensorflow.costs import ELEMENT_TYPES, HANDLES, plain_kind
 from loadmaster.readers.tensorflow.protos import load_run
 
-#: What truncation to whole microseconds takes off on average, in seconds.
+#: Loss by truncation to whole microseconds on average, in seconds.
 _CUT_OFF = 5e-7
 _DEVICE = re.compile(r"(?:device:|/)([A-Za-z_]+):(?:\d+|\*)")
 _LABEL = re.compile(r" = (\w+)\(")

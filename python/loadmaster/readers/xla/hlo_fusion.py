@@ -28,7 +28,7 @@ def fusion(body: Computation) -> dict[str, Any]:
         work = cost(XlaOp(instruction.kind, ins, outs, attributes, bodies))
         flops += work.flops
         known = known and work.known
-    traffic = _Traffic(body, types)
+    traffic = _FusionTraffic(body, types)
     kinds = {i.kind for i in body.instructions}
     return {
         "flops": flops,
@@ -45,7 +45,7 @@ def _type(operand: Operand, types: dict[str, Type]) -> Type:
     return operand.type if isinstance(operand, Constant) else types[operand]
 
 
-class _Traffic:
+class _FusionTraffic:
     """Bytes that cross a fusion's border."""
 
     def __init__(self, body: Computation, types: dict[str, Type]) -> None:

@@ -44,7 +44,7 @@ _Tree = Type | list["_Tree"]
 
 
 @dataclass(slots=True)
-class _Row:
+class _InstructionRow:
     """An instruction as it stands."""
 
     name: str
@@ -61,7 +61,7 @@ class _Text:
     """A computation as it stands."""
 
     name: str
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[_InstructionRow] = field(default_factory=list)
     root: str = ""
     computation: Computation | None = None
     is_done: bool = False
@@ -69,7 +69,7 @@ class _Text:
 
 def from_text(text: str) -> XlaProgram:
     """The program of a module's text. O(length)."""
-    reader = _Reader()
+    reader = _HloReader()
     with malformed(lambda: f"line {reader.line} is malformed"):
         for number, line in enumerate(text.splitlines(), 1):
             reader.line = number
@@ -77,7 +77,7 @@ def from_text(text: str) -> XlaProgram:
         return reader.program()
 
 
-class _Reader:
+class _HloReader:
     """Reads line by line, then makes computations of what it has read."""
 
     def __init__(self) -> None:
@@ -130,7 +130,9 @@ class _Reader:
         operands = []
         if word[1] not in ("constant", "parameter", "iota"):
             operands = [part.split()[-1].lstrip("%") for part in split(inside)]
-        row = _Row(match["name"], word[1], type_, operands, inside, rest[stop + 1 :], self.line)
+        row = _InstructionRow(
+            match["name"], word[1], type_, operands, inside, rest[stop + 1 :], self.line
+        )
         text.rows.append(row)
         if match["root"] or not text.root:
             text.root = row.name
@@ -237,7 +239,7 @@ class _Reader:
         return computation
 
     def _element(
-        self, row: _Row, read: Sequence[Any], trees: Mapping[str, Any]
+        self, row: _InstructionRow, read: Sequence[Any], trees: Mapping[str, Any]
     ) -> list[tuple[Operand, Type]]:
         index = re.search(r"index=(\d+)", row.attributes)
         tree = trees.get(row.operands[0]) if row.operands else None
@@ -248,7 +250,10 @@ class _Reader:
         return list(read[0][start : start + sizes[int(index[1])]])
 
     def _made(
-        self, row: _Row, read: list[list[tuple[Operand, Type]]], results: list[tuple[str, Type]]
+        self,
+        row: _InstructionRow,
+        read: list[list[tuple[Operand, Type]]],
+        results: list[tuple[str, Type]],
     ) -> Walk:
         bodies: dict[str, list[Computation]] = {}
         for key, names in _CALLEES.findall(row.attributes):
@@ -298,7 +303,7 @@ class _Reader:
         return instruction
 
     def _attributes(
-        self, row: _Row, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
+        self, row: _InstructionRow, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
     ) -> dict[str, Any]:
         """Attributes that costs depend on, as :mod:`loadmaster.readers.xla.costs` names them."""
         text = row.attributes
@@ -319,7 +324,7 @@ class _Reader:
         return {}
 
     def _convolution(
-        self, row: _Row, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
+        self, row: _InstructionRow, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
     ) -> dict[str, Any]:
         labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", row.attributes)
         window = _window(row.attributes)

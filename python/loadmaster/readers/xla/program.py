@@ -83,7 +83,7 @@ class Constant:
 
 Operand = str | Constant
 
-#: What an instruction does with its bodies. A call runs its body once, a scan and a while run
+#: Treatments of an instruction's bodies. A call runs its body once, a scan and a while run
 #: theirs many times, a branch runs one of them. An op runs none: a reduction's body only says how.
 Flow = Literal["op", "call", "scan", "while", "branch"]
 

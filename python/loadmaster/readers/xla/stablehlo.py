@@ -76,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> OpGraph:
 
 def from_text(text: str) -> XlaProgram:
     """The program of a module's text: its public function, or the first. O(length)."""
-    reader = _Reader()
+    reader = _StablehloReader()
     with malformed(lambda: f"line {reader.line} is malformed"):
         for number, line in enumerate(text.splitlines(), 1):
             line = line.strip()
@@ -128,7 +128,7 @@ class _Function:
     donated: list[bool] = field(default_factory=list)
 
 
-class _Reader:
+class _StablehloReader:
     """Reads a module line by line. Open regions are a list, so nesting may be deep."""
 
     def __init__(self) -> None:

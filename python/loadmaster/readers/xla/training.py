@@ -28,7 +28,7 @@ from loadmaster.readers.xla.program import Type, XlaProgram
 #: The most ops between an output and the input whose new value it is.
 _DEPTH = 256
 
-#: What JAX puts around the names of modules in a path.
+#: Wrappers that JAX puts around the names of modules in a path.
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|remat|rematted_computation|checkpoint)\((.*)\)$")
 _PART = re.compile(r"(?:[^/(]|\([^()]*(?:\([^()]*\)[^()]*)*\)|\()+")
 _NO_MODULE = re.compile(
@@ -47,7 +47,7 @@ def assign(columns: XlaColumns, program: XlaProgram, outputs: Sequence[XlaValue]
     columns.ops["module"] = [modules[path] for path in columns.paths]
     columns.ops["phase"] = ["b" if "transpose(" in path else "f" for path in columns.paths]
     _name_inputs(columns, program, len(types))
-    step = _Step(columns, types, outputs)
+    step = _TrainingStep(columns, types, outputs)
     if not step.is_training:
         parameters = [i for i in range(len(types)) if "params" in _words(columns.ops["name"][i])]
         for i in parameters:
@@ -101,7 +101,7 @@ def _words(name: str) -> list[str]:
     return name.split(".")
 
 
-class _Step:
+class _TrainingStep:
     """Inputs that come back updated, the outputs that they become, and the ops that update them."""
 
     def __init__(
@@ -231,7 +231,7 @@ def _name_inputs(columns: XlaColumns, program: XlaProgram, n: int) -> None:
             columns.ops["module"][i] = names[i].rpartition(".")[0]
 
 
-def _share_modules(columns: XlaColumns, step: _Step) -> None:
+def _share_modules(columns: XlaColumns, step: _TrainingStep) -> None:
     """Gives a parameter its reader's module where name stacks tell it, else the reader the
     parameter's.
     """
@@ -251,7 +251,7 @@ def _mark(columns: XlaColumns, i: int, kind: str) -> None:
     columns.ops["param_bytes"][i] = columns.ops["output_bytes"][i]
 
 
-def _set_state(columns: XlaColumns, program: XlaProgram, step: _Step) -> None:
+def _set_state(columns: XlaColumns, program: XlaProgram, step: _TrainingStep) -> None:
     """Kinds, names and modules of what comes back updated."""
     names, modules = columns.ops["name"], columns.ops["module"]
     for i in (*step.state, *step.carried):
@@ -266,7 +266,7 @@ def _set_state(columns: XlaColumns, program: XlaProgram, step: _Step) -> None:
             modules[i] = f"optim.{modules[i]}".rstrip(".")
 
 
-def _set_phases(columns: XlaColumns, step: _Step, outputs: Sequence[XlaValue]) -> None:
+def _set_phases(columns: XlaColumns, step: _TrainingStep, outputs: Sequence[XlaValue]) -> None:
     phases = columns.ops["phase"]
     if not step.has_paths:
         state = {i + step.shift for i in step.state}
@@ -286,7 +286,7 @@ def _set_phases(columns: XlaColumns, step: _Step, outputs: Sequence[XlaValue]) -
                 phases[op] = "o" if columns.paths[op] else "b"
 
 
-def _colocate(columns: XlaColumns, step: _Step) -> None:
+def _colocate(columns: XlaColumns, step: _TrainingStep) -> None:
     """A parameter, its slots and its update share a device: they meet there every step."""
     sets = DisjointSets((op, op) for op in (*step.state, *step.updates))
     outputs = columns.ops["output"]
@@ -307,7 +307,7 @@ def _colocate(columns: XlaColumns, step: _Step) -> None:
             columns.colocation[op] = labels[sets.find(op)]
 
 
-def _update_in_place(columns: XlaColumns, program: XlaProgram, step: _Step) -> int:
+def _update_in_place(columns: XlaColumns, program: XlaProgram, step: _TrainingStep) -> int:
     """Updates donated state in place, after all readers of the old value. Gives the number."""
     count = 0
     for i, op in (step.state | step.carried).items():

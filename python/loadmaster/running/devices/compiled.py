@@ -26,7 +26,7 @@ from loadmaster.plans.plan import Plan
 
 Ids = NDArray[np.int32]
 Pairs = tuple[Ids, Ids]
-#: What a dispatcher says is missing: tasks, each with arrivals and tasks that it waits for.
+#: Tasks that a dispatcher says are missing, each with arrivals and tasks that it waits for.
 Missing = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 
 #: In a column of tasks or arrivals: none.
@@ -433,8 +433,8 @@ class _Compiler:
             for transfer in data[owner == owned].tolist()
             if when[transfer] < rank[reduced.map[writer]]
         ]
-        found = np.array(pairs, dtype=np.int32).reshape(-1, 2)
-        return _joined((found[:, 0], found[:, 1]))
+        rows = np.array(pairs, dtype=np.int32).reshape(-1, 2)
+        return _joined((rows[:, 0], rows[:, 1]))
 
     def _pieces(self, n_shares: int) -> Pieces:
         """Every tensor where it is read or sent, and the copies of it."""

@@ -166,13 +166,13 @@ def _cycles_per_second(index: int) -> float:
     return float(cycles / (first.elapsed_time(last) / 1e3))
 
 
-class _Device:
+class _CudaDevice:
     """The values of one device of the plan, and what its ops call."""
 
     def __init__(self, wiring: Wiring, device: int, where: torch.device) -> None:
         wired, tape = wiring.device(device), wiring.tape
         homes = [tape.placeholders[i] for i in wired.homes]
-        kept, fresh = starting(tape, homes, wiring.given)
+        kept, fresh = starting(tape, homes, wiring.inputs)
         moved: dict[int, torch.Tensor] = {}
         self.fresh = {slot: _moved(tensor, where, moved) for slot, tensor in fresh.items()}
         self.values: Values = [None] * wired.n_values
@@ -242,12 +242,12 @@ class _Times:
         compiled = wiring.compiled
         self._compiled, self._gpus = compiled, gpus
         self._base = [gpus.event(timed=True) for _ in gpus.devices]
-        ran = [(what, item) for what, _, item in program if what <= What.GATHER]
+        ran = [(kind, item) for kind, _, item in program if kind <= What.GATHER]
         self._spans = {key: (gpus.event(timed=True), gpus.event(timed=True)) for key in ran}
         self._on = {
-            (what, item): program.streams[stream].src
-            for what, stream, item in program
-            if what <= What.GATHER
+            (kind, item): program.streams[stream].src
+            for kind, stream, item in program
+            if kind <= What.GATHER
         }
 
     def begin(self, streams: Sequence[Any]) -> None:
@@ -256,9 +256,9 @@ class _Times:
             base.record(stream)
 
     @contextmanager
-    def of(self, what: What, item: int, stream: Any) -> Iterator[None]:
+    def of(self, kind: What, item: int, stream: Any) -> Iterator[None]:
         """Notes when what is issued within begins and ends."""
-        start, finish = self._spans[what, item]
+        start, finish = self._spans[kind, item]
         start.record(stream)
         yield
         finish.record(stream)
@@ -269,11 +269,11 @@ class _Times:
         ops, sent = np.zeros((compiled.n_ops, 2)), np.zeros((compiled.n_transfers, 2))
         shares = np.zeros((len(compiled.members), 2))
         share = {op: i for i, op in enumerate(compiled.members.tolist())}
-        for (what, item), (start, finish) in self._spans.items():
-            base = self._base[self._on[what, item]]
+        for (kind, item), (start, finish) in self._spans.items():
+            base = self._base[self._on[kind, item]]
             span = base.elapsed_time(start) / 1e3, base.elapsed_time(finish) / 1e3
-            rows = {What.RUN: ops, What.COPY: sent, What.GATHER: shares}[what]
-            rows[share[item] if what is What.GATHER else item] = span
+            rows = {What.RUN: ops, What.COPY: sent, What.GATHER: shares}[kind]
+            rows[share[item] if kind is What.GATHER else item] = span
         words = np.flatnonzero(compiled.transfers.tensor < 0)
         sent[words] = ops[compiled.transfers.op[words], 1][:, None]
         gathered = np.zeros((len(line.collectives), 2))
@@ -319,7 +319,7 @@ class Cuda(Closing):
         self._streams = [self._gpus.stream(stream) for stream in self._program.streams]
         self._events = [self._gpus.event(timed=False) for _ in range(self._program.n_events)]
         self._devices = [
-            _Device(wiring, device, where) for device, where in enumerate(self._gpus.devices)
+            _CudaDevice(wiring, device, where) for device, where in enumerate(self._gpus.devices)
         ]
         self._copies: dict[tuple[int, int], list[Copied]] = defaultdict(list)
         for number, device in enumerate(self._devices):
@@ -363,17 +363,17 @@ class Cuda(Closing):
                 device.set_out(numbers)
         self._gpus.finish()
         self._times.begin(self._streams[: len(self._devices)])
-        for what, stream, item in self._program:
-            if what is What.WAIT:
+        for kind, stream, item in self._program:
+            if kind is What.WAIT:
                 self._streams[stream].wait_event(self._events[item])
-            elif what is What.RECORD:
+            elif kind is What.RECORD:
                 self._events[item].record(self._streams[stream])
-            elif what is What.RUN:
-                with self._times.of(what, item, self._streams[stream]):
+            elif kind is What.RUN:
+                with self._times.of(kind, item, self._streams[stream]):
                     self._run(item, stream)
             else:
-                with self._times.of(what, item, self._streams[stream]):
-                    self._send(self._share[item] if what is What.GATHER else item, stream)
+                with self._times.of(kind, item, self._streams[stream]):
+                    self._send(self._share[item] if kind is What.GATHER else item, stream)
         self._gpus.finish()
         self._steps += 1
 

@@ -216,8 +216,8 @@ def held_channels(plan: Plan, compiled: Compiled) -> tuple[NDArray[np.int32], ND
     channels = compiled.timeline.collectives.channels
     for share, collective in enumerate(compiled.collective[compiled.n_transfers :].tolist()):
         pairs += [(compiled.n_transfers + share, channel) for channel in channels[collective]]
-    found = np.array(pairs, dtype=np.int32).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    rows = np.array(pairs, dtype=np.int32).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
 
 
 @contextmanager

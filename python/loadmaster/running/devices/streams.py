@@ -52,7 +52,7 @@ class StreamProgram:
     ----------
     streams : tuple of Stream
         The first ones are those of the devices' ops, by device.
-    what : uint8 [n]
+    kind : uint8 [n]
         Of :class:`What`.
     stream : int32 [n]
     item : int32 [n]
@@ -61,17 +61,17 @@ class StreamProgram:
     """
 
     streams: tuple[Stream, ...]
-    what: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
     stream: Ids
     item: Ids
     n_events: int
 
     def __len__(self) -> int:
-        return len(self.what)
+        return len(self.kind)
 
     def __iter__(self) -> Iterator[tuple[What, int, int]]:
-        columns = self.what.tolist(), self.stream.tolist(), self.item.tolist()
-        return ((What(what), stream, item) for what, stream, item in zip(*columns, strict=True))
+        columns = self.kind.tolist(), self.stream.tolist(), self.item.tolist()
+        return ((What(kind), stream, item) for kind, stream, item in zip(*columns, strict=True))
 
 
 #: Something to be issued: what it is, and its task, transfer or member.
@@ -164,9 +164,9 @@ def _issued(compiled: Compiled, before: dict[Node, list[Node]]) -> list[Node]:
     together = line.collectives.members
 
     def key(node: Node) -> tuple[float, int, int]:
-        what, item = node
-        start = compiled.transfers.start if what is What.COPY else line.start
-        return float(start[item]), int(what), item
+        kind, item = node
+        start = compiled.transfers.start if kind is What.COPY else line.start
+        return float(start[item]), int(kind), item
 
     after: dict[Node, list[Node]] = defaultdict(list)
     missing = {node: len(set(nodes)) for node, nodes in before.items()}
@@ -216,14 +216,14 @@ class _Issuing:
         self.stream = [self._stream(node) for node in order]
 
     def _stream(self, node: Node) -> int:
-        what, item = node
-        device = int(self.compiled.device[item]) if what is not What.COPY else -1
-        if what is What.RUN:
+        kind, item = node
+        device = int(self.compiled.device[item]) if kind is not What.COPY else -1
+        if kind is What.RUN:
             return device
         sent = self.compiled.transfers
         stream = (
             Stream(device, device, collective=True)
-            if what is What.GATHER
+            if kind is What.GATHER
             else Stream(int(sent.src[item]), int(sent.dst[item]))
         )
         if stream not in self.number:

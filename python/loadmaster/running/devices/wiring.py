@@ -89,14 +89,14 @@ class Wiring:
     """
 
     def __init__(
-        self, plan: Plan, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+        self, plan: Plan, tape: Tape, inputs: Mapping[int, torch.Tensor] | None = None
     ) -> None:
         check_graph(plan.program.graph, tape.graph)
         self.plan, self.tape = plan, tape
         #: Inputs that are not those of the recording, by slot.
-        self.given = dict(given or {})
-        #: How tensors lie in memory with these inputs.
-        self.slots = layouts(tape, self.given)
+        self.inputs = dict(inputs or {})
+        #: Layouts of tensors in memory with these inputs.
+        self.slots = layouts(tape, self.inputs)
         self.compiled: Compiled = compile_plan(plan, tape.changes)
         self.home = plan.running_devices.copy()
         # What nobody reads may be anywhere: it is where it is changed.
@@ -106,18 +106,18 @@ class Wiring:
                 op = tape.slots[slot].op
                 if tape.graph.placeholder[op] and not is_read[op]:
                     self.home[op] = self.home[call.op]
-        self._edges = _Edges(tape, self.compiled)
+        self._edges = _ArrivalEdges(tape, self.compiled)
         self._n_values = tape.n_values
         self._copies: dict[tuple[int, int, int], Copied] = {}
         #: By number: ops, and shares of members that bring something of their own.
         self._tasks: dict[int, Task] = {}
         first = self.compiled.n_ops
         share_of = {int(op): first + i for i, op in enumerate(self.compiled.members)}
-        #: What each arrival carries, as it lies at its sender.
+        #: Slots that each arrival carries, as they lie at its sender.
         self.carried: dict[int, list[int]] = defaultdict(list)
         for call in tape.calls:
             self._tasks[share_of[call.op] if call.brings else call.op] = self._task(call)
-        #: How each value of each arrival is packed.
+        #: Packing of each value of each arrival.
         self.packed = {
             (arrival, slot): Packed(self.slots[slot])
             for arrival, slots in self.carried.items()
@@ -185,7 +185,7 @@ class Wiring:
         return f"{self.tape.graph.names[op]!r}"
 
 
-class _Edges:
+class _ArrivalEdges:
     """The arrival that brings each input of a call."""
 
     def __init__(self, tape: Tape, compiled: Compiled) -> None:

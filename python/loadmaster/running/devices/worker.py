@@ -119,7 +119,7 @@ class Worker:
         )
         self.held: Held | None = None
         homes = [wiring.tape.placeholders[i] for i in wired.homes]
-        kept, self._fresh = starting(wiring.tape, homes, wiring.given)
+        kept, self._fresh = starting(wiring.tape, homes, wiring.inputs)
         self.values: Values = [None] * wired.n_values
         for slot, tensor in kept.items():
             self.values[slot] = tensor

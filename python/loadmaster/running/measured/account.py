@@ -30,7 +30,7 @@ _SHOWN = 12
 #: Seconds below which a difference is nothing: clocks count nanoseconds.
 _FINEST = 1e-9
 
-#: What a row can be; the plural, and what it says, as the text has them.
+#: Kinds of rows; the plural, and what it says, as the text has them.
 _WORDS = {
     "op": "ops",
     "transfer": "transfers",

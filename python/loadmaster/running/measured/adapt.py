@@ -131,13 +131,13 @@ def adapt(
     True
     """
     rounds, steps = checks.integer("rounds", rounds), checks.integer("steps", steps)
-    told = progress or (lambda stage, best: None)
+    report = progress or (lambda stage, best: None)
     costs, cluster = times_of(plan), plan.cluster
     plans, now = [plan], plan
     alone: list[float] = []
     ended = f"{counted(rounds, 'placement')} tried"
     for turn in range(rounds + 1):
-        told(f"run {turn + 1}", Incumbent(min(alone)) if alone else None)
+        report(f"run {turn + 1}", Incumbent(min(alone)) if alone else None)
         with runner(now) as session:
             seen = session(steps)
         alone.append(seen.step)
@@ -145,7 +145,7 @@ def adapt(
             break
         learn_times(costs, seen)
         cluster = learnt_links(cluster, seen)
-        told(f"placement {turn + 1} of {rounds}", Incumbent(min(alone)))
+        report(f"placement {turn + 1} of {rounds}", Incumbent(min(alone)))
         try:
             now = _again(plan, costs, cluster)
         except InfeasibleError as error:

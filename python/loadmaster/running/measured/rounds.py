@@ -24,7 +24,7 @@ Session = Callable[[int], Measured]
 #: Makes a plan ready to run, for as long as the context lasts.
 Runner = Callable[[Plan], AbstractContextManager[Session]]
 
-#: What the bootstrap draws.
+#: Numbers that the bootstrap draws.
 _DRAWS = 1000
 
 

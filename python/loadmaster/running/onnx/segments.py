@@ -48,9 +48,9 @@ class OnnxSegments:
         #: The manifest.
         self.manifest = read_manifest(self.folder)
         runtime()
-        given = providers or {}
+        chosen = providers or {}
         self._sessions = [
-            session(self.folder, segment, given.get(segment["device"]), optimize=optimize)
+            session(self.folder, segment, chosen.get(segment["device"]), optimize=optimize)
             for segment in self.manifest["segments"]
         ]
 

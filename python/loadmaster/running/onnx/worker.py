@@ -34,7 +34,7 @@ from loadmaster.running.onnx.segments import session, share_memory
 _PR_SET_TIMERSLACK = 29
 
 
-class _Device:
+class _OnnxDevice:
     """Segments of a device, loaded and bound to shared memory."""
 
     def __init__(self, work: SegmentWork) -> None:
@@ -143,13 +143,13 @@ def main(descriptor: int) -> None:
     """Answers until the other side is closed."""
     connection = Connection(descriptor)
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
-    device: _Device | None = None
+    device: _OnnxDevice | None = None
     while True:
         message = connection.recv()
         answer: object = None
         try:
             if device is None:
-                device = _Device(message)
+                device = _OnnxDevice(message)
             else:
                 answer = device.run(message)
         except LoadmasterError as error:

@@ -120,7 +120,7 @@ def _convert(
     op = int(layout.maker[tensor])
     output = tensor - int(layout.first_output[op])
     source = tensors.source.slot(op, output)
-    now = [tensors.made.get((op, output, device)) for device in tensors.devices]
+    now = [tensors.results.get((op, output, device)) for device in tensors.devices]
     # The whole tensor as a sum: the first device of the axis has it, the others bring zeros.
     is_sum = (layout.made[:, tensor] == REPLICATE) & (c.want[:, row] == PARTIAL)
     for axis in np.flatnonzero(is_sum).tolist():
@@ -175,7 +175,7 @@ def _run(
         moves = [PieceMove.of(stage.before[other], piece) for other in group]
         slots, mine = [brought[other] for other in group], of_member[member]
         if stage.home >= 0:
-            home = tensors.made.get((stage.home, 0, device))
+            home = tensors.results.get((stage.home, 0, device))
             if home is not None:
                 put = partial(members.put, moves, len(mine.written), stage.is_join)
                 mine.written.append(home.slot)

@@ -39,7 +39,7 @@ class DeviceTensors:
     Attributes
     ----------
     slots : dict of int to Slot
-    made : dict of (op, output, device) to HeldPiece
+    results : dict of (op, output, device) to HeldPiece
     converted : dict of (conversion, device) to HeldPiece
     at_home : set of (op, output, device)
         Tensors that lie in the memory of a placeholder.
@@ -51,7 +51,7 @@ class DeviceTensors:
         self.layout: Layout = self.lowering.layout
         self.devices = range(self.layout.mesh.size)
         self.slots: dict[int, Slot] = {}
-        self.made: dict[tuple[int, int, int], HeldPiece] = {}
+        self.results: dict[tuple[int, int, int], HeldPiece] = {}
         self.converted: dict[tuple[int, int], HeldPiece] = {}
         self.at_home: set[tuple[int, int, int]] = set()
         self._storage: dict[tuple[int, int], int] = {}
@@ -116,7 +116,7 @@ class DeviceTensors:
             cut = cut.clone(memory_format=torch.contiguous_format) if is_written else cut
             op = self.copy(placed.op, device)
             slot = self.new(op, source, self._storage_at(placed.slot, device))
-            self.made[placed.op, 0, device] = HeldPiece(slot, piece)
+            self.results[placed.op, 0, device] = HeldPiece(slot, piece)
             self.at_home.add((placed.op, 0, device))
             pieces.append(replace(placed, slot=slot, op=op, tensor=cut.contiguous()))
         return pieces
@@ -134,7 +134,7 @@ class DeviceTensors:
                 is_cut = output < n_outputs
                 piece = self.piece(call.op, output, device) if is_cut else Piece.whole(source.sizes)
                 mine = self.new(op, source, self._storage_at(slot, device))
-                self.made[call.op, output, device] = HeldPiece(mine, piece)
+                self.results[call.op, output, device] = HeldPiece(mine, piece)
 
     # -- pieces
 
@@ -166,4 +166,4 @@ class DeviceTensors:
         row = int(self.lowering.conversions.of_argument[argument])
         if row >= 0:
             return self.converted.get((row, device))
-        return self.made.get((shown.op, shown.output, device))
+        return self.results.get((shown.op, shown.output, device))

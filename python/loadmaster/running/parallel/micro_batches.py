@@ -30,7 +30,7 @@ from loadmaster.running.tape.tape import Tape
 def micro_batched(
     program: Program,
     tape: Tape,
-    given: Mapping[int, torch.Tensor] | None,
+    inputs: Mapping[int, torch.Tensor] | None,
     of_program: Callable[[Program, Tape], Tape],
 ) -> Tape:
     """The tape of a program of micro-batches, whose outputs have the names of the tape's.
@@ -61,10 +61,10 @@ def micro_batched(
     if sum(map(len, samples)) != batch or not all(map(len, samples)):
         sizes = [len(each) for each in samples]
         raise InputError(f"micro-batches of {sizes} samples are not of a batch of {batch}")
-    recorded = [at_samples(tape, given or {}, batch, each.tolist()) for each in samples]
+    recorded = [at_samples(tape, inputs or {}, batch, each.tolist()) for each in samples]
     tapes = [of_program(parts.of_micro_batch(j), each) for j, each in enumerate(recorded)]
     order = np.argsort(np.concatenate(samples))
-    return _Joined(program, parts, tapes, _per_sample(recorded, samples), order).tape()
+    return _JoinedMicroBatches(program, parts, tapes, _per_sample(recorded, samples), order).tape()
 
 
 def _per_sample(tapes: Sequence[Tape], samples: Sequence[NDArray[np.int64]]) -> set[str]:
@@ -76,7 +76,7 @@ def _per_sample(tapes: Sequence[Tape], samples: Sequence[NDArray[np.int64]]) -> 
     return names
 
 
-class _Joined:
+class _JoinedMicroBatches:
     """The tapes of all micro-batches as one; slots and storages are numbered on from tape to tape.
 
     An op that there is once is that of the first tape.

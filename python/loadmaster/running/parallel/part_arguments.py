@@ -95,7 +95,7 @@ class PartArguments:
         """The call of a device in the place of one; ``known`` is handed to it before all else."""
         tensors = self.tensors
         results = [
-            tensors.made[call.op, output, device].slot if slot >= 0 else -1
+            tensors.results[call.op, output, device].slot if slot >= 0 else -1
             for output, slot in enumerate(call.results)
         ]
         parts = tuple(tensors.copy(part, device) if part >= 0 else -1 for part in call.parts)
@@ -179,7 +179,7 @@ class PartArguments:
                 part_call.add(self.source.numbers[slot], None)
                 continue
             shown = self.source.shown_by(slot)
-            held = self.tensors.made[shown.op, shown.output, device]
+            held = self.tensors.results[shown.op, shown.output, device]
             want = Piece.whole(shown.shown.sizes)
             taking = Taking.of(held.piece, shown.shown, want)
             dtype = self.source.tape.slots[slot].dtype
@@ -206,7 +206,7 @@ class PartArguments:
             for i, slot in enumerate(self.source.tensor_slots(call))
         ]
         outputs = [
-            self.tensors.made[op, output, device].piece
+            self.tensors.results[op, output, device].piece
             if output < len(call.results) and call.results[output] >= 0
             else None
             for output in range(len(form.outputs))
@@ -321,7 +321,7 @@ class PartArguments:
             if is_home:
                 tensors.at_home.add((op, 0, device))
             return
-        home = tensors.made.get((state, 0, device))
+        home = tensors.results.get((state, 0, device))
         if not graph.placeholder[state] or home is None:
             return
         if common(held.piece, home.piece).numel == home.piece.numel:
@@ -338,7 +338,7 @@ class PartArguments:
             if slot < 0 or output >= len(form.outputs):
                 part_call.kept.append(None)
                 continue
-            piece = self.tensors.made[op, output, device].piece
+            piece = self.tensors.results[op, output, device].piece
             whole, move = self.source.tape.slots[slot].sizes, None
             if not part_call.slices and piece.shape != whole:
                 move = PieceMove.of(Piece.whole(whole), piece)

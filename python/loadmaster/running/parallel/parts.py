@@ -40,10 +40,10 @@ _COUNTED: Mapping[str, tuple[str, ...]] = {
     "scaled_dot_product": ("row", "key"),
 }
 
-#: What the names of kinds begin with that make tensors of one number.
+#: Beginnings of kinds that make tensors of one number.
 _EVEN = ("aten.zeros", "aten.ones", "aten.full", "aten.empty", "aten.new_", "aten.scalar_tensor")
 
-#: Where convolutions say their groups.
+#: Argument in which convolutions say their groups.
 _GROUPS = {"convolution": 8, "_convolution": 8, "convolution_backward": 9}
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-#: Where something is along an axis.
+#: The extent of something along an axis.
 Selection: TypeAlias = slice | torch.Tensor
 
 

@@ -36,7 +36,7 @@ class _Again:
         backward = np.array([phase == "b" for phase in tape.graph.phases], dtype=bool)
         self._is_backward = backward.tolist()
         n, serves = tape.graph.n_ops, program.serves
-        #: Where each op is, and where its second copy; -1: there is none.
+        #: Places of each op and of its second copy; -1: there is none.
         self._first, self._second = [-1] * n, [-1] * n
         for at, op in enumerate(serves.tolist()):
             is_first = self._graph.names[at] == tape.graph.names[op]

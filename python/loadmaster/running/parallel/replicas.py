@@ -30,12 +30,12 @@ from loadmaster.running.tape.slots import Joint, Placeholder, Slot
 from loadmaster.running.tape.tape import Tape
 from loadmaster.transforms.gradients import Updates
 
-#: What the name of a collective of batch norms begins with.
+#: Beginning of the name of a collective of batch norms.
 _STATISTICS = "all_reduce/statistics"
 
 
 def replicated(
-    program: Program, tape: Tape, given: Mapping[int, torch.Tensor] | None = None
+    program: Program, tape: Tape, inputs: Mapping[int, torch.Tensor] | None = None
 ) -> Tape:
     """The tape of a program of replicas, whose outputs have the names of the tape's.
 
@@ -62,10 +62,10 @@ def replicated(
     starts = np.cumsum([0, *rows]).tolist()
     batch = starts[-1]
     parts = [
-        _Replica(program, r, at_samples(tape, given or {}, batch, range(starts[r], starts[r + 1])))
+        _Replica(program, r, at_samples(tape, inputs or {}, batch, range(starts[r], starts[r + 1])))
         for r in range(len(rows))
     ]
-    joined = _Joined(program, parts, [n / batch for n in rows])
+    joined = _JoinedReplicas(program, parts, [n / batch for n in rows])
     return joined.tape()
 
 
@@ -84,25 +84,25 @@ def _rows(program: Program, tape: Tape) -> list[int]:
 
 
 def at_samples(
-    tape: Tape, given: Mapping[int, torch.Tensor], batch: int, samples: Sequence[int]
+    tape: Tape, inputs: Mapping[int, torch.Tensor], batch: int, samples: Sequence[int]
 ) -> Tape:
     """The tape of some of the samples."""
     rows = torch.tensor(samples)
     if tape.again is None:
         raise InputError("a tape of a program cannot be recorded at a share of its batch")
     placed = [p for p in tape.placeholders if p.kind == "input"]
-    tensors = [given.get(p.slot, p.tensor) for p in placed]
+    tensors = [inputs.get(p.slot, p.tensor) for p in placed]
     parts = [t[rows] if t.dim() and len(t) == batch else t for t in tensors]
-    found = tape.again(parts)
-    pairs = zip(tape.graph.names, found.graph.names, strict=False)
+    part = tape.again(parts)
+    pairs = zip(tape.graph.names, part.graph.names, strict=False)
     other = next((f"{b!r}, not {a!r}" for a, b in pairs if a != b), None)
-    if other is not None or found.graph.n_ops != tape.graph.n_ops:
+    if other is not None or part.graph.n_ops != tape.graph.n_ops:
         raise InputError(
             f"with {len(rows)} of {batch} samples the model runs other ops"
             f"{f' ({other})' if other else ''}: use fewer replicas or micro-batches, or a larger "
             "batch"
         )
-    return found
+    return part
 
 
 class _Replica:
@@ -125,7 +125,7 @@ class _Gradient:
     shares: tuple[int, ...]
 
 
-class _Joined:
+class _JoinedReplicas:
     """The tapes of all replicas as one; slots and storages are numbered on from tape to tape."""
 
     def __init__(
@@ -173,19 +173,19 @@ class _Joined:
         """New numbers for the slots of a replica; what all replicas share has the first one's."""
         part, first, storages = self._parts[r], self._n, self._n_storages
         here, there = (by_op(each.tape) for each in (part, self._parts[0]))
-        found: dict[int, int] = {}
+        number_of: dict[int, int] = {}
         for slot, one in part.tape.slots.items():
             op = part.at[one.op]
             if op >= 0 and r and self._replica[op] < 0:
-                found[slot] = self._at[0][there[one.op][here[one.op].index(slot)]]
+                number_of[slot] = self._at[0][there[one.op][here[one.op].index(slot)]]
             elif op >= 0:
-                found[slot] = first + slot
+                number_of[slot] = first + slot
                 storage = storages + one.storage
                 self._n_storages = max(self._n_storages, storage + 1)
                 self._slots[first + slot] = replace(one, op=op, storage=storage)
-        found |= {slot: first + slot for slot in part.tape.numbers}
+        number_of |= {slot: first + slot for slot in part.tape.numbers}
         self._n = first + part.tape.n_values
-        self._at.append(found)
+        self._at.append(number_of)
 
     def _new(self, op: int, like: Slot) -> int:
         """A slot for what an op gives anew."""
@@ -235,7 +235,10 @@ class _Joined:
         """The whole."""
         parts = list(enumerate(self._parts))
         calls = [
-            made for r, part in parts for call in part.tape.calls for made in self._called(r, call)
+            renamed
+            for r, part in parts
+            for call in part.tape.calls
+            for renamed in self._called(r, call)
         ]
         for label, members in self._members.items():
             if label.startswith("all_gather/"):
@@ -271,17 +274,17 @@ class _Joined:
                 return self._sum(gradient, r, flat)
             return here if flat is None else self._shard_of[r].get(here, here)
 
-        made = renumbered(call, op, read, self._at[r].__getitem__, part.at)
-        made = replace(made, writes=tuple(map(read, call.writes)))
+        own = renumbered(call, op, read, self._at[r].__getitem__, part.at)
+        own = replace(own, writes=tuple(map(read, call.writes)))
         if flat is not None:
-            made = replace(made, function=partial(flat.called, r, call.function))
+            own = replace(own, function=partial(flat.called, r, call.function))
         if r:
-            made = self._on_copies(made)
+            own = self._on_copies(own)
         label = next((group for group in groups if group.startswith(_STATISTICS)), None)
         if label is None:
-            yield made
+            yield own
         else:
-            yield from self._exchanged(r, made, label)
+            yield from self._exchanged(r, own, label)
 
     def _on_copies(self, call: Call) -> Call:
         """A call that changes what the first replica keeps changes a copy of it."""
@@ -346,17 +349,17 @@ class _Joined:
         updates = Updates.of(self._program.source, self._program.source.roles.many)
         parameter_of = dict(zip(updates.writer.tolist(), updates.parameter.tolist(), strict=True))
         #: By parameter, the slot of each replica that has updated it or its shard.
-        found: dict[int, dict[int, int]] = defaultdict(dict)
+        sources: dict[int, dict[int, int]] = defaultdict(dict)
         for r, member in enumerate(members):
             for writer in self._sources[member]:
-                found[parameter_of[int(self._program.serves[writer])]][r] = self._given[writer]
-        flats = [self._flat.get(parameter) for parameter in found]
+                sources[parameter_of[int(self._program.serves[writer])]][r] = self._given[writer]
+        flats = [self._flat.get(parameter) for parameter in sources]
         brought = [
             {r: Ref(slot) for r, slot in of.items() if flat is not None or r == min(of)}
-            for flat, of in zip(flats, found.values(), strict=True)
+            for flat, of in zip(flats, sources.values(), strict=True)
         ]
         for r, member in enumerate(members):
-            own = [self._given[self._parts[r].at[parameter]] for parameter in found]
+            own = [self._given[self._parts[r].at[parameter]] for parameter in sources]
             others = [[(i, ref) for i, ref in of.items() if i != r] for of in brought]
             yield Call(
                 member,
@@ -398,10 +401,10 @@ class _Joined:
 
 def by_op(tape: Tape) -> dict[int, list[int]]:
     """The slots that each op gives, ascending."""
-    found: dict[int, list[int]] = defaultdict(list)
+    slots: dict[int, list[int]] = defaultdict(list)
     for slot in sorted(tape.slots):
-        found[tape.slots[slot].op].append(slot)
-    return found
+        slots[tape.slots[slot].op].append(slot)
+    return slots
 
 
 def _copying(at: Sequence[int], function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -415,15 +418,15 @@ def _sums(
     shares: Sequence[Sequence[torch.Tensor]],
 ) -> list[torch.Tensor]:
     """The weighted sum of each gradient over the replicas, or of a shard of it."""
-    found = []
+    sums = []
     for cut, all_of_it in zip(cuts, shares, strict=True):
         first, *others = all_of_it if cut is None else [cut[0].cut(cut[1], t) for t in all_of_it]
         total = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype)
         torch.mul(first, weights[0], out=total)
         for weight, other in zip(weights[1:], others, strict=True):
             total.add_(other, alpha=weight)
-        found.append(total)
-    return found
+        sums.append(total)
+    return sums
 
 
 def _take(

@@ -132,7 +132,7 @@ def _joint(tensors: DeviceTensors, name: str, slot: int) -> Joint:
     sizes, slots, moves = tape.slots[at].sizes, [], []
     for device in tensors.on(op):
         is_same = (specs == REPLICATE) & (layout.ways.places[:, device] > 0)
-        held = tensors.made[op, output, device]
+        held = tensors.results[op, output, device]
         if not is_same.any() and held.piece.numel:
             slots.append(held.slot)
             moves.append(PieceMove.of(held.piece, Piece.whole(sizes)))

@@ -312,7 +312,7 @@ def _log_softmax_backward_ends(
 
 # -- losses and norms ------------------------------------------------------------------------------
 
-#: How PyTorch numbers means.
+#: Numbers that PyTorch has for means.
 _MEAN = 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-#: What a step works on: the value of each slot.
+#: Values that a step works on, by slot.
 Values = list[Any]
 
 

@@ -38,10 +38,10 @@ def program_calls(program: Any, traced: Traced, example_inputs: Any) -> ProgramC
     InputError
         Open sizes, inputs that the program does not have, a constant without numbers.
     """
-    return _Program(program, traced, example_inputs).read()
+    return _ProgramPass(program, traced, example_inputs).read()
 
 
-class _Program:
+class _ProgramPass:
     """One pass over the nodes; ``values`` has what stands for each node in arguments."""
 
     def __init__(self, program: Any, traced: Traced, example_inputs: Any) -> None:

@@ -55,7 +55,7 @@ class HostOptimizer:
             | {flag: False for flag in ("foreach", "fused") if flag in group}
             for group in optimizer.param_groups
         ]
-        #: What slots hold before the first step, by their key and the fake of their parameter.
+        #: Values of slots before the first step, by their key and the fake of their parameter.
         self.slots: dict[tuple[str, torch.Tensor], torch.Tensor] = {}
         self._state: Any = defaultdict(dict)
         self._scheduled = copy.deepcopy(schedule.state_dict()) if schedule is not None else None
@@ -129,8 +129,8 @@ class HostOptimizer:
             group["dampening"] = dampening
         for fake, state in self._state.items():
             for key, value in state.items():
-                if value in self._answers.made:
-                    self.slots[key, fake] = _filled(*self._answers.made[value])
+                if value in self._answers.makers:
+                    self.slots[key, fake] = _filled(*self._answers.makers[value])
 
     def _momentum(self, group: dict[str, Any]) -> bool:
         """Slots of SGD's momentum that are as if there; whether none was there.
@@ -189,7 +189,7 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
         self._numbers: list[float] = []
         self._at = self._step = 0
         #: The op that made a new tensor, by the tensor.
-        self.made = WeakIdKeyDictionary()
+        self.makers = WeakIdKeyDictionary()
 
     def count(self, tensor: torch.Tensor) -> None:
         """Makes a tensor known as one that the host counts with."""
@@ -232,7 +232,7 @@ class _Answers(TorchDispatchMode):  # type: ignore[misc]
             if not isinstance(result, FakeTensor) and result.dim() == 0:
                 self.count(result)
             else:
-                self.made[result] = func, args, kwargs
+                self.makers[result] = func, args, kwargs
             return result
         raise self._differs("calls", str(func))
 

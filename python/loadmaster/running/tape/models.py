@@ -48,12 +48,12 @@ def captured_model(spec: str, progress: Callable[[str], None] | None = None) -> 
     """
     from loadmaster.readers.pytorch.capture import capture
 
-    told = progress or (lambda stage: None)
-    told(f"building the model of {spec}")
+    report = progress or (lambda stage: None)
+    report(f"building the model of {spec}")
 
     def captured(**arguments: Any) -> OpGraph:
         def tell(phase: str, ops: int) -> None:
-            told(f"capturing {_PHASES[phase]}, {counted(ops, 'op')}")
+            report(f"capturing {_PHASES[phase]}, {counted(ops, 'op')}")
 
         return capture(**{"progress": tell, **arguments})
 

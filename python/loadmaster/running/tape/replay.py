@@ -54,12 +54,12 @@ def prepare(call: Call, seed: int, step: int) -> None:
 class Replay:
     """A tape with tensors of its own, step after step."""
 
-    def __init__(self, tape: Tape, given: Mapping[int, torch.Tensor], seed: int = 0) -> None:
+    def __init__(self, tape: Tape, inputs: Mapping[int, torch.Tensor], seed: int = 0) -> None:
         self._tape = tape
         self._seed = seed
         self.step_index = 0
         self.values: Values = [None] * tape.n_values
-        kept, self._fresh = starting(tape, tape.placeholders, given)
+        kept, self._fresh = starting(tape, tape.placeholders, inputs)
         for slot, tensor in kept.items():
             self.values[slot] = tensor
 
@@ -85,13 +85,13 @@ class Replay:
         self.step_index += 1
 
 
-def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
+def layouts(tape: Tape, inputs: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
     """The layout of every tensor in memory while a step runs, which it does once.
 
     That may differ from the recording: with other inputs, and where PyTorch's kernels without data
     do not know what the real ones give (the workspace of a fused LSTM).
     """
-    replay = Replay(tape, given)
+    replay = Replay(tape, inputs)
     placed = dict(tape.slots)
 
     def look(slots: Iterable[int]) -> None:
@@ -112,7 +112,7 @@ def layouts(tape: Tape, given: Mapping[int, torch.Tensor]) -> dict[int, Slot]:
 
 
 def starting(
-    tape: Tape, placeholders: Iterable[Placeholder], given: Mapping[int, torch.Tensor]
+    tape: Tape, placeholders: Iterable[Placeholder], inputs: Mapping[int, torch.Tensor]
 ) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """Tensors of placeholders by slot: those that stay, and those to clone before every step.
 
@@ -122,7 +122,7 @@ def starting(
     kept, fresh = {}, {}
     copies: dict[int, torch.UntypedStorage] = {}
     for placeholder in placeholders:
-        tensor = given.get(placeholder.slot, placeholder.tensor)
+        tensor = inputs.get(placeholder.slot, placeholder.tensor)
         if tape.slots[placeholder.slot].storage not in tape.written:
             kept[placeholder.slot] = tensor
         elif placeholder.kind in ("input", "constant"):

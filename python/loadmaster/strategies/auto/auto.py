@@ -65,7 +65,7 @@ from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.space import can_be_sharded
 from loadmaster.strategies.simple import single
 
-#: Whether ops may be replicated.
+#: Answers to whether ops may be replicated.
 Split = Literal["auto", "none"]
 
 
@@ -248,10 +248,10 @@ def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:
         best = objective.best(one for one, _ in of_space.values()) if of_space else None
         if best is not None and run.budget.lacks(0.0):
             break
-        for found in run.refusals[space].each(space, plans(best)):
-            before = of_space.setdefault(space, found)
-            of_space[space] = min(before, found, key=lambda one: objective.rank(one[0].verdict))
-            yield found
+        for pair in run.refusals[space].each(space, plans(best)):
+            before = of_space.setdefault(space, pair)
+            of_space[space] = min(before, pair, key=lambda one: objective.rank(one[0].verdict))
+            yield pair
     if not of_space:
         return
     bests = [*of_space.values()]

@@ -53,7 +53,7 @@ def gathered(problem: Problem, candidate: Candidate, simulations: int) -> tuple[
     >>> plan.problem.objective.gain(before.verdict, after.verdict) >= 0
     True
     """
-    traffic = _Traffic.of(problem, candidate.assignment.devices)
+    traffic = _SetTraffic.of(problem, candidate.assignment.devices)
     refused: set[tuple[int, int]] = set()
     best, left = candidate, simulations
     while left > 0:
@@ -77,7 +77,7 @@ def gathered(problem: Problem, candidate: Candidate, simulations: int) -> tuple[
 
 
 @dataclass(frozen=True)
-class _Traffic:
+class _SetTraffic:
     """Tensors by the sets of ops that make and read them. The message of a control edge is a tensor
     too.
 
@@ -115,7 +115,7 @@ class _Traffic:
     makes: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, problem: Problem, devices: NDArray[np.int32]) -> _Traffic:
+    def of(cls, problem: Problem, devices: NDArray[np.int32]) -> _SetTraffic:
         """Traffic between the sets that the placement keeps together: colocated sets or, if each of
         these is with the first reader of what it updates, the sets with their readers.
         """

@@ -39,7 +39,7 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.search import Search
 from loadmaster.strategies.candidate import Candidate, judged
 
-#: What every replica's device is for the representative, and all channels together. What an op
+#: The device of every replica for the representative, and all channels together. What an op
 #: reads is there at once.
 _DEVICE, _NETWORK = "device", "network"
 _MIRROR = Cluster(
@@ -192,9 +192,11 @@ def _ordered(run: Run, replicas: Candidate, budget: Budget) -> Candidate:
     start = judged(
         problem, Assignment(representative.is_network.astype(np.int32), ranks(representative.order))
     )
-    search = _Search(_inner(run, problem, budget), representative=representative, found=replicas)
+    search = _RepresentativeSearch(
+        _inner(run, problem, budget), representative=representative, replicas=replicas
+    )
     _best(search, start)
-    return search.found
+    return search.replicas
 
 
 def _inner(run: Run, problem: Problem, budget: Budget) -> Run:
@@ -211,22 +213,22 @@ def _best(search: Search, start: Candidate) -> Candidate:
 
 
 @dataclass
-class _Search(Search):
+class _RepresentativeSearch(Search):
     """A search on a representative, whose states are judged on all replicas too.
 
     Attributes
     ----------
-    representative : Mirror
-    found : Candidate
+    representative : Representative
+    replicas : Candidate
         The best replicas.
     """
 
     representative: Representative = field(kw_only=True)
-    found: Candidate = field(kw_only=True)
+    replicas: Candidate = field(kw_only=True)
 
     def judge(self, devices: NDArray[np.int32], order: NDArray[np.int32]) -> Candidate:
         """A state on the representative."""
-        real = self.found.problem
+        real = self.replicas.problem
         self.run.budget.spend(Pace.of(real, self.run.tuning).simulation)
-        self.found = real.objective.better(self.found, self.representative.judged(order))
+        self.replicas = real.objective.better(self.replicas, self.representative.judged(order))
         return super().judge(devices, order)

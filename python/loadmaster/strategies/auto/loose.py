@@ -63,11 +63,11 @@ def loose_replicas(run: Run, best: Candidate, budget: Budget) -> tuple[Candidate
     chosen = next(one for one in planted if one.run.best is promising)
     if not chosen.run.is_done:
         search_from(chosen.run, chosen.seeds)
-    found = _found(chosen)
-    program = found.problem.program
+    loose = _found(chosen)
+    program = loose.problem.program
     words = f"{int(program.replica.max()) + 1} replicas, op by op"
-    offer = replace(Best.of(Kind.REPLICAS, words, found), request=None)
-    return replace(found, notes=program.notes), offer
+    offer = replace(Best.of(Kind.REPLICAS, words, loose), request=None)
+    return replace(loose, notes=program.notes), offer
 
 
 def _planted(run: Run, k: int, best: Candidate, budget: Budget) -> list[Planting]:

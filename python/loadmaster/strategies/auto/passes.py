@@ -55,9 +55,9 @@ def by_passes(
         if barren == 2 or left < least:
             return best, visits
         most = max(int(tuning.pass_share * left), least)
-        found, visited = _passed(problem, best, order_of(problem, best), levels, most, tuning)
+        passed, visited = _passed(problem, best, order_of(problem, best), levels, most, tuning)
         visits += visited
-        before, best = best, problem.objective.better(best, found)
+        before, best = best, problem.objective.better(best, passed)
         barren = barren + 1 if best is before else 0
     raise AssertionError("a cycle does not end")
 
@@ -84,10 +84,10 @@ def _passed(
             budget=budget // 2 if visits else budget,
         )
         visits += visited + tuning.around_pass * problem.graph.n_ops
-        found = judged(problem, Assignment(devices, ranks(order), "fixed"), candidate.notes)
-        if found.fits:
+        moved = judged(problem, Assignment(devices, ranks(order), "fixed"), candidate.notes)
+        if moved.fits:
             break
-    return found, visits
+    return moved, visits
 
 
 def near_levels(problem: Problem, tuning: Tuning = TUNING) -> Levels:

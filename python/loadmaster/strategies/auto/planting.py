@@ -94,12 +94,12 @@ class Planting:
         problem, closest = self.run.problem, []
         for name, seed in SEEDS.items():
             with suppress(InfeasibleError):
-                found = seed.place(replace(problem, best_effort=True))
-                if not problem.objective.reaches(found.verdict, self.to_beat):
+                candidate = seed.place(replace(problem, best_effort=True))
+                if not problem.objective.reaches(candidate.verdict, self.to_beat):
                     continue
-                closest.append((found.verdict.excess, name, found))
-        for _, name, found in sorted(closest, key=lambda row: row[0]):
-            start = replace(found, problem=problem)
+                closest.append((candidate.verdict.excess, name, candidate))
+        for _, name, candidate in sorted(closest, key=lambda row: row[0]):
+            start = replace(candidate, problem=problem)
             self.try_whole(name, partial(least_overflow.place, start=start))
             if self.run.has_plan:
                 return
@@ -208,10 +208,10 @@ class Planting:
         problem = part.problem if part else run.problem
         clock = run.budget.clock if run.has_plan else None
         granted = seconds if clock is None else min(seconds, clock)
-        is_done, found = True, None
+        is_done, candidate = True, None
         with problem.meter.allowing(seed.verdicts_in(problem, granted)) as allowance:
             try:
-                found = seed.place(problem)
+                candidate = seed.place(problem)
             except InfeasibleError as error:
                 self.refused = error if part is None else self.refused
             except AllowanceError:
@@ -221,11 +221,11 @@ class Planting:
         if not is_done and allowance.best is not None:
             assignment, verdict = allowance.best
             # An estimate is of the plan that a strategy returns, and this one returned none.
-            found = Candidate(problem, replace(assignment, estimate=None), verdict)
+            candidate = Candidate(problem, replace(assignment, estimate=None), verdict)
         spent = seed.cost_of(problem, allowance.used)
-        if found is not None and part:
-            found = part.opened(found)
+        if candidate is not None and part:
+            candidate = part.opened(candidate)
             spent += run.pace.simulation
-        if found is not None:
-            self.keep(found, name)
+        if candidate is not None:
+            self.keep(candidate, name)
         return spent, is_done

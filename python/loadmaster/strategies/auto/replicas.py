@@ -23,7 +23,7 @@ from loadmaster.strategies.kinds import Kind, Request, replicas_in_words
 from loadmaster.strategies.simple import data_parallel
 from loadmaster.transforms.shares import batch_size
 
-#: How gradients are added up, by collectives and by servers: the options of ``data-parallel``, and
+#: Ways to add up gradients, by collectives and by servers: the options of ``data-parallel``, and
 #: how a person would say it.
 Way: TypeAlias = tuple[dict[str, Any], str]
 WAYS: tuple[Way, ...] = (
@@ -67,16 +67,16 @@ def _judged(
         if best is not None and objective.reaches(best.verdict, least):
             continue
         make = partial(data_parallel.place, problem, replicas=n, **options)
-        found = run.tried(Kind.REPLICAS, f"{n} replicas, {words}", make)
-        if found is None or found.problem.program.is_plain:
+        candidate = run.tried(Kind.REPLICAS, f"{n} replicas, {words}", make)
+        if candidate is None or candidate.problem.program.is_plain:
             continue
-        if best is None or not objective.reaches(best.verdict, found.verdict.step_time / near):
-            found = in_time_for_collectives(found)
+        if best is None or not objective.reaches(best.verdict, candidate.verdict.step_time / near):
+            candidate = in_time_for_collectives(candidate)
         fewer = {"replicas": n} if n < problem.cluster.n_devices else {}
         request = Request("data-parallel", tuple({**options, **fewer}.items()))
-        words = replicas_in_words(found.problem.program)
-        yield found, Best.of(Kind.REPLICAS, words, found, request)
-        best = found if best is None else objective.better(best, found)
+        words = replicas_in_words(candidate.problem.program)
+        yield candidate, Best.of(Kind.REPLICAS, words, candidate, request)
+        best = candidate if best is None else objective.better(best, candidate)
 
 
 def _others(run: Run) -> Iterator[tuple[int, Way, float]]:

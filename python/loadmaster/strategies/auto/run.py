@@ -96,11 +96,11 @@ class Run:
         """The candidate of a kind that a function makes; None: it was refused, and the run has the
         reason.
         """
-        found = self.refusals[kind].tried(words, make)
-        if found is None:
+        candidate = self.refusals[kind].tried(words, make)
+        if candidate is None:
             error = self.refusals[kind].reasons.get(words)
             self.lack(kind, words, getattr(error, "shortfall", {}))
-        return found
+        return candidate
 
     def lack(self, kind: Kind, words: str, shortfall: Mapping[str, int]) -> None:
         """Notes that a plan of a kind does not fit."""

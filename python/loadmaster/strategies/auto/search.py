@@ -107,7 +107,7 @@ class Search:
             if left is not None and left <= self.judging:
                 budget.cut()
                 break
-            watch = _Watch(self, 0.0 if until is None else run.tuning.pause * self.judging)
+            watch = _SearchWatch(self, 0.0 if until is None else run.tuning.pause * self.judging)
             devices, found_order, _, _, visits = search(
                 self._within(start, share),
                 (start.assignment.devices, order),
@@ -158,7 +158,7 @@ class Search:
 
 
 @dataclass
-class _Watch:
+class _SearchWatch:
     """Judges states of a running search.
 
     Attributes

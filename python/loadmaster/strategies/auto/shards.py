@@ -59,6 +59,6 @@ def tensor_parallel(run: Run) -> Iterator[tuple[Candidate, Best]]:
     problem = run.problem
     if can_be_sharded(problem):
         words = "columns, then rows"
-        found = run.tried(Kind.SHARDS, words, partial(megatron.place, problem))
-        if found is not None:
-            yield found, Best.of(Kind.SHARDS, words, found, Request("megatron"))
+        candidate = run.tried(Kind.SHARDS, words, partial(megatron.place, problem))
+        if candidate is not None:
+            yield candidate, Best.of(Kind.SHARDS, words, candidate, Request("megatron"))

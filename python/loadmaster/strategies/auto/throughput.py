@@ -168,8 +168,8 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
 def _seeds(problem: Problem) -> list[Candidate]:
     """What fast strategies for a step make: they leave room on other devices than stages do."""
     refusals = Refusals()
-    made = (refusals.tried(name, partial(seed.place, problem)) for name, seed in SEEDS.items())
-    return [one for one in made if one is not None]
+    tried = (refusals.tried(name, partial(seed.place, problem)) for name, seed in SEEDS.items())
+    return [one for one in tried if one is not None]
 
 
 def _is_short(one: Candidate) -> bool:

@@ -113,7 +113,7 @@ class Tuning:
     #: Ops times devices at which moves of all ops wait for memory as long as they compute.
     #: ``benches/search.py models``, as for the rates.
     cached_size: float = 40_000.0
-    #: How long a refinement waits for memory, as a share of how long moves of all ops wait. By
+    #: Wait of a refinement for memory, as a share of how long moves of all ops wait. By
     #: hand.
     refine_waits: float = 0.35
     #: Seconds per op to build the groups of ops near each other. By hand.

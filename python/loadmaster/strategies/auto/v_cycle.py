@@ -192,8 +192,8 @@ def v_cycle(
         near = [*(group[level.coarse.group] for group in near), single]
     best = problem.objective.better(candidate, current)
     of_ops = [*groups.repeated, *groups.near]
-    found, visited = by_passes(problem, best, of_ops, max(budget - visits, 0), tuning)
-    return found, visits + visited
+    passed, visited = by_passes(problem, best, of_ops, max(budget - visits, 0), tuning)
+    return passed, visits + visited
 
 
 def _repeated(problem: Problem, way: RefinementWay, tuning: Tuning) -> Levels:

@@ -28,7 +28,7 @@ from loadmaster.strategies.registry import strategy
 
 ROUNDS = 6
 
-#: What the delay of others weighs, by round; the last weight holds for all later rounds.
+#: Weight of the delay of others, by round; the last weight holds for all later rounds.
 DELAY_WEIGHTS = (4, 1, 4)
 
 

@@ -32,7 +32,7 @@ NOISE = 0.5
 Times = NDArray[np.float64]
 
 
-class _Tried(NamedTuple):
+class _NoisedSchedule(NamedTuple):
     """A schedule, its verdict, and the times of ops and tensors that it was ranked by."""
 
     verdict: Verdict
@@ -46,14 +46,14 @@ def place(problem: Problem) -> Candidate:
     graph = problem.graph
 
     def scheduler(core: fast.Problem) -> Iterator[Scheduled]:
-        def tried(op_time: Times, sent: Times) -> _Tried:
+        def tried(op_time: Times, sent: Times) -> _NoisedSchedule:
             _, rank = fast.levels(
                 fast.Weights(graph, op_time, sent, control_time=problem.control_time)
             )
             order = fast.priority_order(graph, rank)
             scheduled = fast.schedule(core, order, delay_weight=DELAY_WEIGHTS[0])
             candidate = judged(problem, in_order_of_start(problem, scheduled))
-            return _Tried(candidate.verdict, scheduled, op_time, sent)
+            return _NoisedSchedule(candidate.verdict, scheduled, op_time, sent)
 
         random = np.random.default_rng(problem.seed)
         op_time, sent = problem.op_time, problem.tensor_time(graph)

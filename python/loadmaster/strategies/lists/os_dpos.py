@@ -59,7 +59,7 @@ from loadmaster.strategies.simple import single
 from loadmaster.transforms import dimensions, replicate
 from loadmaster.transforms.split import Splitting, planned_split
 
-#: Which graph the search starts from.
+#: Graphs that the search may start from.
 Start = Literal["any", "model", "data-parallel"]
 
 #: Least gain that counts, as a share of the makespan: below lies rounding.
@@ -202,8 +202,8 @@ def split_search(
     """
     checks.one_of("start", start, get_args(Start))
     alone = _alone(problem)
-    watch = _Watch(progress, split_bound(problem).seconds, time_limit, alone is not None)
-    search = _Search(problem, schedule, continue_search, watch)
+    watch = _SplitWatch(progress, split_bound(problem).seconds, time_limit, alone is not None)
+    search = _SplitSearch(problem, schedule, continue_search, watch)
     notes: tuple[str, ...] = ()
     try:
         for program in _starts(problem, start):
@@ -256,7 +256,7 @@ class _TimeIsUpError(Exception):
     """The time limit has passed, and there is a plan."""
 
 
-class _Watch:
+class _SplitWatch:
     """Tells what is being done, and ends it when the time is up."""
 
     def __init__(
@@ -266,7 +266,7 @@ class _Watch:
         self._least = least
         self._deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
         self._stage: tuple[str, Incumbent | None] = ("", None)
-        #: Whether there is a plan to return: until then no time is up.
+        #: True if there is a plan to return: until then no time is up.
         self.has_plan = has_plan
 
     def tell(self, stage: str, expected: float | None = None) -> None:
@@ -287,7 +287,7 @@ class _Watch:
             raise _TimeIsUpError
 
 
-class _Search:
+class _SplitSearch:
     """The search, start by start.
 
     Attributes
@@ -299,7 +299,7 @@ class _Search:
     """
 
     def __init__(
-        self, problem: Problem, schedule: Scheduler, continue_search: bool, watch: _Watch
+        self, problem: Problem, schedule: Scheduler, continue_search: bool, watch: _SplitWatch
     ) -> None:
         self.problem, self.schedule = problem, schedule
         self.continue_search, self.watch = continue_search, watch
@@ -335,8 +335,10 @@ class _Search:
         return self.schedule(of, heed, limit)
 
     def _keep(self, state: Placed) -> None:
-        found = state.candidate.noted(*state.problem.program.notes, *_notes(state.problem.program))
-        some = [found] if self.best is None else [self.best, found]
+        candidate = state.candidate.noted(
+            *state.problem.program.notes, *_notes(state.problem.program)
+        )
+        some = [candidate] if self.best is None else [self.best, candidate]
         self.best = self.problem.objective.quickest(some)
         self.watch.has_plan |= self.best.fits or self.problem.best_effort
 
@@ -352,9 +354,9 @@ class _Search:
                 continue
             self.watch.tell(f"splitting {name}", state.estimate)
             trials = _trials(self.problem, state, op)
-            found = self._best_of(state, trials)
-            if found is not None or (trials and not self.continue_search):
-                return found
+            state_after = self._best_of(state, trials)
+            if state_after is not None or (trials and not self.continue_search):
+                return state_after
             hopeless.add(name)
         return None
 

@@ -14,7 +14,7 @@ from loadmaster.model.module_paths import module_path
 from loadmaster.strategies.pipelines.phases import FORWARD
 from loadmaster.strategies.pipelines.staged import Staged
 
-#: How many modules are named.
+#: Number of modules that are named.
 _NAMED = 4
 
 

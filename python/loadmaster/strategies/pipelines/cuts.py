@@ -9,7 +9,7 @@ import loadmaster.fast as fast
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.pipelines.lines import Line
 
-#: How many cut candidates there are at most.
+#: Most candidates for cuts.
 MOST_CUTS = 240
 
 

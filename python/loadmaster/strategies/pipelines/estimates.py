@@ -116,7 +116,7 @@ class PipelineEstimate:
     """
 
     seconds: float
-    _frame: _Frame
+    _frame: _ScheduleFrame
     _seen: fast.Schedule
 
     @cached_property
@@ -182,7 +182,7 @@ def estimated(
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _ScheduleFrame:
     """The graph of a schedule, without its seconds.
 
     Ops are rows of (kind, stage, micro-batch): forward passes, backward passes, gradients of
@@ -230,7 +230,7 @@ def most_at_once(begin: NDArray[np.float64], end: NDArray[np.float64]) -> int:
 
 
 @lru_cache(maxsize=256)
-def _frame(in_windows: Windows, m: int, virtual: int) -> _Frame:
+def _frame(in_windows: Windows, m: int, virtual: int) -> _ScheduleFrame:
     p = len(in_windows.ahead)
     n_stages = p * virtual
     kinds = "FB" if in_windows.delay is None else "FBW"
@@ -255,7 +255,7 @@ def _frame(in_windows: Windows, m: int, virtual: int) -> _Frame:
         priority[op] = np.arange(len(op))
         pairs.append(op[waits(device.kinds, in_windows.in_order)])
     control = np.concatenate(pairs)
-    return _Frame(
+    return _ScheduleFrame(
         p,
         m,
         len(kinds),

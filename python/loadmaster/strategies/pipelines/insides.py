@@ -30,7 +30,7 @@ from loadmaster.transforms.layout import Layout
 #: Names of the axis inside of a stage: of replicas, and of other labels.
 REPLICAS, SHARDS = "dp", "tp"
 
-#: What of a replica's updates is sharded, by the words of recipes, how it is said, and whether it
+#: Sharded parts of a replica's updates, by the words of recipes, how it is said, and whether it
 #: is tried only where memory is short.
 _STATES = (
     ("optimizer", "optimizers sharded", False),

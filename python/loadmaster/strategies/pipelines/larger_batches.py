@@ -23,7 +23,7 @@ from loadmaster.strategies.pipelines.throughput import dealt
 from loadmaster.strategies.simple import single
 from loadmaster.transforms.shares import own_weights, whole_bytes
 
-#: How many times as large a batch may be, at most.
+#: Most times that a batch may be enlarged.
 MOST_TIMES = 1024
 
 

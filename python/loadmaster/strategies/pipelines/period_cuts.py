@@ -21,7 +21,7 @@ from loadmaster.transforms.copies import is_state
 #: Halvings of the period that is looked for.
 _HALVINGS = 40
 
-#: How much longer than the shortest a period may be, where less is sent for it.
+#: Share by which a period may be longer than the shortest, where less is sent for it.
 _SLACK = 1.002
 
 

@@ -20,11 +20,11 @@ from loadmaster.transforms.base import ranks
 #: Source, destination, distinct tensors and bytes between pairs of reduced ops.
 Flows = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint64]]
 
-#: What ops of one micro-batch are a part of; values of :func:`passes` are indices into them.
+#: Phases of the ops of one micro-batch; values of :func:`passes` are indices into them.
 PASSES = ("F", "B", "W")
 FORWARD, BACKWARD, WEIGHT = range(len(PASSES))
 
-#: What is done once for all micro-batches.
+#: Phases of work that is done once for all micro-batches.
 ONCE = -1
 
 

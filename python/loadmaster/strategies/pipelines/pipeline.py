@@ -29,7 +29,7 @@ from loadmaster.strategies.pipelines.shapes import PipelineShape, holds, moved, 
 from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.registry import strategy
 
-#: How many of the ranked pipelines are judged on all ops.
+#: Number of ranked pipelines that are judged on all ops.
 JUDGED = 3
 
 #: Pipelines whose stages tell of a step longer than the best one's by more than this share are not
@@ -42,14 +42,14 @@ MOVED_OPS = 500_000
 #: Cuts are moved where the step is within this share of what there is already.
 NEAR = 0.05
 
-#: What is shorter than this share more than what there is already may become shorter yet, by moves
+#: A pipeline longer by less than this share than the best may become shorter yet, by moves
 #: and by a schedule that is searched for.
 HOPE = 0.25
 
 #: The share of collectives inside of a stage that other work does not hide, at least.
 SEEN = 0.5
 
-#: How often stages are found for less of the memory, and the share of it that is left free then.
+#: Number of times that stages are sought for less of the memory, and the share left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
 
 Schedule = Literal["auto"] | Named
@@ -195,19 +195,19 @@ def _pipelines(
             break
         some = replace(asked, schedules=schedules, least=least)
         best: tuple[Candidate, PipelineShape] | None = None
-        for found in _searched(space, some, _tried(space, some, width), budget):
-            yield found
-            least = min(least, objective.limit(found[0].verdict))
-            if best is None or objective.better(best[0], found[0]) is found[0]:
-                best = found
+        for pair in _searched(space, some, _tried(space, some, width), budget):
+            yield pair
+            least = min(least, objective.limit(pair[0].verdict))
+            if best is None or objective.better(best[0], pair[0]) is pair[0]:
+                best = pair
         if best is not None and best[0].fits:
             bests.append(best)
     bests.sort(key=lambda one: objective.rank(one[0].verdict))
     for one in bests:
         if one[0].verdict.step_time < least * (1 + NEAR):
-            for found in _moved_by_judge(*one, asked.moved_ops, budget):
-                yield found
-                least = min(least, objective.limit(found[0].verdict))
+            for pair in _moved_by_judge(*one, asked.moved_ops, budget):
+                yield pair
+                least = min(least, objective.limit(pair[0].verdict))
 
 
 @dataclass(frozen=True)
@@ -338,23 +338,23 @@ def _taken(shapes: Iterable[PipelineShape]) -> Iterator[tuple[Candidate, Pipelin
 
 
 def _moved_by_judge(
-    found: Candidate, shape: PipelineShape, left: int, budget: Budget
+    best: Candidate, shape: PipelineShape, left: int, budget: Budget
 ) -> Iterator[tuple[Candidate, PipelineShape]]:
     """Better ones with one cut moved after another, by the judge, as long as ops to simulate are
     left. Those of several devices per stage count twice, for their program changes with a cut.
     """
-    objective = found.problem.objective
+    objective = best.problem.objective
     for step in (2, 1):
         better = True
         while better:
             better = False
             for other in near(shape, step):
-                left -= found.problem.graph.n_ops * (1 if shape.inside is None else 2)
+                left -= best.problem.graph.n_ops * (1 if shape.inside is None else 2)
                 if left < 0 or budget.lacks(0.0):
                     return
                 for candidate, _ in _taken([other]):
-                    better = objective.better(found, candidate) is candidate
+                    better = objective.better(best, candidate) is candidate
                 if better:
-                    found, shape = candidate, other
-                    yield found, shape
+                    best, shape = candidate, other
+                    yield best, shape
                     break

@@ -31,8 +31,8 @@ from loadmaster.strategies.pipelines.piper_inputs import Width, widths
 from loadmaster.strategies.pipelines.space import PipelineSpace
 from loadmaster.strategies.registry import strategy
 
-#: How often stages are found for less of the memory, where the judge finds the last ones over it,
-#: and the share of it that is left free then.
+#: Number of times that stages are sought for less of the memory, where the judge finds the last
+#: ones over it, and the share of it that is left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
 
 

@@ -33,7 +33,7 @@ from loadmaster.model.micro import Named as Named
 from loadmaster.strategies.pipelines import v_schedule
 from loadmaster.strategies.pipelines.phases import PASSES
 
-#: What is done to a micro-batch: the forward pass, the backward pass, and the gradients of weights
+#: Work on a micro-batch: the forward pass, the backward pass, and the gradients of weights
 #: where these are apart. Else they are a part of the backward pass.
 Kind = Literal["F", "B", "W"]
 
@@ -190,27 +190,27 @@ def windows(schedule: Named, p: int, m: int, virtual: int = 1) -> Windows:
     return Windows(fitting, tuple(range(p)) if schedule == "zero-bubble" else None)
 
 
-def in_windows(given: Windows, m: int, virtual: int = 1) -> list[list[Action]]:
+def in_windows(windows: Windows, m: int, virtual: int = 1) -> list[list[Action]]:
     """The schedule of some numbers: what each device does, in order. O(p m virtual).
 
     >>> (only,) = in_windows(Windows((2,), (1,)), 3)
     >>> print(*(f"{kind}{micro}" for kind, _, micro in only))
     F0 F1 B0 F2 B1 W0 B2 W1 W2
     """
-    p = len(given.ahead)
-    if given.in_v:
+    p = len(windows.ahead)
+    if windows.in_v:
         return _in_v(p, m)
     forward = _in_groups(p, m, virtual)
     backward = [(virtual - 1 - virtual_stage, micro) for virtual_stage, micro in forward]
-    delays = [None] * p if given.delay is None else given.delay
+    delays = [None] * p if windows.delay is None else windows.delay
     return [
         _in_turn(forward, backward, ahead, delay)
-        for ahead, delay in zip(given.ahead, delays, strict=True)
+        for ahead, delay in zip(windows.ahead, delays, strict=True)
     ]
 
 
 @lru_cache(maxsize=1024)
-def alive_of_stages(given: Windows, m: int, virtual: int) -> tuple[int, ...]:
+def alive_of_stages(windows: Windows, m: int, virtual: int) -> tuple[int, ...]:
     """Micro-batches that are alive in each stage at most: of a device with several stages in turn,
     its mean.
 
@@ -221,10 +221,10 @@ def alive_of_stages(given: Windows, m: int, virtual: int) -> tuple[int, ...]:
     >>> alive_of_stages(windows("zb-v", 2, 8, 2), 8, 2)
     (4, 3, 2, 1)
     """
-    if not given.in_v:
-        return tuple(min(-(-alive // virtual), m) for alive in given.alive) * virtual
-    devices, p = _in_v(len(given.ahead), m), len(given.ahead)
-    places = [(given.device(stage), stage // p) for stage in range(virtual * p)]
+    if not windows.in_v:
+        return tuple(min(-(-alive // virtual), m) for alive in windows.alive) * virtual
+    devices, p = _in_v(len(windows.ahead), m), len(windows.ahead)
+    places = [(windows.device(stage), stage // p) for stage in range(virtual * p)]
     return tuple(
         _most_alive([action for action in devices[s] if action.virtual_stage == virtual_stage])
         for s, virtual_stage in places
@@ -297,7 +297,7 @@ class ActionColumns:
 
 
 @lru_cache(maxsize=256)
-def columns(given: Windows, m: int, virtual: int = 1) -> tuple[ActionColumns, ...]:
+def columns(windows: Windows, m: int, virtual: int = 1) -> tuple[ActionColumns, ...]:
     """The schedule of some numbers as :func:`in_windows` has it, in columns. O(p m virtual).
 
     >>> (only,) = columns(Windows((2,), (1,)), 2)
@@ -305,10 +305,10 @@ def columns(given: Windows, m: int, virtual: int = 1) -> tuple[ActionColumns, ..
     (('F', 'F', 'B', 'B', 'W', 'W'), [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1])
     """
     of_devices = []
-    for s, device in enumerate(in_windows(given, m, virtual)):
+    for s, device in enumerate(in_windows(windows, m, virtual)):
         kinds, of_chunks, micro = zip(*device, strict=True)
         passes = np.array([PASSES.index(kind) for kind in kinds])
-        stages = np.array([given.stage(s, virtual_stage) for virtual_stage in range(virtual)])
+        stages = np.array([windows.stage(s, virtual_stage) for virtual_stage in range(virtual)])
         of_devices.append(ActionColumns(kinds, passes, stages[list(of_chunks)], np.array(micro)))
     return tuple(of_devices)
 

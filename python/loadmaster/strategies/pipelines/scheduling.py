@@ -111,7 +111,7 @@ class _Turns:
     """
 
     staged: Staged
-    given: Windows
+    windows: Windows
     does: tuple[ActionColumns, ...]
     numbers: list[NDArray[np.int64]]
     action: NDArray[np.int64]
@@ -160,7 +160,7 @@ class _Turns:
                 number = self.numbers[s] + r
                 has_ops = tail[number] >= 0
                 number, some = number[has_ops], list(compress(does.kinds, has_ops))
-                before, after = number[waits(some, self.given.in_order)].T
+                before, after = number[waits(some, self.windows.in_order)].T
                 n_heads = first[after + 1] - first[after]
                 # The heads of each action follow each other.
                 skipped = np.repeat(first[after] - (np.cumsum(n_heads) - n_heads), n_heads)

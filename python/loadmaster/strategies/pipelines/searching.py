@@ -22,7 +22,7 @@ from loadmaster.strategies.pipelines.schedules import Windows, named_for, window
 #: Estimates that a search may ask for.
 BUDGET = 1000
 
-#: What a move changes of a device: forward passes ahead, and the delay of gradients of weights.
+#: Changes of a device by a move: forward passes ahead, and the delay of gradients of weights.
 _MOVES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))
 
 

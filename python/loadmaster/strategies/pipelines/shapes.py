@@ -37,7 +37,7 @@ from loadmaster.strategies.pipelines.space import Gathered, PipelineSpace
 from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.transforms.layout import Layout
 
-#: How many estimates local moves of cuts may ask for.
+#: Most estimates that local moves of cuts may ask for.
 MOVES = 300
 
 

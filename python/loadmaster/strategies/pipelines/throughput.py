@@ -28,7 +28,7 @@ from loadmaster.strategies.pipelines.max_load import split
 from loadmaster.strategies.pipelines.period_cuts import period_cuts, sent
 from loadmaster.transforms.dealt import deal
 
-#: How near the bound a period is near enough.
+#: Share above the bound at which a period is near enough.
 _ENOUGH = 1.001
 
 #: Batches of a round, at most.

@@ -43,7 +43,7 @@ HIDDEN = 16
 #: Features of a group on a device; see :func:`observed`.
 N_FEATURES = 6
 
-#: How slowly the baseline follows the rewards.
+#: Decay with which the baseline follows the rewards.
 MEMORY = 0.9
 
 #: Adam's decay rates and the least it divides by.

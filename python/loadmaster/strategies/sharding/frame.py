@@ -23,12 +23,12 @@ from loadmaster.transforms.specs import FORBIDDEN, FREE, conversion
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: What an edge is: a tensor that is read; one that its reader writes into; the same, of a
+#: Kinds of edges: a tensor that is read; one that its reader writes into; the same, of a
 #: parameter; a parameter and the op that writes it last; a tensor that is read from a hub, and the
 #: op that makes it: some specs cannot be turned into others, whatever the hub's.
 ROLES = READ, WRITTEN, UPDATED, ENDS, MAY = range(5)
 
-#: Where the bytes of an edge are: those of an argument, the most of a hub's arguments, those of a
+#: Sources of the bytes of an edge: those of an argument, the most of a hub's arguments, those of a
 #: placeholder, none.
 OF_ARGUMENT, OF_HUB, OF_NODE, OF_NOTHING = range(4)
 

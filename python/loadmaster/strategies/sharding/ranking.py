@@ -27,8 +27,8 @@ from loadmaster.strategies.sharding.space import Space
 #: is good enough, and the mesh is not tried.
 NEAR = (0.0, 0.0, 0.03, 0.1)
 
-#: What does not fit is made to fit if its step is no longer than the best one's, times this: prices
-#: of memory find other labels, which may be faster.
+#: Labels that do not fit are made to fit if their step is no longer than the best one's, times
+#: this: prices of memory find other labels, which may be faster.
 HOPE = 1.1
 
 #: Share of the memory that unequal parts are made for, where those by speed do not fit.

@@ -26,7 +26,7 @@ from loadmaster.strategies.sharding.recomputing import recomputed
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple import single
 
-#: How many of the ranked labels are looked at more closely, and how many of these are judged.
+#: Numbers of ranked labels that are looked at more closely, and of these that are judged.
 LOOKED_AT, JUDGED = 8, 3
 
 #: From so many parts on, fewer are.
@@ -42,11 +42,11 @@ WITHIN = 0.25
 #: Up to so many ops, those of layers that are alike may differ, if that gains.
 UNTIED = 5_000
 
-#: How many more are judged while nothing fits; and by what share of the memory the estimate may be
-#: over it, for labels to be judged beside others.
+#: Number of further ones that are judged while nothing fits; and by what share of the memory the
+#: estimate may be over it, for labels to be judged beside others.
 _MORE, _OVER = 3, 0.1
 
-#: How often labels are found for less of the memory, and the share of it that is left free then.
+#: Number of times that labels are sought for less of the memory, and the share left free then.
 _ATTEMPTS, _SPARE = 3, 0.98
 
 
@@ -160,11 +160,11 @@ def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
     rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
     if rows and space.problem.graph.n_ops <= UNTIED:
         rows = best_of([rows[0].untied(space.memory(rows[0].mesh)), *rows], 0)
-    for found in rows:
-        is_far = found.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
-        is_over = found.labels.estimate.peak > (1 + _OVER) * space.memory(found.mesh)
+    for row in rows:
+        is_far = row.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
+        is_over = row.labels.estimate.peak > (1 + _OVER) * space.memory(row.mesh)
         if n >= most + _MORE or (fits and (n >= most or is_far)) or (n > 0 and is_over):
             return
-        candidate = expanded(space, found)
+        candidate = expanded(space, row)
         n, fits = n + 1, fits or candidate.fits
-        yield candidate.noted(*notes(found, candidate)), found
+        yield candidate.noted(*notes(row, candidate)), row

@@ -35,10 +35,11 @@ WEIGHTS = (1.0, 0.3, 0.05)
 #: Share of the cost that it must gain to let ops differ that play the same part.
 UNTYING = 0.01
 
-#: How often all axes are solved, at most.
+#: Most rounds in which all axes are solved.
 _ROUNDS = 3
 
-#: What takes longer than what is to beat, times this, has no more rounds: they seldom gain more.
+#: Labels that take longer than the time to beat, times this, have no more rounds: they seldom gain
+#: more.
 _FAR = 1.1
 
 #: Edges that are visited to solve one axis, about, and the least and the most sweeps over them that

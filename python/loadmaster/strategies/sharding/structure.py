@@ -22,11 +22,11 @@ from loadmaster.strategies.sharding.ways import Ways
 from loadmaster.transforms.batch_norm import sums_gradients
 from loadmaster.transforms.gradients import Updates, of_experts
 
-#: What a tensor is, as far as its traffic is concerned: part of the model's work; a gradient on its
+#: Kinds of tensors by their traffic: part of the model's work; a gradient on its
 #: way to an update; a parameter on its way to where it is used.
 ACTIVATION, GRADIENT, WEIGHT = range(3)
 
-#: Where dimensions keep their structures.
+#: Attribute in which dimensions keep their structures.
 _KEPT = "_structures"
 
 

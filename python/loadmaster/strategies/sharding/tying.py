@@ -20,7 +20,7 @@ from loadmaster.strategies.sharding.structure import Structure
 #: So many ops of a module that are alike are told apart by what is around them.
 CROWD = 4
 
-#: How many edges away what is around an op goes.
+#: Most edges between an op and those around it.
 REACH = 3
 
 _SALT = np.uint64(0x9E3779B97F4A7C15)

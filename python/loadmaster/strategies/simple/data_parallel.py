@@ -32,7 +32,7 @@ from loadmaster.transforms import replicate
 from loadmaster.transforms.data_parallel import Aggregation, BatchNorm, Shards, share_out
 from loadmaster.transforms.shares import batch_size
 
-#: How often samples move away from replicas that are over their device's memory.
+#: Number of times that samples move away from replicas that are over their device's memory.
 _MOVES = 4
 
 
@@ -96,8 +96,8 @@ def place(
         is_trained = bool(problem.model.updates.any())
         return replace(candidate, parallelism=_degrees(rows, aggregation, is_trained))
 
-    found = _within_memory(problem, devices, replicated)
-    return accepted(found.problem, Outcome(found, 1.0))
+    on_devices = _within_memory(problem, devices, replicated)
+    return accepted(on_devices.problem, Outcome(on_devices, 1.0))
 
 
 def _degrees(rows: Sequence[int], aggregation: Aggregation, is_trained: bool) -> Parallelism | None:
@@ -137,18 +137,18 @@ def _within_memory(
         before, rows = rows, share_out(batch, fixed, per_sample, most)
         if rows == before:
             break
-        found = replicated(rows)
-        best = found if best is None else problem.objective.better(best, found)
-        peak = found.verdict.peak[devices].astype(np.float64)
+        candidate = replicated(rows)
+        best = candidate if best is None else problem.objective.better(best, candidate)
+        peak = candidate.verdict.peak[devices].astype(np.float64)
         memory = problem.capacity[devices].astype(np.float64)
         is_over = peak > memory
         if (best.fits and move > 0) or is_over.all():
             break
         if move == 0 and fixed.any():
-            busy = found.schedule.device_busy[devices]
+            busy = candidate.schedule.device_busy[devices]
             fixed = np.maximum(busy - per_sample * np.array(rows), 0.0)
         # What does not stay for the whole step goes with the samples, or less than that.
-        stays = _resident(found)[devices]
+        stays = _resident(candidate)[devices]
         fewer = np.array(rows) * (memory - stays) / np.maximum(peak - stays, 1.0)
         most = np.where(is_over, np.clip(fewer, 1, np.array(rows) - 1), most).astype(np.int64)
         if (most < 1).any() or most.sum() < batch:
@@ -157,11 +157,11 @@ def _within_memory(
     return best
 
 
-def _resident(found: Candidate) -> NDArray[np.float64]:
+def _resident(candidate: Candidate) -> NDArray[np.float64]:
     """Bytes per device that stay for the whole step."""
-    resident = found.problem.graph.resident.astype(np.float64)
-    n_devices = found.problem.cluster.n_devices
-    return np.bincount(found.assignment.devices, resident, n_devices).astype(np.float64)
+    resident = candidate.problem.graph.resident.astype(np.float64)
+    n_devices = candidate.problem.cluster.n_devices
+    return np.bincount(candidate.assignment.devices, resident, n_devices).astype(np.float64)
 
 
 def _lines(

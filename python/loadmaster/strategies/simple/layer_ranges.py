@@ -113,14 +113,14 @@ def ranges(
 
     def ends(limit: float, share: float) -> list[int]:
         """The end of each device's range, filled up to the limits on time and memory."""
-        found, at = [], 0
+        cut, at = [], 0
         for d, k in enumerate(types):
             by_time = np.searchsorted(seconds_until[k], seconds_until[k][at] + limit, "right") - 1
             room = held_until[at] + share * float(capacity[d])
             by_memory = np.searchsorted(held_until, room, "right") - 1
             at = max(at, int(min(by_time, by_memory)))
-            found.append(at)
-        return found
+            cut.append(at)
+        return cut
 
     share = 1.0
     if ends(np.inf, share)[-1] < n:
@@ -129,8 +129,8 @@ def ranges(
     slowest = max(seconds_until[k][-1] for k in types)
     limit = _least(lambda t: ends(t, share)[-1] == n, 0.0, slowest * (1 + 1e-9))
     # No share of nothing is room: the last device takes what devices without memory leave.
-    found = np.searchsorted(ends(limit, share)[:-1], np.arange(n), "right")
-    device_of_layer = found.astype(np.int32)
+    cut = np.searchsorted(ends(limit, share)[:-1], np.arange(n), "right")
+    device_of_layer = cut.astype(np.int32)
     by_set = np.zeros(int(problem.graph.colocation.max()) + 1, dtype=np.int32)
     by_set[problem.graph.colocation] = device_of_layer[layer]
     return on_allowed(problem, by_set)[problem.graph.colocation]
@@ -155,7 +155,7 @@ def _cut(
             node = path[:depth]
             weight[node] = weight.get(node, 0.0) + seconds
             children.setdefault(node[:-1], {})[node] = None
-    found = []
+    layers = []
     stack = list(children.get((), ()))[::-1]
     while stack:
         node = stack.pop()
@@ -164,10 +164,10 @@ def _cut(
         # One submodule that does not do all of the work is no stack to take apart.
         alone = len(inner) == 1 and weight[inner[0]] < weight[node]
         if not inner or alone or weight[node] <= most:
-            found.append(node)
+            layers.append(node)
         else:
             stack.extend(reversed(inner))
-    return found
+    return layers
 
 
 def _layer_of(path: tuple[str, ...], at: dict[tuple[str, ...], int]) -> int:

@@ -22,7 +22,7 @@ from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.assigned import on_allowed, per_set
 from loadmaster.strategies.simple.blends import blended
 
-#: What the weights of all vertices, and of all edges, add up to: METIS counts in 32 bits.
+#: Sum of the weights of all vertices, and of all edges: METIS counts in 32 bits.
 _TOTAL = 1 << 28
 
 #: The least share of the weight that a part is given: METIS refuses shares that are 0 or 1 as

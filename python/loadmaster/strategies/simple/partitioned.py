@@ -22,7 +22,7 @@ from loadmaster.strategies.simple.assigned import on_allowed, per_set
 from loadmaster.strategies.simple.blends import blended
 from loadmaster.strategies.simple.metis import shares, weighted_edges
 
-#: What the weights of all vertices, and of all edges, add up to.
+#: Sum of the weights of all vertices, and of all edges.
 _TOTAL = 1 << 40
 
 #: Partitions that :func:`renumbered` tries.

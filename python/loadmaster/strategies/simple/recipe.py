@@ -45,11 +45,11 @@ def place(problem: Problem, *, recipe: Recipe) -> Candidate:
     mesh = recipe.mesh.on(problem.cluster)
     if recipe.micro is not None:
         return by_recipe(problem, recipe)
-    found = on_mesh(problem, shard(problem.model, recipe), mesh)
+    candidate = on_mesh(problem, shard(problem.model, recipe), mesh)
     if recipe.overrides:
-        return found
+        return candidate
     named = degrees(Layout.of(problem.model, recipe), recipe.recompute)
-    return replace(found, parallelism=named)
+    return replace(candidate, parallelism=named)
 
 
 def on_mesh(problem: Problem, program: Program, mesh: NDArray[np.int32]) -> Candidate:

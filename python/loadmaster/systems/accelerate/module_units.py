@@ -21,12 +21,12 @@ from loadmaster.model.graph import BUFFER, CONSTANT, INPUT, PARAMETER, OpGraph
 from loadmaster.transforms.base import ranks
 from loadmaster.transforms.weight_streaming import above
 
-#: How the module path of an optimizer's op begins in a traced graph.
+#: Beginning of the module path of an optimizer's op in a traced graph.
 _OPTIMIZER = "optim."
 
 
 @dataclass
-class _Module:
+class _ModuleOps:
     """A module's own ops of the forward pass, other ops, and what it holds."""
 
     forward: list[int] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _Tree:
         for module in self.graph.modules:
             inside = by_name.get(module.removeprefix(_OPTIMIZER), module)
             self.of.append(_below(inside, root))
-        self.modules: dict[str, _Module] = {"": _Module()}
+        self.modules: dict[str, _ModuleOps] = {"": _ModuleOps()}
         rank, runs = ranks(self.graph), self.reduced.runs
         self.order = [int(op) for op in np.argsort(rank, kind="stable")]
         for op in self.order:
@@ -116,8 +116,8 @@ class _Tree:
             return
         paths = above(path)
         for outer, inner in pairwise(paths):
-            self.modules.setdefault(outer, _Module()).children.setdefault(inner)
-        module = self.modules.setdefault(path, _Module())
+            self.modules.setdefault(outer, _ModuleOps()).children.setdefault(inner)
+        module = self.modules.setdefault(path, _ModuleOps())
         if is_stored:
             module.stored.append(op)
         elif self.graph.phases[op] in ("", "f"):
@@ -213,11 +213,11 @@ class _Tree:
                     piece[of(op)] = of(source)
         sources: dict[int, set[str | int]] = {}
         for op in own:
-            found = {self._source(source, path) for source in self.reads.get(op, [])}
-            sources.setdefault(of(op), set()).update(one for one in found if one is not None)
+            sources_of = {self._source(source, path) for source in self.reads.get(op, [])}
+            sources.setdefault(of(op), set()).update(one for one in sources_of if one is not None)
         return all(
-            len(found) < 2 or not any(isinstance(one, int) for one in found)
-            for found in sources.values()
+            len(sources_of) < 2 or not any(isinstance(one, int) for one in sources_of)
+            for sources_of in sources.values()
         )
 
     def _source(self, op: int, path: str) -> str | int | None:

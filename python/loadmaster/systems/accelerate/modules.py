@@ -13,7 +13,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.systems.shared.names import run_order
 from loadmaster.transforms.weight_streaming import streamed
 
-#: How the module path of an optimizer's op begins in a traced graph.
+#: Beginning of the module path of an optimizer's op in a traced graph.
 _OPTIMIZER = "optim."
 _STORED = ("parameter", "buffer")
 

@@ -30,7 +30,7 @@ _VERSION = "0.0.4"
 #: The process group of all ranks; others are numbered from 1.
 EVERYONE = "0"
 
-#: What the names of the files end in, behind a dot and the rank.
+#: Ending of the names of the files, behind a dot and the rank.
 SUFFIX = ".et"
 
 
@@ -68,7 +68,7 @@ def chakra(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, 
     >>> chakra(plan)["groups"]
     {'0': [0, 1]}
     """
-    step = _Step(plan)
+    step = _WrittenStep(plan)
     if path is not None:
         prefix = os.fspath(path).removesuffix(SUFFIX)
         for rank in range(plan.cluster.n_devices):
@@ -79,7 +79,7 @@ def chakra(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, 
 
 
 @dataclass(eq=False)
-class _Node:
+class _TraceNode:
     """A node before it has its id. Tensors: id and bytes."""
 
     kind: str
@@ -88,19 +88,19 @@ class _Node:
     finish: float
     order: int
     attributes: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    reads: dict[int, _Node] = field(default_factory=dict)
-    after: _Node | None = None
+    reads: dict[int, _TraceNode] = field(default_factory=dict)
+    after: _TraceNode | None = None
     inputs: dict[int, int] = field(default_factory=dict)
     outputs: dict[int, int] = field(default_factory=dict)
     device: str = ""
     id: int = 0
 
-    def depends_on(self, other: _Node) -> None:
+    def depends_on(self, other: _TraceNode) -> None:
         """Adds a dependency, once."""
         self.reads.setdefault(id(other), other)
 
 
-class _Step:
+class _WrittenStep:
     """The nodes of every rank, in the order of their start."""
 
     def __init__(self, plan: Plan) -> None:
@@ -108,16 +108,16 @@ class _Step:
         self.graph, self.reduced = plan.program.graph, plan.problem.reduced
         self.device = self.seen.devices
         self.groups: dict[str, list[int]] = {}
-        self.nodes: list[list[_Node]] = [[] for _ in plan.cluster.devices]
+        self.nodes: list[list[_TraceNode]] = [[] for _ in plan.cluster.devices]
         self._of_op = {op: self._op(at, op) for at, op in enumerate(self.reduced.op_of.tolist())}
         self._collectives()
         self._received = self._transfers()
         self._data()
         self._in_order()
 
-    def _op(self, at: int, op: int) -> _Node:
+    def _op(self, at: int, op: int) -> _TraceNode:
         graph, rank = self.graph, int(self.device[op])
-        node = _Node(
+        node = _TraceNode(
             "COMP_NODE",
             graph.names[op],
             float(self.seen.start[op]),
@@ -155,13 +155,13 @@ class _Step:
         kind = self.plan.cluster.device_types[int(self.device[op])]
         return float(self.plan.problem.time[int(self.reduced.map[op]), kind])
 
-    def _transfers(self) -> dict[tuple[int, int], list[tuple[int, _Node]]]:
+    def _transfers(self) -> dict[tuple[int, int], list[tuple[int, _TraceNode]]]:
         """Makes a send and a receive of every transfer. By the op or placeholder that owns what is
         sent and the device that it is sent to: tensor and receive.
         """
         sent, names = self.seen.transfers, [d.name for d in self.plan.cluster.devices]
         owner = self._owners()
-        nodes: dict[tuple[int, int], list[tuple[int, _Node]]] = defaultdict(list)
+        nodes: dict[tuple[int, int], list[tuple[int, _TraceNode]]] = defaultdict(list)
         for i, (tensor, op) in enumerate(zip(sent.tensor.tolist(), sent.op.tolist(), strict=True)):
             at_home = bool(self.seen.sent_from_home[i])
             source = owner.get(tensor, op) if at_home else op
@@ -170,7 +170,7 @@ class _Step:
             for kind, rank in (("SEND", src), ("RECV", dst)):
                 name = f"{kind.lower()} {self.graph.names[source]}"
                 span = float(sent.start[i]), float(sent.finish[i])
-                node = _Node(f"COMM_{kind}_NODE", name, *span, i, device=names[rank])
+                node = _TraceNode(f"COMM_{kind}_NODE", name, *span, i, device=names[rank])
                 node.attributes = {
                     "comm_size": ("int64_val", size),
                     "comm_src": ("int32_val", src),
@@ -221,13 +221,13 @@ class _Step:
     def _in_order(self) -> None:
         for nodes in self.nodes:
             nodes.sort(key=lambda node: (node.start, node.finish, node.order))
-            before: _Node | None = None
+            before: _TraceNode | None = None
             for number, node in enumerate(nodes):
                 node.id = number
                 if node.kind == "COMP_NODE":
                     node.after, before = before, node
 
-    def message(self, node: _Node) -> Any:
+    def message(self, node: _TraceNode) -> Any:
         """A node as Chakra has it."""
         messages = classes()
         node_message = messages["Node"](

@@ -36,13 +36,13 @@ from loadmaster.transforms.gradients import reached
 from loadmaster.transforms.reducer import updated_last, with_standing_buckets
 from loadmaster.transforms.shares import batch_size
 
-#: Whether every process updates all parameters, or each some of them.
+#: Processes that update parameters: each all of them, or each some of them.
 Optimizer = Literal["replicated", "sharded"]
 
 #: Bytes of a megabyte as DistributedDataParallel counts them.
 MEGABYTE = 2**20
 
-#: What DistributedDataParallel takes if nothing is said, and other sizes of buckets that are tried.
+#: Default size of DistributedDataParallel's buckets, and other sizes that are tried.
 USUAL, BUCKETS = 25, (5, 100, 400)
 
 

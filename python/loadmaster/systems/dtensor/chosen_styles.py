@@ -56,7 +56,7 @@ def _style(module: str, row: Any) -> Style:
         isinstance(row, Mapping)
         and set(row) == set(_FIELDS)
         and row["kind"] in (COLUMNS, ROWS, SEQUENCE, OUTPUT)
-        and all(row[name] is None or type(row[name]) is int for name in ("given", "gives"))
+        and all(row[name] is None or type(row[name]) is int for name in ("takes", "gives"))
         and type(row["parts"]) is int
         and isinstance(row["is_local"], bool)
     )

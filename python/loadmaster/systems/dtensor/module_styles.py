@@ -27,22 +27,22 @@ from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
 from loadmaster.strategies.sharding.structure import Structure
 
-#: What a module's weight is cut by, and what else a module may be told.
+#: Cuts of a module's weight, and other treatments of a module.
 COLUMNS, ROWS, SEQUENCE, OUTPUT = "columns", "rows", "sequence", "output"
 
-#: What a module may be told to give, beside what it makes.
+#: Outputs that a module may be told to give, beside its own.
 WHOLE, TOKENS = "whole", "tokens"
 
 #: Kinds of a loss over classes that are shared out, as ``loss_parallel`` has it.
 _LOSS = ("log_softmax", "nll_loss")
 
-#: What nn.Linear and nn.Embedding come to: the modules that have styles.
+#: Kinds of ops of nn.Linear and nn.Embedding: the modules that have styles.
 _PRODUCTS = frozenset({"addmm", "mm", "linear", "matmul", "embedding"})
 
 #: Views that are called with sizes.
 _SIZED = ("view", "reshape", "expand")
 
-#: How often modules are told anew what to give, at most.
+#: Most rounds in which modules are told what to give.
 _ROUNDS = 40
 
 
@@ -56,7 +56,7 @@ class Style:
         Its weight by :data:`COLUMNS` or :data:`ROWS`; :data:`SEQUENCE`: its input is cut by tokens
         and its parameters are whole, and what it gives may be turned; :data:`OUTPUT`: only what it
         gives is turned.
-    given, gives : int or None
+    takes, gives : int or None
         The axis by which its input, or what it made, and its output is cut; -1: the last one; None:
         whole.
     parts : int
@@ -66,7 +66,7 @@ class Style:
     """
 
     kind: str
-    given: int | None = None
+    takes: int | None = None
     gives: int | None = None
     parts: int = 1
     is_local: bool = True
@@ -94,19 +94,19 @@ class Styled:
     loss_parallel: bool = False
 
 
-#: Where a structure keeps its forward passes.
+#: Attribute in which a structure keeps its forward passes.
 _KEPT = "_forward_passes"
 
 
 @dataclass
-class _Walk:
+class _StyleWalk:
     """Facts on the forward pass once it was walked over."""
 
     specs: Mapping[int, int]
     sequence: bool
-    told: dict[str, str]
+    pinned: dict[str, str]
     have: dict[tuple[int, int], int] = field(default_factory=dict)
-    made: dict[tuple[int, int], int] = field(default_factory=dict)
+    result: dict[tuple[int, int], int] = field(default_factory=dict)
     tokens: set[tuple[int, int]] = field(default_factory=set)
     column: dict[int, int] = field(default_factory=dict)
     products: dict[str, int] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class Forward:
         """The factors by which parameters are cut, by node, if every layer is: by rows where its
         input is cut, else by columns, by heads if it has any; tables by their entries.
         """
-        walk = _Walk({}, False, {}, chosen={})
+        walk = _StyleWalk({}, False, {}, chosen={})
         for node in self.nodes:
             self._label(walk, node)
         assert walk.chosen is not None, "they are chosen"
@@ -198,13 +198,13 @@ class Forward:
 
     def _walked(self, specs: Mapping[int, int], sequence: bool) -> Styled:
         """Labels and styles, once modules are told what they have to be."""
-        told: dict[str, str] = {}
+        pinned: dict[str, str] = {}
         for _ in range(_ROUNDS):
-            before = dict(told)
-            walk = _Walk(specs, sequence, told)
+            before = dict(pinned)
+            walk = _StyleWalk(specs, sequence, pinned)
             for node in self.nodes:
                 self._label(walk, node)
-            if told == before:
+            if pinned == before:
                 break
         else:
             walk.reasons[""] = "what modules are told to give does not settle"
@@ -305,7 +305,7 @@ class Forward:
     def _role(self, node: int, label: int) -> str:
         return self.structure.ways.role[self._way[node]][label]
 
-    def _label(self, walk: _Walk, node: int) -> None:
+    def _label(self, walk: _StyleWalk, node: int) -> None:
         arguments = self._read[node]
         weights = self._weights.get(node)
         if weights is None:
@@ -329,7 +329,7 @@ class Forward:
         else:
             self._plain(walk, node, have)
 
-    def _choose(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+    def _choose(self, walk: _StyleWalk, node: int, weights: list[bool], have: list[int]) -> None:
         """Chooses how the weights of a layer are cut, if they can be."""
         best: tuple[int, int] | None = None
         arguments = self._read[node]
@@ -356,7 +356,7 @@ class Forward:
             if is_weight and want >= 0 and self._is_parameter[at[0]]:
                 walk.chosen.setdefault(at[0], want)
 
-    def _product(self, walk: _Walk, node: int, weights: list[bool], have: list[int]) -> None:
+    def _product(self, walk: _StyleWalk, node: int, weights: list[bool], have: list[int]) -> None:
         """An op that reads a weight which is cut: its other arguments come as they are wanted."""
         label = self._as_weights(node, weights, have)
         if label is None:
@@ -373,7 +373,7 @@ class Forward:
             style = self._telling(walk, at, walk.have[at], want)
             if style is None:
                 self._cannot(walk, node, "what it reads is cut by tokens, and no module's output")
-            walk.told |= style or {}
+            walk.pinned |= style or {}
         walk.products[self.module[node]] = node
         self._done(walk, node, label)
 
@@ -406,7 +406,7 @@ class Forward:
             return False
         return sum("_to_copy" not in self.kind[n] for n in self._of_module[module]) == 1
 
-    def _plain(self, walk: _Walk, node: int, have: list[int]) -> None:
+    def _plain(self, walk: _StyleWalk, node: int, have: list[int]) -> None:
         """An op that works on the specs that it is given, or that modules can be told to give."""
         if (label := self._as_it_is(node, have)) is not None:
             self._done(walk, node, label)
@@ -426,7 +426,7 @@ class Forward:
             self._cannot(walk, node, "it reads tensors that lie in ways that do not go together")
             self._done(walk, node, 0)
             return
-        walk.told |= best[2]
+        walk.pinned |= best[2]
         self._done(walk, node, -best[1])
 
     def _as_it_is(self, node: int, have: list[int]) -> int | None:
@@ -458,7 +458,7 @@ class Forward:
         return is_loss and self._role(node, label) not in ("batch", "token")
 
     def _telling(
-        self, walk: _Walk, at: tuple[int, int], spec: int, want: int
+        self, walk: _StyleWalk, at: tuple[int, int], spec: int, want: int
     ) -> dict[str, str] | None:
         """The style of a tensor's producer that gives it the wanted spec; None: there is none."""
         node, output = at
@@ -467,7 +467,7 @@ class Forward:
         if not is_end or not module or module in self._parents:
             return None
         word = WHOLE if want == REPLICATE else TOKENS if want == self._token(node) else ""
-        if not word or walk.told.get(alike(module), word) != word:
+        if not word or walk.pinned.get(alike(module), word) != word:
             return None
         is_inner = module not in walk.products and spec >= 0 and at not in walk.tokens
         return None if is_inner else {alike(module): word}
@@ -484,15 +484,15 @@ class Forward:
             self._tokens[key] = next((specs[0] for specs in gives if specs and specs[0] >= 0), None)
         return self._tokens[key]
 
-    def _done(self, walk: _Walk, node: int, label: int) -> None:
+    def _done(self, walk: _StyleWalk, node: int, label: int) -> None:
         """Notes a node's label, and how what it gives lies."""
         walk.column[node] = label
         if label and self._is_loss(node, label):
             walk.loss_parallel = True
         module, token = self.module[node], self._token(node)
-        style = walk.told.get(alike(module), "") if self._last[module] == node else ""
+        style = walk.pinned.get(alike(module), "") if self._last[module] == node else ""
         for output, spec in enumerate(self._gives(node, label)):
-            walk.made[node, output] = spec
+            walk.result[node, output] = spec
             if style == WHOLE:
                 spec = REPLICATE
             elif style == TOKENS or spec == PARTIAL:
@@ -502,13 +502,13 @@ class Forward:
             if spec >= 0 and spec == token:
                 walk.tokens.add((node, output))
 
-    def _cannot(self, walk: _Walk, node: int, why: str) -> None:
+    def _cannot(self, walk: _StyleWalk, node: int, why: str) -> None:
         walk.reasons.setdefault(self.module[node], f"{self.kind[node]}: {why}")
         walk.column.setdefault(node, 0)
 
     # -- modules and their styles -----------------------------------------------------------------
 
-    def _styles(self, walk: _Walk) -> Iterator[tuple[str, Style]]:
+    def _styles(self, walk: _StyleWalk) -> Iterator[tuple[str, Style]]:
         fixed = self._sized(walk)
         ends = [n for n in walk.products.values() if self._is_cut(walk, (n, 0))]
         for module, node in walk.products.items():
@@ -522,7 +522,7 @@ class Forward:
         for module in dict.fromkeys(self.module[node] for node in self.nodes):
             if module in walk.products:
                 continue
-            word = walk.told.get(alike(module))
+            word = walk.pinned.get(alike(module))
             if self._has_parts_of_parameters(walk, module):
                 yield module, self._in_parts(walk, module, word)
             elif word is not None:
@@ -531,12 +531,12 @@ class Forward:
                 is_local = gives is None and not self._meets_products(walk, node)
                 yield module, Style(OUTPUT, self._made(walk, node), gives, is_local=is_local)
 
-    def _in_parts(self, walk: _Walk, module: str, word: str | None) -> Style:
+    def _in_parts(self, walk: _StyleWalk, module: str, word: str | None) -> Style:
         """The style of a module that works on tokens with its parameters whole."""
         if module in self._parents or not module:
             walk.reasons.setdefault(module, "it has parameters beside those of layers")
         node = self._last[module]
-        is_by_tokens = walk.made[node, 0] == self._token(node)
+        is_by_tokens = walk.result[node, 0] == self._token(node)
         axis = self._made(walk, node) if is_by_tokens else None
         if axis is None:
             walk.reasons.setdefault(module, "its parameters are whole, and its input not")
@@ -544,16 +544,16 @@ class Forward:
         is_local = gives is None and not self._meets_products(walk, node)
         return Style(SEQUENCE, axis, gives, is_local=is_local)
 
-    def _made(self, walk: _Walk, node: int) -> int | None:
+    def _made(self, walk: _StyleWalk, node: int) -> int | None:
         """The axis by which what a node's module makes is cut, before it is turned."""
-        return self._axis(node, walk.made[node, 0])
+        return self._axis(node, walk.result[node, 0])
 
-    def _meets_products(self, walk: _Walk, node: int) -> bool:
+    def _meets_products(self, walk: _StyleWalk, node: int) -> bool:
         """True if a tensor that was gathered is read by products alone: as a DTensor, its gradients
         are then summed before they are scattered, once.
         """
         products = set(walk.products.values())
-        return walk.made[node, 0] == self._token(node) and self._readers[node] <= products
+        return walk.result[node, 0] == self._token(node) and self._readers[node] <= products
 
     @cached_property
     def _readers(self) -> dict[int, set[int]]:
@@ -572,7 +572,7 @@ class Forward:
             by_module.setdefault(self.module[parameter], []).append(parameter)
         return by_module
 
-    def _has_parts_of_parameters(self, walk: _Walk, module: str) -> bool:
+    def _has_parts_of_parameters(self, walk: _StyleWalk, module: str) -> bool:
         """True if ops of a module read whole parameters and are cut."""
         return any(walk.column[node] > 0 for node in self._with_parameters.get(module, ()))
 
@@ -586,26 +586,26 @@ class Forward:
                 by_module.setdefault(self.module[node], []).append(node)
         return by_module
 
-    def _cut(self, walk: _Walk, module: str, node: int) -> Style:
+    def _cut(self, walk: _StyleWalk, module: str, node: int) -> Style:
         """The style of a module whose weight is cut."""
         arguments = self._read[node]
-        kind = ROWS if walk.made[node, 0] == PARTIAL else COLUMNS
-        given: int | None = None
+        kind = ROWS if walk.result[node, 0] == PARTIAL else COLUMNS
+        takes: int | None = None
         for at in arguments:
             root = at[0]
             if self._is_weight[root]:
                 continue
             if walk.have.get(at, REPLICATE) >= 0:
-                given = self._axis(root, walk.have[at]) if at in walk.tokens else -1
+                takes = self._axis(root, walk.have[at]) if at in walk.tokens else -1
         spec = walk.have[node, 0]
         gives = self._axis(node, spec) if (node, 0) in walk.tokens else -1 if spec >= 0 else None
-        return Style(kind, given, gives, self._parts(walk, module, node, kind))
+        return Style(kind, takes, gives, self._parts(walk, module, node, kind))
 
-    def _is_cut(self, walk: _Walk, at: tuple[int, int]) -> bool:
+    def _is_cut(self, walk: _StyleWalk, at: tuple[int, int]) -> bool:
         """True if a tensor is cut, and not by tokens."""
         return walk.have.get(at, REPLICATE) >= 0 and at not in walk.tokens
 
-    def _parts(self, walk: _Walk, module: str, node: int, kind: str) -> int:
+    def _parts(self, walk: _StyleWalk, module: str, node: int, kind: str) -> int:
         """The number of products that a product is, from the factor by which its weight is cut."""
         parts = 1
         is_look_up = "embedding" in self.kind[node]
@@ -646,7 +646,7 @@ class Forward:
         text = self.structure.graph.outputs[op]
         return (parse_output(text)[0][1] or ()) if text else ()
 
-    def _sized(self, walk: _Walk) -> set[str]:
+    def _sized(self, walk: _StyleWalk) -> set[str]:
         """Modules in which views of what is cut are called with the sizes of the whole."""
         graph = self.structure.graph
         if graph.args is None:

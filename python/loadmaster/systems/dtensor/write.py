@@ -124,7 +124,7 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
     >>> "parallelize_module(model, mesh['tp'], STYLES)" in lm.writers.dtensor(plan)
     True
     """
-    said = _Said(plan, root)
+    said = _DTensorFile(plan, root)
     text = said.text()
     if path is not None:
         write_bytes(path, text.encode())
@@ -164,29 +164,29 @@ def _passes_sums_on(layout: Layout, axis: int, op: int) -> bool:
     return bool(reads.any()) and layout.made[axis, layout.first_output[op]] == PARTIAL
 
 
-class _Said:
+class _DTensorFile:
     """The contents of the file, read off a plan's labels."""
 
     def __init__(self, plan: Plan, root: str) -> None:
         layout, staged = plan.layout, plan.recipe is not None and plan.recipe.micro is not None
-        found: list[Reason] = ["it is a pipeline of stages"] if staged else []
+        why: list[Reason] = ["it is a pipeline of stages"] if staged else []
         if layout is None:
-            raise refusal(plan, "dtensor", found or ["it shares no work by labels"])
+            raise refusal(plan, "dtensor", why or ["it shares no work by labels"])
         names = axes_by_role(layout)
         for name in (DATA, MODEL):
             if names.count(name) > 1:
                 of = [layout.mesh.names[i] for i, one in enumerate(names) if one == name]
                 use = "share the batch" if name == DATA else "cut weights"
-                found.append((f"several axes {use}", of))
-        if found and len(set(names)) < len(names):
-            raise refusal(plan, "dtensor", found)
+                why.append((f"several axes {use}", of))
+        if why and len(set(names)) < len(names):
+            raise refusal(plan, "dtensor", why)
         axes = tuple(replace(a, name=n) for a, n in zip(layout.mesh.axes, names, strict=True))
         self.plan, self.root, self.mesh = plan, root, replace(layout.mesh, axes=axes)
         self.layout, self.labels = layout, layout.labels
         self.structure = Structure.of(layout.dimensions)
         self.graph = plan.graph
         self.specs, self.styled = self._read()
-        reasons = [*found, *self._reasons()]
+        reasons = [*why, *self._reasons()]
         if reasons:
             raise refusal(plan, "dtensor", reasons)
 
@@ -348,11 +348,11 @@ class _Said:
         by_pattern: dict[str, set[str]] = {}
         for module, row in rows.items():
             by_pattern.setdefault(alike(self._name(module)), set()).add(row)
-        found: dict[str, str] = {}
+        lines: dict[str, str] = {}
         for module, row in rows.items():
             pattern = alike(self._name(module))
-            found[pattern if len(by_pattern[pattern]) == 1 else self._name(module)] = row
-        return list(found.items())
+            lines[pattern if len(by_pattern[pattern]) == 1 else self._name(module)] = row
+        return list(lines.items())
 
     def _parallelize(self, tables: list[str]) -> list[str]:
         lines = [
@@ -437,23 +437,23 @@ class _Said:
 
 def _style(style: Style) -> str:
     """The style of a module, in Python."""
-    given, gives = _placement(style.given), _placement(style.gives)
+    takes, gives = _placement(style.takes), _placement(style.gives)
     if style.kind == OUTPUT:
         return ""
     if style.kind == SEQUENCE:
-        return f"SequenceParallel(sequence_dim={style.given})"
+        return f"SequenceParallel(sequence_dim={style.takes})"
     if style.parts > 1:
-        return f"FusedColwise({style.parts}, input_layouts={given})"
+        return f"FusedColwise({style.parts}, input_layouts={takes})"
     name = {COLUMNS: "ColwiseParallel", ROWS: "RowwiseParallel"}[style.kind]
-    return f"{name}(input_layouts={given}, output_layouts={gives}{_local(style)})"
+    return f"{name}(input_layouts={takes}, output_layouts={gives}{_local(style)})"
 
 
 def _output(style: Style) -> str:
     """The treatment of a module's output, in Python; "": none."""
-    if style.kind not in (SEQUENCE, OUTPUT) or style.given == style.gives:
+    if style.kind not in (SEQUENCE, OUTPUT) or style.takes == style.gives:
         return ""
-    given, gives = _placement(style.given), _placement(style.gives)
-    layouts = f"output_layouts={given}, desired_output_layouts={gives}"
+    takes, gives = _placement(style.takes), _placement(style.gives)
+    layouts = f"output_layouts={takes}, desired_output_layouts={gives}"
     return f"PrepareModuleOutput({layouts}{_local(style)})"
 
 

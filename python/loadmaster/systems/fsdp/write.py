@@ -28,7 +28,7 @@ from loadmaster.systems.shared.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients
 
-#: What the name of the file beside it ends in, which says which shard goes where.
+#: Ending of the name of the file beside it, which says which shard goes where.
 SHARDS = ".shards.json"
 
 _FILE = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
@@ -238,8 +238,8 @@ def _units(plan: Plan, root: str) -> dict[str, bool]:
     lines, graph = _lines(plan), plan.graph
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     words = [*lines.values(), "kept"]
-    found = innermost([graph.modules[op] for op in of], list(lines), "units")
-    units = {_below(path, root): words[at] == "again" for path, at in found if path}
+    wrapped = innermost([graph.modules[op] for op in of], list(lines), "units")
+    units = {_below(path, root): words[at] == "again" for path, at in wrapped if path}
     return dict(sorted(units.items(), key=lambda row: -row[0].count(".")))
 
 

@@ -38,11 +38,11 @@ def constrained(structure: Structure, labels: NDArray[np.int32]) -> list[int]:
     """
     nodes: set[int] = set()
     for column in columns_of(structure, labels):
-        nodes |= _Walk(structure, column).strays()
+        nodes |= _AxisWalk(structure, column).strays()
     return sorted(nodes)
 
 
-class _Walk:
+class _AxisWalk:
     """The forward pass along one axis of the mesh."""
 
     def __init__(self, structure: Structure, column: Ints) -> None:

@@ -95,7 +95,7 @@ def constrain(mesh, array, name):
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, CONSTRAINTS[key]))
 '''
 
-#: What is said of parameters whose axes are not in JAX's usual order.
+#: Comment on parameters whose axes are not in JAX's usual order.
 _TORCH = """
 #: Axes are in PyTorch's order: an nn.Linear's weight is [out, in], a convolution's [out, in, ...].
 #: A kernel that is the transpose of such a weight has its spec in reverse."""
@@ -133,7 +133,7 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     layout = plan.layout
     if layout is None or plan.recipe is None or plan.recipe.micro is not None:
         raise refusal(plan, NAME, ["it shares no work by labels of one mesh"])
-    said = _Said(plan, layout)
+    said = _JaxFile(plan, layout)
     if reasons := list(said.in_the_way()):
         raise refusal(plan, NAME, reasons)
     text = said.text()
@@ -142,7 +142,7 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     return text
 
 
-class _Said:
+class _JaxFile:
     """The contents of the file, read off a plan's labels."""
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
@@ -328,12 +328,12 @@ class _Said:
 
     def _arguments(self) -> Mapping[int, list[str]]:
         """The first words of the names of placeholders, by what these are."""
-        found: dict[int, dict[str, None]] = {PARAMETER: {}, BUFFER: {}, INPUT: {}}
+        words: dict[int, dict[str, None]] = {PARAMETER: {}, BUFFER: {}, INPUT: {}}
         for node, kind in enumerate(self.structure.stands_for.tolist()):
             name = self.graph.names[self.structure.op[node]]
-            if kind in found:
-                found[kind][name.partition(".")[0] if self._is_jax else name] = None
-        return {kind: list(names) for kind, names in found.items()}
+            if kind in words:
+                words[kind][name.partition(".")[0] if self._is_jax else name] = None
+        return {kind: list(names) for kind, names in words.items()}
 
     def _in_order(self) -> list[str]:
         """The arguments of the program."""

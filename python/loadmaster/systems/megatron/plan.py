@@ -24,7 +24,7 @@ from loadmaster.systems.shared.megatron_modules import APART, lines_of_modules
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 from loadmaster.transforms.shares import batch_size
 
-#: What ``recompute`` may say, beside names of modules.
+#: Values of ``recompute`` beside names of modules.
 FULL, SELECTIVE = "full", "selective"
 
 
@@ -136,7 +136,7 @@ def best_grid(
     InfeasibleError
         Sizes that do not go together; nothing of that fits.
     """
-    problem, layer_list = grids.problem, grids.found
+    problem, layer_list = grids.problem, grids.listed
     named = {
         "tp": asked.tp,
         "pp": asked.pp,
@@ -190,7 +190,7 @@ def _levels(grids: Grids, recompute: bool | str | None) -> tuple[RecomputationLe
     if recompute is True or recompute == FULL:
         return (grids.full,)
     structure = None if grids.space is None else grids.space.structure
-    lines = {} if structure is None else lines_of_modules(structure, grids.found)
+    lines = {} if structure is None else lines_of_modules(structure, grids.listed)
     parts = {
         name: RecomputationLevel.of(grids.problem, (line,), grids.kind, (name,))
         for name, line in lines.items()

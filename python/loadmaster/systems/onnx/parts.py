@@ -103,11 +103,11 @@ class PlacedModel:
             for value in filter(None, node.output)
         }
         kept = self._needed(maker)
-        found: dict[int, list[int]] = {}
+        nodes_of: dict[int, list[int]] = {}
         for i in kept:
-            found.setdefault(int(self.segments.of[self.op[i]]), []).append(i)
-        wanted: dict[int, set[str]] = {segment: set() for segment in sorted(found)}
-        of = {i: segment for segment, nodes in found.items() for i in nodes}
+            nodes_of.setdefault(int(self.segments.of[self.op[i]]), []).append(i)
+        wanted: dict[int, set[str]] = {segment: set() for segment in sorted(nodes_of)}
+        of = {i: segment for segment, nodes in nodes_of.items() for i in nodes}
         for value in self.outputs:
             if value in maker:
                 wanted[of[maker[value]]].add(value)
@@ -120,7 +120,7 @@ class PlacedModel:
                     wanted[of[maker[value]]].add(value)
         devices = self.segments.devices
         return [
-            self._part(int(devices[segment]), found[segment], outputs)
+            self._part(int(devices[segment]), nodes_of[segment], outputs)
             for segment, outputs in wanted.items()
         ]
 
@@ -134,18 +134,18 @@ class PlacedModel:
 
     def _part(self, device: int, nodes: list[int], outputs: set[str]) -> ModelSegment:
         nodes = sorted(nodes)
-        made = {v for i in nodes for v in self.nodes[i].output}
+        produced = {v for i in nodes for v in self.nodes[i].output}
         read = dict.fromkeys(v for i in nodes for v in values_read(self.nodes[i]))
         stored = {
             v: None
             for v in (*read, *sorted(outputs))
-            if v not in made and (v in self.weights or v in self.constants)
+            if v not in produced and (v in self.weights or v in self.constants)
         }
         return ModelSegment(
             device,
             nodes,
             list(stored),
-            [v for v in read if v not in made and v not in stored],
+            [v for v in read if v not in produced and v not in stored],
             sorted(outputs),
         )
 
@@ -208,7 +208,7 @@ def _is_whole(info: Any) -> bool:
     return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
 
 
-#: How the keys of ``metadata_props`` that Loadmaster writes begin.
+#: Beginning of the keys of ``metadata_props`` that Loadmaster writes.
 PREFIX = "loadmaster."
 
 

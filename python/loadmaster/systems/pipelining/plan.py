@@ -65,7 +65,7 @@ def pipelining(
     cuts = ModuleCuts(problem.model, root)
     if not len(cuts.open):
         raise refused(NAME, closed(cuts))
-    space = ModuleSpace(problem, PipelineSpace.of(problem).batch, found=cuts)
+    space = ModuleSpace(problem, PipelineSpace.of(problem).batch, module_cuts=cuts)
     counts, numbers = space.checked(micro_batches, stages)
     if any(space.batch % m for m in counts):
         raise InputError(
@@ -112,6 +112,6 @@ def _nothing(space: ModuleSpace, counts: list[int], numbers: list[int]) -> str:
     ranks = ", ".join(map(str, numbers))
     return (
         f"no stages of whole modules fit, or can be sent what they read: tried {ranks} ranks and "
-        f"{', '.join(map(str, counts))} micro-batches, with {len(space.found.open)} places to cut. "
-        "Give more memory, or fewer stages"
+        f"{', '.join(map(str, counts))} micro-batches, with {len(space.module_cuts.open)} places "
+        "to cut. Give more memory, or fewer stages"
     )

@@ -97,7 +97,7 @@ def _send_in_order(stage):
     stage.recompile()
 '''
 
-#: What makes a message of a tensor, and why.
+#: Ops that make a message of a tensor, and why.
 _SENT = (
     '"contiguous", (node,)',
     "Elements of what a stage is sent and sends lie one after another, as messages want them.",

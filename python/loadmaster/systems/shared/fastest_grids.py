@@ -7,11 +7,11 @@ from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.systems.shared.grids import Asked, GridOfLayers, Grids, JudgedGrids
 
-#: How many grids are judged that fit, at most, and how many at all; so many more where routed
+#: Most grids that are judged and fit, and most at all; so many more where routed
 #: experts may be apart, on more or fewer replicas of grids that are else the same.
 _JUDGED, _TRIED, _OF_EXPERTS = 3, 12, 2
 
-#: How often stages are found for less of the memory, and the share of it that is left free then.
+#: Number of times that stages are sought for less of the memory, and the share left free then.
 _ATTEMPTS, _SPARE = 4, 0.97
 
 

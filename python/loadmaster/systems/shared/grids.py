@@ -63,10 +63,10 @@ from loadmaster.transforms.reducer import updated_last
 #: The most micro-batches that are tried unless a user asks for more.
 MOST_MICRO = 64
 
-#: What a stage of equal numbers of layers may take longer than one that is cut by time.
+#: Factor by which a stage of equal numbers of layers may take longer than one that is cut by time.
 _EVEN = 0.002
 
-#: What is taken to be longer than the best judged step by more than this share is not looked at.
+#: Grids whose estimate is longer than the best judged step by more than this share are left out.
 _WITHIN = 0.05
 
 #: A share of the memory that will always do.
@@ -212,7 +212,7 @@ class Grids:
     Attributes
     ----------
     problem : Problem
-    found : LayerList
+    listed : LayerList
     batch : int
         Samples of a step.
     sequence : bool
@@ -226,7 +226,7 @@ class Grids:
     """
 
     problem: Problem
-    found: LayerList
+    listed: LayerList
     batch: int
     sequence: bool = True
     flat: bool = True
@@ -259,12 +259,14 @@ class Grids:
     @cached_property
     def layers(self) -> LayerSpace:
         """Places where the model may be cut."""
-        return LayerSpace(self.problem, self.batch, found=self.found.cuts, listed=self.found)
+        return LayerSpace(
+            self.problem, self.batch, module_cuts=self.listed.cuts, listed=self.listed
+        )
 
     @cached_property
     def full(self) -> RecomputationLevel:
         """The level at which layers are recomputed as a whole."""
-        return RecomputationLevel.of(self.problem, (whole_layers(self.found),), self.kind)
+        return RecomputationLevel.of(self.problem, (whole_layers(self.listed),), self.kind)
 
     @cached_property
     def n_experts(self) -> int:
@@ -293,7 +295,7 @@ class Grids:
         *outer, last = sizes
         match outer:
             case []:
-                return asked.pp in (None, last) and last <= len(self.found)
+                return asked.pp in (None, last) and last <= len(self.listed)
             case [_]:
                 # Megatron-LM trains no experts on tensor-parallel devices without sequences.
                 is_trained = last == 1 or not self.n_experts or self.sequence
@@ -318,7 +320,7 @@ class Grids:
 
     def virtual(self, grid: Grid, asked: Asked) -> list[int]:
         """Numbers of runs of layers per stage."""
-        most = len(self.found) // grid.pp if grid.pp > 1 and grid.m % grid.pp == 0 else 1
+        most = len(self.listed) // grid.pp if grid.pp > 1 and grid.m % grid.pp == 0 else 1
         numbers = [1 << i for i in range(most.bit_length())]
         if asked.virtual is None:
             return numbers
@@ -375,18 +377,18 @@ class Grids:
         sizes = ("dp", dp // ep), (EXPERTS, ep), ("tp", tp)
         axes = {name: size for name, size in sizes if size > 1}
         names = [self.problem.cluster.devices[d].name for d in self.devices[: tp * dp]]
-        return weights_cut(space, DeviceMesh.of(axes, names), self.found, sequence=self.sequence)
+        return weights_cut(space, DeviceMesh.of(axes, names), self.listed, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
         """The layout of ops inside of a stage; None: a stage is on one device."""
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
         if ranked is None or self.space is None:
             return None
-        made = layout_of(self.space, ranked)
+        layout = layout_of(self.space, ranked)
         if not flat or grid.dp == 1:
-            return made
-        of_replicas = [i for i, name in enumerate(made.mesh.names) if name != "tp"]
-        return made.with_sharded_state(["optimizer"] * made.graph.n_ops, of_replicas)
+            return layout
+        of_replicas = [i for i, name in enumerate(layout.mesh.names) if name != "tp"]
+        return layout.with_sharded_state(["optimizer"] * layout.graph.n_ops, of_replicas)
 
     def costs(self, grid: Grid) -> StageCosts:
         """Costs of the layers for a micro-batch, and their bytes, on the devices of one stage."""
@@ -416,19 +418,19 @@ class Grids:
     def cut(self, grid: Grid, share: float = 1.0) -> GridOfLayers | None:
         """The best layers of each stage within a share of the memory; None: they do not fit."""
         costs, n_stages = self.costs(grid), grid.pp * grid.virtual
-        given = windows(grid.schedule, grid.pp, grid.m, grid.virtual)
-        in_flight = alive_of_stages(given, grid.m, grid.virtual)
+        numbers = windows(grid.schedule, grid.pp, grid.m, grid.virtual)
+        in_flight = alive_of_stages(numbers, grid.m, grid.virtual)
         width = grid.tp * grid.dp
         devices = tuple(self.table(grid).ravel().tolist())
         pool = Pool(self.kind, self.memory // grid.virtual, devices, width)
         way = StageWay(costs, 0, in_flight)
-        found = best_chain([pool], [way], n_stages, grid.m - 1.0, share=share)
-        if found is None:
+        chain = best_chain([pool], [way], n_stages, grid.m - 1.0, share=share)
+        if chain is None:
             return None
-        best = self._estimated(grid, pool, way, found)
+        best = self._estimated(grid, pool, way, chain)
         each, rest = divmod(costs.n_cuts - 1, n_stages)
         if rest == 0:
-            even = replace(found, ends=tuple(range(each, each * n_stages + 1, each)))
+            even = replace(chain, ends=tuple(range(each, each * n_stages + 1, each)))
             need = [
                 costs.fixed[i, j] + k * costs.held[i, j]
                 for (i, j), k in zip(even.ranges, in_flight, strict=True)
@@ -503,9 +505,9 @@ class Grids:
             if self._stays_over(grid, share * self.memory):
                 return
             for virtual in self.virtual(grid, asked):
-                found = self.cut(replace(grid, virtual=virtual), share)
-                if found is not None:
-                    yield found
+                of_layers = self.cut(replace(grid, virtual=virtual), share)
+                if of_layers is not None:
+                    yield of_layers
             return
         # Nothing is in stages: the estimate of the labels says what a step takes.
         ranked = self.labels(grid.tp, grid.dp, grid.ep)
@@ -583,24 +585,26 @@ class Grids:
             device = stage[program.serves] * table.shape[1] + np.maximum(program.rank, 0)
             program = updated_last(program, device=device)
         placed = problem.transformed(program)
-        found = run_in_stages(placed, stage, table, micro)
-        found = replace(
-            found,
-            assignment=replace(found.assignment, estimate=cut.seconds),
+        candidate = run_in_stages(placed, stage, table, micro)
+        candidate = replace(
+            candidate,
+            assignment=replace(candidate.assignment, estimate=cut.seconds),
             notes=program.notes,
         )
         if grid.m > 1:
-            found = with_recipe(found, stage, table, micro, modules, layout)
+            candidate = with_recipe(candidate, stage, table, micro, modules, layout)
         elif layout is not None:
             recipe = replace(layout.recipe(), recompute=modules)
-            found = replace(found, problem=_with(found.problem, replace(program, recipe=recipe)))
-        return replace(found, parallelism=self.parallelism(cut, layout, flat=flat))
+            candidate = replace(
+                candidate, problem=_with(candidate.problem, replace(program, recipe=recipe))
+            )
+        return replace(candidate, parallelism=self.parallelism(cut, layout, flat=flat))
 
     def parallelism(self, cut: GridOfLayers, layout: Layout | None, *, flat: bool) -> Parallelism:
         """The degrees of parallelism of a grid whose ops are shared as a layout has them."""
         grid = cut.grid
-        of_layer = self.stage(cut)[self.found.cuts.order[self.found.begins]]
-        sequence = layout is not None and grid.tp > 1 and norms_by_tokens(layout, self.found, "tp")
+        of_layer = self.stage(cut)[self.listed.cuts.order[self.listed.begins]]
+        sequence = layout is not None and grid.tp > 1 and norms_by_tokens(layout, self.listed, "tp")
         return replace(
             self.shards(grid.parallelism, flat=flat),
             layers=tuple(np.bincount(of_layer, minlength=grid.pp * grid.virtual).tolist()),
@@ -629,20 +633,20 @@ def _until(staged: Staged, part: NDArray[np.int64], costs: StageCosts) -> NDArra
     seen = scheduled(staged, "1f1b").schedule
     here = (staged.rank == 0) & (staged.micro == staged.m - 1)
     n = costs.n_cuts
-    found = np.zeros((4, n))
+    until = np.zeros((4, n))
     forward, backward = here & (staged.passes == FORWARD), here & (staged.passes > FORWARD)
     if forward.any():
         done = np.full(n, seen.start[forward].min())
         np.maximum.at(done, part[forward] + 1, seen.finish[forward])
-        found[0] = np.maximum.accumulate(done) - done[0]
+        until[0] = np.maximum.accumulate(done) - done[0]
     end = seen.finish[here].max(initial=0.0)
     if backward.any():
         begin = seen.start[backward].min()
         done = np.full(n, begin)
         np.maximum.at(done, part[backward], seen.finish[backward])
         left = np.maximum.accumulate(done[::-1])[::-1] - begin
-        found[1] = left[0] - left
+        until[1] = left[0] - left
     bytes_ = costs.gradients[0]
     share = bytes_ / bytes_[-1] if bytes_[-1] else np.arange(n) / (n - 1)
-    found[3] = share * max(seen.makespan - end, 0.0) if (staged.passes == ONCE).any() else 0.0
-    return np.repeat(found[:, :, None], costs.until.shape[2], axis=2)
+    until[3] = share * max(seen.makespan - end, 0.0) if (staged.passes == ONCE).any() else 0.0
+    return np.repeat(until[:, :, None], costs.until.shape[2], axis=2)

@@ -15,12 +15,12 @@ from loadmaster.strategies.sharding.judging import expanded, notes, with_recipe
 from loadmaster.strategies.sharding.ranking import Ranked, best_of, ranked
 from loadmaster.strategies.sharding.space import Space
 
-#: How many of the best by the symmetric simulation are judged.
+#: Number of the best by the symmetric simulation that are judged.
 _JUDGED = 3
 
 
 def best_judged(
-    space: Space, rows: Sequence[Ranked], what: str, budget: Budget, progress: Progress | None
+    space: Space, rows: Sequence[Ranked], words: str, budget: Budget, progress: Progress | None
 ) -> tuple[Candidate, Ranked]:
     """The best of ranked labels by the judge, with its recipe, and noted what others would gain;
     and these labels.
@@ -30,7 +30,7 @@ def best_judged(
     space : Space
     rows : sequence of Ranked
         The best first; one or more.
-    what : str
+    words : str
         What says such labels, in the plural: ``"styles of modules"``.
     budget : Budget
         For labels that nothing need say.
@@ -47,7 +47,7 @@ def best_judged(
                 progress(f"sharded on {one.words}", Incumbent(candidate.verdict.step_time))
     assert best is not None, "there is one"
     best = with_recipe(space, labels, best).noted(*notes(labels, best))
-    best = best.noted(*_beside(space, best, what, budget))
+    best = best.noted(*_beside(space, best, words, budget))
     return accepted(best.problem, Outcome(best, 1.0)), labels
 
 

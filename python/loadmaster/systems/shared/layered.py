@@ -108,8 +108,8 @@ def in_runs(
         room = np.where(used, capacity, np.uint64(0)).astype(np.uint64)
         room[before] -= min(int(room[before]), int(bytes_[is_before].sum()))
         bytes_ = np.where(is_before, np.uint64(0), bytes_).astype(np.uint64)
-        found = ranges(problem, np.maximum(layer, 0), bytes_, room)
-        return np.where(is_before, before, found).astype(np.int32)
+        placed = ranges(problem, np.maximum(layer, 0), bytes_, room)
+        return np.where(is_before, before, placed).astype(np.int32)
 
     try:
         candidate = assigned(problem, assign, "dynamic")

@@ -23,7 +23,7 @@ class LayerSplit:
     Attributes
     ----------
     plan : Plan
-    found : LayerList
+    listed : LayerList
         The layers.
     where : int32 [n_ops]
         Where each op is: a device, or a stage.
@@ -34,7 +34,7 @@ class LayerSplit:
     """
 
     plan: Plan
-    found: LayerList
+    listed: LayerList
     where: NDArray[np.int32]
     called: Sequence[str]
     devices: tuple[int, ...]
@@ -42,7 +42,7 @@ class LayerSplit:
     @property
     def layers(self) -> str:
         """The module list that holds the layers, such as ``model.layers``."""
-        return self.found.name
+        return self.listed.name
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -133,12 +133,12 @@ def with_ends(split: LayerSplit, reasons: list[Reason], first: Sequence[int] = (
     Only ops that read parameters count. For the others, such as masks and position ids, each of
     these systems has its own code. What comes before may also be on the devices ``first``.
     """
-    plan, cuts = split.plan, split.found.cuts
-    last = cuts.spans[f"{split.layers}.{split.found.numbers[-1]}".lstrip(".")][1]
+    plan, cuts = split.plan, split.listed.cuts
+    last = cuts.spans[f"{split.layers}.{split.listed.numbers[-1]}".lstrip(".")][1]
     stored = [s for s in cuts.read_on if plan.graph.kinds[s.op] in ("parameter", "buffer")]
     places = sorted({place for span in stored for place in span.places})
     for words, end, outside, allowed in (
-        ("before the layers", "first", [p for p in places if p < split.found.first], [*first]),
+        ("before the layers", "first", [p for p in places if p < split.listed.first], [*first]),
         ("behind the layers", "last", [p for p in places if p > last], []),
     ):
         home = split.devices[0 if end == "first" else -1]

@@ -41,7 +41,7 @@ def lines_of_modules(structure: Structure, layer_list: LayerList) -> dict[str, s
 
     O(V + E), and sorting.
     """
-    layers, modules = _Layers(structure, layer_list), whole_layers(layer_list)
+    layers, modules = _LayerOps(structure, layer_list), whole_layers(layer_list)
     said = {
         "core_attn": layers.core_attention,
         "layernorm": layers.norms,
@@ -54,17 +54,17 @@ def lines_of_modules(structure: Structure, layer_list: LayerList) -> dict[str, s
 
 
 @dataclass(frozen=True, eq=False)
-class _Layers:
+class _LayerOps:
     """The ops of layers in the forward pass, and what they do: each bool [n_ops]."""
 
     structure: Structure
-    found: LayerList
+    listed: LayerList
 
     @cached_property
     def layer(self) -> NDArray[np.int64]:
         """The layer of each op of the forward pass; -1: of none."""
         graph = self.structure.graph
-        of = instances(graph.modules, [whole_layers(self.found)], "recompute")
+        of = instances(graph.modules, [whole_layers(self.listed)], "recompute")
         return np.where([phase == "f" for phase in graph.phases], of, -1)
 
     @cached_property

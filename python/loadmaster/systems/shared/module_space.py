@@ -22,7 +22,7 @@ MULTI = ("interleaved-1f1b", "zero-bubble", "zb-v")
 class ModuleSpace(PipelineSpace):
     """Pipelines that are cut between modules, in the order in which the model runs them."""
 
-    found: ModuleCuts = field(default_factory=lambda: ModuleCuts(None))  # type: ignore[arg-type]
+    module_cuts: ModuleCuts = field(default_factory=lambda: ModuleCuts(None))  # type: ignore[arg-type]
 
     @property
     def trains(self) -> bool:
@@ -36,14 +36,14 @@ class ModuleSpace(PipelineSpace):
         """
         reduced_of = np.full(self.problem.model.n_ops, -1, dtype=np.int64)
         reduced_of[self.problem.reduced.op_of] = np.arange(self.problem.graph.n_ops)
-        line = line_of(self.problem, reduced_of[self.found.order])
+        line = line_of(self.problem, reduced_of[self.module_cuts.order])
         return Line(self._with_modules(line), line.is_open)
 
     @cached_property
     def lines(self) -> list[tuple[Line, NDArray[np.int64]]]:
         """The one order, with the places between modules."""
         is_open = np.zeros_like(self.line.is_open)
-        is_open[[0, *self.found.open, -1]] = True
+        is_open[[0, *self.module_cuts.open, -1]] = True
         line = Line(self.line.place, is_open & self.line.is_open)
         return [(line, cuts(self.problem, line))]
 
@@ -58,15 +58,17 @@ class ModuleSpace(PipelineSpace):
             return False
         if schedule in ("interleaved-1f1b", "zero-bubble") and m % max(1, m // p):
             return False
-        of_place = stage[self.found.order]
+        of_place = stage[self.module_cuts.order]
         neighbours = schedule in MULTI
-        return not len(self.found.unsendable(of_place, train=self.trains, neighbours=neighbours))
+        return not len(
+            self.module_cuts.unsendable(of_place, train=self.trains, neighbours=neighbours)
+        )
 
     def _with_modules(self, line: Line) -> NDArray[np.int64]:
         """The places, with ops of the backward pass among those of their module's forward pass, and
         none after what it reads of the backward pass.
         """
-        problem, cuts = self.problem, self.found
+        problem, cuts = self.problem, self.module_cuts
         place = line.place[problem.reduced.op_of].copy()
         ends: dict[str, list[int]] = {}
         for at, path in enumerate(cuts.module_of):

@@ -15,7 +15,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 
-#: How many ops or modules an error names before it says how many more there are.
+#: Number of ops or modules that an error names before it says how many more there are.
 NAMED = 3
 
 

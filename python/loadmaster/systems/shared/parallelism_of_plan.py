@@ -41,7 +41,7 @@ from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients
 
-#: What an axis of tensor parallelism is called, by what it does with routed experts.
+#: Name of an axis of tensor parallelism, by its treatment of routed experts.
 _CUT, _APART = "tensor-parallel group has", "tensor-parallel group with experts apart has"
 
 
@@ -258,15 +258,15 @@ class _Axes:
         )
 
     @classmethod
-    def of(cls, layout: Layout, found: LayerList, reasons: list[Reason]) -> _Axes:
+    def of(cls, layout: Layout, listed: LayerList, reasons: list[Reason]) -> _Axes:
         """Each as what fewer ops speak against."""
         structure = Structure.of(layout.dimensions)
         graph, mesh = layout.graph, layout.mesh
         masks = {
             "replica has": shared(structure, ("whole", "flat")),
             "group of replicas with experts apart has": experts_apart(structure, ("whole", "flat")),
-            _CUT: in_layers(structure, found, sequence=True),
-            _APART: in_layers(structure, found, sequence=True, experts="apart"),
+            _CUT: in_layers(structure, listed, sequence=True),
+            _APART: in_layers(structure, listed, sequence=True, experts="apart"),
         }
         against = {kind: _against(layout, structure, mask) for kind, mask in masks.items()}
         # Of kinds that say as much the first counts.
@@ -294,7 +294,7 @@ class _Axes:
             (*outer, *inner),
             math.prod(mesh.shape[axis] for axis in inner),
             math.prod(mesh.shape[axis] for axis in outer),
-            any(norms_by_tokens(layout, found, mesh.names[axis]) for axis in inner),
+            any(norms_by_tokens(layout, listed, mesh.names[axis]) for axis in inner),
             bool((layout.labels[outer][:, updates] == FLAT).any()),
             math.prod(mesh.shape[axis] for axis in experts),
             is_apart,
@@ -308,15 +308,15 @@ def _against(layout: Layout, structure: Structure, mask: Mask) -> list[list[int]
     ways, graph = structure.ways, layout.graph
     counts = (graph.stands_for != INPUT) & ~only_gradients(graph, graph.roles)
     known = np.arange(ways.label.shape[1]) < ways.n_labels[structure.way][:, None]
-    found = []
+    of_axes = []
     for labels in layout.labels:
         same = (ways.label[structure.way] == labels[structure.op][:, None]) & known & mask
-        found.append(structure.op[~same.any(axis=1) & counts[structure.op]].tolist())
-    return found
+        of_axes.append(structure.op[~same.any(axis=1) & counts[structure.op]].tolist())
+    return of_axes
 
 
 def _recomputed(
-    plan: Plan, found: LayerList, counts: Sequence[int], reasons: list[Reason]
+    plan: Plan, layer_list: LayerList, counts: Sequence[int], reasons: list[Reason]
 ) -> tuple[int, ...]:
     """The number of layers of each run that are recomputed, from its first one on."""
     assert plan.recipe is not None
@@ -324,13 +324,13 @@ def _recomputed(
     if not patterns:
         return ()
     paths = dict.fromkeys(plan.graph.modules)
-    prefix = ".".join(word for word in (found.cuts.root, found.name) if word)
+    prefix = ".".join(word for word in (layer_list.cuts.root, layer_list.name) if word)
     of = [path for path, _ in innermost(list(paths), list(patterns), "recompute") if path]
-    names = {f"{prefix}.{number}".lstrip("."): number for number in found.numbers}
+    names = {f"{prefix}.{number}".lstrip("."): number for number in layer_list.numbers}
     others = [path for path in dict.fromkeys(of) if path not in names]
     if others:
         reasons.append(("modules are recomputed that are no layers", others))
-    again: NDArray[np.bool_] = np.isin(found.numbers, [names.get(path, -1) for path in of])
+    again: NDArray[np.bool_] = np.isin(layer_list.numbers, [names.get(path, -1) for path in of])
     numbers, first = [], 0
     for n in counts:
         run = again[first : first + n]
@@ -342,7 +342,7 @@ def _recomputed(
     return tuple(numbers)
 
 
-def _selective(plan: Plan, found: LayerList, reasons: list[Reason]) -> tuple[str, ...]:
+def _selective(plan: Plan, layer_list: LayerList, reasons: list[Reason]) -> tuple[str, ...]:
     """Modules of all layers that lines recompute, by the names of Megatron's modules."""
     assert plan.recipe is not None
     lines = [line for line in plan.recipe.recompute if RecomputeLine.parse(line).only]
@@ -351,7 +351,7 @@ def _selective(plan: Plan, found: LayerList, reasons: list[Reason]) -> tuple[str
     if len(lines) < len(plan.recipe.recompute):
         reasons.append("some layers are recomputed as a whole, and some ops of others")
     graph = plan.graph
-    known = lines_of_modules(Structure.of(Dimensions.of(graph)), found)
+    known = lines_of_modules(Structure.of(Dimensions.of(graph)), layer_list)
     # Views go with what they show, and parameters are kept, whether they are meant or not.
     runs = np.array([phase == "f" for phase in graph.phases]) & ~graph.view & ~graph.placeholder
     meant = {

@@ -15,7 +15,7 @@ from loadmaster.systems.shared.refusal import Reason
 #: The backend of torch.distributed by the family of devices.
 _BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
 
-#: What of a device's name may say which machine it is in.
+#: Part of a device's name that may say which machine it is in.
 _MACHINE = re.compile(r"(?:node|host|machine)\d+")
 
 _START = '''\

@@ -36,7 +36,7 @@ from loadmaster.systems.shared.expert_parallel import (
 from loadmaster.systems.shared.layers import layer_number
 from loadmaster.transforms.layout import Layout
 
-#: What tensor parallelism does with routed experts.
+#: Treatments of routed experts by tensor parallelism.
 Experts: TypeAlias = Literal["cut", "apart"]
 
 
@@ -160,12 +160,14 @@ def _routed(structure: Structure, mask: Mask, experts: Experts) -> None:
         mask &= ~np.where(structure.in_update[:, None], whole & has[:, None], by)
 
 
-def norms_by_tokens(layout: Layout, found: LayerList, axis: str) -> bool:
+def norms_by_tokens(layout: Layout, layer_list: LayerList, axis: str) -> bool:
     """True if norms of layers are cut by tokens on an axis."""
     graph = layout.graph
     words = words_of(layout.dimensions, layout.mesh.names, layout.labels)[axis]
     return any(
-        word == "token" and ("norm" in kind or "rsqrt" in kind) and layer_number(module, found) >= 0
+        word == "token"
+        and ("norm" in kind or "rsqrt" in kind)
+        and layer_number(module, layer_list) >= 0
         for word, kind, module in zip(words, graph.kinds, graph.modules, strict=True)
     )
 

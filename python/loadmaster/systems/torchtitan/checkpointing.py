@@ -30,7 +30,7 @@ _ATTENTION = ("scaled_dot_product_", "flash_attention_", "efficient_attention_",
 #: Of these every second one is recomputed.
 _IN_TURN = {"mm", "linear"}
 
-#: How much is recomputed: nothing, what SelectiveAC does, layers.
+#: Amounts of recomputation: nothing, what SelectiveAC does, layers.
 Level = Literal["none", "selective", "full"]
 SELECTIVE: Level = "selective"
 

@@ -76,7 +76,7 @@ class ShardedGrids(Grids):
         sizes = {REPLICAS: dp // parts, PARTS: parts, MODEL: tp}
         axes = {name: size for name, size in sizes.items() if size > 1}
         names = [self.problem.cluster.devices[d].name for d in self.devices[: tp * dp]]
-        return weights_cut(space, DeviceMesh.of(axes, names), self.found, sequence=self.sequence)
+        return weights_cut(space, DeviceMesh.of(axes, names), self.listed, sequence=self.sequence)
 
     def layout(self, grid: Grid, *, flat: bool) -> Layout | None:
         """The layout of ops inside of a stage, with all state in parts."""
@@ -86,7 +86,7 @@ class ShardedGrids(Grids):
         layout = layout_of(self.space, ranked)
         axis = layout.mesh.names.index(PARTS)
         layout = layout.with_sharded_state(["parameters"] * layout.graph.n_ops, [axis])
-        return replace(layout, units={whole_layers(self.found): self.word, ".": "kept"})
+        return replace(layout, units={whole_layers(self.listed): self.word, ".": "kept"})
 
     def shards(self, parallelism: Parallelism, *, flat: bool) -> Parallelism:
         """The same with all state in parts."""

@@ -26,7 +26,7 @@ class GridsInV(Grids):
     def sizes(self, asked: Asked) -> Iterator[Grid]:
         """Grids with stages, and two runs of layers for each."""
         for grid in super().sizes(asked):
-            if grid.pp > 1 and len(self.found) >= CHUNKS * grid.pp:
+            if grid.pp > 1 and len(self.listed) >= CHUNKS * grid.pp:
                 yield GridInV(**{one.name: getattr(grid, one.name) for one in fields(grid)})
 
     def virtual(self, grid: Grid, asked: Asked) -> list[int]:

@@ -62,7 +62,7 @@ def parallelize(config):
     return config
 '''
 
-#: What torchtitan calls schedules.
+#: Names of schedules in torchtitan.
 _SCHEDULES = {
     "1f1b": "1F1B",
     "interleaved-1f1b": "Interleaved1F1B",

@@ -91,7 +91,7 @@ def vllm(
     layer = layer_of(problem, layer_list)
     experts: list[Experts] = ["cut"] * (expert_parallel is not True)
     experts += ["apart"] * (expert_parallel is not False)
-    best = _best(_Layers(problem, layer_list, layer, tuple(gpus), tuple(experts)), tp, pp)
+    best = _best(_InferenceLayers(problem, layer_list, layer, tuple(gpus), tuple(experts)), tp, pp)
     if best is None:
         sizes = ", ".join(f"{name} {size}" for name, size in (("tp", tp), ("pp", pp)) if size)
         raise InfeasibleError(
@@ -117,12 +117,14 @@ class _Labels:
     experts: Experts
 
 
-def _parallelism(one: Candidate, found: LayerList, tp: int, labels: _Labels | None) -> Parallelism:
+def _parallelism(
+    one: Candidate, layer_list: LayerList, tp: int, labels: _Labels | None
+) -> Parallelism:
     """The degrees of parallelism of what was judged: layers by the devices that they are on."""
     program, reduced = one.problem.program, one.problem.reduced
     first = np.full(program.source.n_ops, one.problem.cluster.n_devices, dtype=np.int32)
     np.minimum.at(first, program.serves, one.assignment.devices[reduced.map])
-    of_layer = first[found.cuts.order[found.begins]].tolist()
+    of_layer = first[layer_list.cuts.order[layer_list.begins]].tolist()
     layers = tuple(len(list(run)) for _, run in groupby(of_layer))
     is_apart = labels is not None and labels.experts == "apart"
     return Parallelism(
@@ -136,7 +138,7 @@ def _parallelism(one: Candidate, found: LayerList, tp: int, labels: _Labels | No
 
 
 @dataclass(frozen=True)
-class _Layers:
+class _InferenceLayers:
     """The layers of an inference, and devices for them.
 
     Attributes
@@ -217,7 +219,7 @@ class _Layers:
                     yield _Labels(space, ranked, way)
 
 
-def _best(layers: _Layers, tp: int | None, pp: int | None) -> Candidate | None:
+def _best(layers: _InferenceLayers, tp: int | None, pp: int | None) -> Candidate | None:
     """The best of all sizes, those first that could be the shortest; None: nothing fits. Sizes that
     cannot be as short as what there is are left out.
     """

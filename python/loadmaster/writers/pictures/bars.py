@@ -38,20 +38,20 @@ class Bars:
         Seconds.
     row : int64
         The device of an op, or the channel of a message, by index.
-    what : int64
+    item : int64
         The op of the reduced graph, or the message. A message has a bar on each of its channels.
     """
 
     start: Floats
     finish: Floats
     row: Ints
-    what: Ints
+    item: Ints
 
     def of_row(self, row: int) -> Bars:
         """The bars of a row that take time, by start."""
         here = np.flatnonzero((self.row == row) & (self.finish > self.start))
         here = here[np.argsort(self.start[here], kind="stable")]
-        return Bars(self.start[here], self.finish[here], self.row[here], self.what[here])
+        return Bars(self.start[here], self.finish[here], self.row[here], self.item[here])
 
 
 def of_ops(plan: Plan) -> Bars:

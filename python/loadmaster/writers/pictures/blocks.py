@@ -25,7 +25,7 @@ from loadmaster.strategies.pipelines.phases import (
 )
 from loadmaster.writers.pictures.bars import Floats, Ints, of_ops
 
-#: What blocks are, in words; those of ops that are there once come last.
+#: Kinds of blocks, in words; those of ops that are there once come last.
 WHAT = ("forward", "backward", "gradients of weights", "once")
 
 #: Gaps of at most this share of the step part no block: nobody would see them.
@@ -41,7 +41,7 @@ class Blocks:
     start, finish : float64
         Seconds.
     device : int64
-    what : int64
+    kind : int64
         Index into :data:`WHAT`.
     micro : int64
         The micro-batch; -1: all.
@@ -57,7 +57,7 @@ class Blocks:
     start: Floats
     finish: Floats
     device: Ints
-    what: Ints
+    kind: Ints
     micro: Ints
     virtual_stage: Ints
     idle: Floats

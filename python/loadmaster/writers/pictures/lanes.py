@@ -41,7 +41,7 @@ class Lane:
         Ascending, disjoint intervals in seconds.
     colour : int64
         Index into the palette.
-    what : int64
+    item : int64
         The op of the reduced graph, or the message.
     """
 
@@ -50,7 +50,7 @@ class Lane:
     start: Floats
     finish: Floats
     colour: Ints
-    what: Ints
+    item: Ints
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _lanes(
     for row, name in names.items():
         here = bars.of_row(row)
         note = _share(float(busy[row]), span)
-        yield Lane(name, note, here.start, here.finish, colour[here.what], here.what)
+        yield Lane(name, note, here.start, here.finish, colour[here.item], here.item)
 
 
 def _share(part: float, whole: float) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadmaster.judge.simulation import Blame
 from loadmaster.plans.plan import Plan
 
-#: What links of the chain of causes are called that are the runtime's own work.
+#: Names of links of the chain of causes that are the runtime's own work.
 WORDS = {"copy": "copies", "share": "shares of collectives", "launch": "launches"}
 
 #: Devices that are listed by name; of more, the rest is counted.

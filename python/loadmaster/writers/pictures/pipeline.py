@@ -98,12 +98,12 @@ def check(plan: Plan) -> None:
         )
 
 
-def tint(what: int, micro: int) -> tuple[float, float, float]:
+def tint(kind: int, micro: int) -> tuple[float, float, float]:
     """RGB from 0 to 1 of a box: by what it is, and by its micro-batch."""
     strength = 1.0
     if micro >= 0:
         strength -= (1 - _PALEST) * (micro % TINTS) / (TINTS - 1)
-    full = (int(COLOURS[what][at : at + 2], 16) / 255 for at in (1, 3, 5))
+    full = (int(COLOURS[kind][at : at + 2], 16) / 255 for at in (1, 3, 5))
     r, g, b = (1 - (1 - part) * strength for part in full)
     return r, g, b
 
@@ -125,7 +125,7 @@ def facts(plan: Plan, blocks: Blocks) -> str:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _PipelineFrame:
     """Pixels of the picture: its size, and the left edge and the pixels of the rows."""
 
     width: int
@@ -141,7 +141,7 @@ def _figure(plan: Plan, blocks: Blocks, width: int, title: str | None) -> Figure
     left = int(max(map(len, names)) * _LETTER) + _LEFT
     height = _HEADING + _ROW * len(names) + _BELOW
     rows = Pixels(width - left - _RIGHT, plan.makespan or 1e-9)
-    frame = _Frame(width, height, left, rows)
+    frame = _PipelineFrame(width, height, left, rows)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
     tall = _ROW * len(names)
     place = (left / width, _BELOW / height, rows.columns / width, tall / height)
@@ -163,14 +163,14 @@ def _box(device: int) -> tuple[float, float]:
     return _ROW * device + 1.0, _ROW * (device + 1) - _THIN - _GAP
 
 
-def _draw_rows(axes: Axes, blocks: Blocks, n: int, frame: _Frame) -> None:
+def _draw_rows(axes: Axes, blocks: Blocks, n: int, frame: _PipelineFrame) -> None:
     boxes, faces = [], []
     for device in range(n):
         top, bottom = _box(device)
         boxes.append(_corners(np.array([0.0]), np.array([frame.rows.span]), top, bottom))
         faces.append([_rgb(IDLE)])
         here = blocks.device == device
-        colour = blocks.what * (TINTS + 1) + np.where(
+        colour = blocks.kind * (TINTS + 1) + np.where(
             blocks.micro >= 0, blocks.micro % TINTS, TINTS
         )
         bars = merged(blocks.start[here], blocks.finish[here], colour[here], frame.rows)
@@ -200,7 +200,7 @@ def _of_colour(colour: int) -> tuple[float, float, float]:
     return tint(index, which if which < TINTS else -1)
 
 
-def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:
+def _draw_numbers(axes: Axes, blocks: Blocks, frame: _PipelineFrame) -> None:
     wide = (blocks.finish - blocks.start) / frame.rows.width
     digits = np.char.str_len((blocks.micro + 1).astype(str))
     for i in np.flatnonzero((blocks.micro >= 0) & (wide >= _DIGIT * digits + 2)).tolist():
@@ -212,11 +212,11 @@ def _draw_numbers(axes: Axes, blocks: Blocks, frame: _Frame) -> None:
             ha="center",
             va="center_baseline",
             fontsize=8.5,
-            color=ink_on(tint(int(blocks.what[i]), int(blocks.micro[i]))),
+            color=ink_on(tint(int(blocks.kind[i]), int(blocks.micro[i]))),
         )
 
 
-def _draw_sent(axes: Axes, plan: Plan, frame: _Frame) -> None:
+def _draw_sent(axes: Axes, plan: Plan, frame: _PipelineFrame) -> None:
     """Thin lines: what each device sends, and below it collectives that it takes part in."""
     sent, together = plan.schedule.transfers, plan.schedule.collectives
     boxes, faces = [], []
@@ -278,13 +278,13 @@ def _draw_names(axes: Axes, blocks: Blocks, names: list[str]) -> None:
         axes.text(1.01, y, note, va="center", fontsize=8, color=MUTED, transform=place)
 
 
-def _draw_time(axes: Axes, frame: _Frame) -> None:
+def _draw_time(axes: Axes, frame: _PipelineFrame) -> None:
     axes.set_xticks(*time_ticks(frame.rows.span, 6))
     axes.tick_params(axis="x", length=2, labelsize=8)
 
 
 def _draw_heading(
-    figure: Figure, plan: Plan, blocks: Blocks, title: str | None, frame: _Frame
+    figure: Figure, plan: Plan, blocks: Blocks, title: str | None, frame: _PipelineFrame
 ) -> None:
     from matplotlib.patches import Patch
 
@@ -293,8 +293,8 @@ def _draw_heading(
     figure.text(left, 1 - 12 / height, name, va="top", fontsize=13, fontweight="bold")
     said = facts(plan, blocks)
     figure.text(left, 1 - 35 / height, said, va="top", fontsize=9.5, color=MUTED)
-    seen: Ints = np.unique(blocks.what)
-    entries = [(WHAT[what], COLOURS[what]) for what in seen.tolist()] + [("idle", IDLE)]
+    seen: Ints = np.unique(blocks.kind)
+    entries = [(WHAT[kind], COLOURS[kind]) for kind in seen.tolist()] + [("idle", IDLE)]
     entries += [("later stage of the device", INK)] * bool(blocks.virtual_stage.any())
     entries += [("sends", SENT)] * bool(len(plan.schedule.transfers))
     entries += [("collective", TOGETHER)] * bool(len(plan.schedule.collectives))

@@ -96,7 +96,7 @@ def draw(
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _TimelineFrame:
     """Pixels of the picture: its width, the left edge of the lanes, the lanes' own pixels, and the
     height of a device's lane.
     """
@@ -107,13 +107,13 @@ class _Frame:
     tall: int
 
 
-def _frame(plan: Plan, view: View, width: int) -> _Frame:
+def _frame(plan: Plan, view: View, width: int) -> _TimelineFrame:
     letters = [7.6 * len(_short(lane.name)) for lane in view.devices]
     letters += [6.6 * len(_short(lane.name)) for lane in view.channels]
     left = max(60, int(max(letters)) + 16)
     tall = 30 if len(view.devices) <= 8 else 20
     lanes = Pixels(width - left - _RIGHT, plan.makespan or 1e-9)
-    return _Frame(width, left, lanes, tall)
+    return _TimelineFrame(width, left, lanes, tall)
 
 
 def _short(name: str) -> str:
@@ -143,7 +143,7 @@ def _figure(plan: Plan, width: int, title: str | None) -> Figure:
     return figure
 
 
-def _panel(figure: Figure, frame: _Frame, top: float, tall: float) -> Axes:
+def _panel(figure: Figure, frame: _TimelineFrame, top: float, tall: float) -> Axes:
     """Axes in seconds to the right and pixels downwards."""
     height = _height(figure)
     axes = figure.add_axes(
@@ -165,7 +165,7 @@ def _height(figure: Figure) -> float:
     return float(figure.get_figheight()) * DPI
 
 
-def _tracks(view: View, frame: _Frame) -> list[tuple[float, float]]:
+def _tracks(view: View, frame: _TimelineFrame) -> list[tuple[float, float]]:
     """Top and bottom of every lane in pixels from the top."""
     tracks = []
     y = 18.0
@@ -179,7 +179,9 @@ def _tracks(view: View, frame: _Frame) -> list[tuple[float, float]]:
     return tracks
 
 
-def _draw_lanes(axes: Axes, view: View, tracks: list[tuple[float, float]], frame: _Frame) -> None:
+def _draw_lanes(
+    axes: Axes, view: View, tracks: list[tuple[float, float]], frame: _TimelineFrame
+) -> None:
     lanes = view.devices + view.channels
     faces_of = shades([colour for _, colour in view.palette])
     boxes, faces = [], []
@@ -249,7 +251,7 @@ def _draw_chain(
     links: list[Link],
     tracks: list[tuple[float, float]],
     n_devices: int,
-    frame: _Frame,
+    frame: _TimelineFrame,
 ) -> None:
     from matplotlib.collections import LineCollection
 
@@ -269,7 +271,7 @@ def _draw_chain(
 
 
 def _hops(
-    links: list[Link], middle: list[float], n_devices: int, frame: _Frame
+    links: list[Link], middle: list[float], n_devices: int, frame: _TimelineFrame
 ) -> list[list[tuple[float, float]]]:
     """Upright lines where the chain goes to or from a device, at most one per pixel. None at all if
     they were so many that they would hide the lanes.
@@ -290,7 +292,7 @@ def _hops(
 # -- memory, time, words ---------------------------------------------------------------------
 
 
-def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _Frame) -> None:
+def _draw_memory(axes: Axes, plan: Plan, devices: list[int], frame: _TimelineFrame) -> None:
     edges = frame.lanes.edges
     predicted = ", as predicted" if plan.memory.is_predicted else ""
     _section(axes, -2, f"memory in use, of what the device has{predicted}", "peak")
@@ -332,7 +334,7 @@ def _draw_time(lanes: Axes, memory: Axes, span: float) -> None:
     memory.set_xticklabels(words)
 
 
-def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _Frame) -> None:
+def _draw_heading(figure: Figure, plan: Plan, title: str | None, frame: _TimelineFrame) -> None:
     left, height = frame.left / frame.width, _height(figure)
     name = title or f"{plan.graph.name or 'model'} on {plan.cluster.name or 'cluster'}"
     figure.text(left, 1 - 14 / height, name, va="top", fontsize=13, fontweight="bold")
@@ -353,7 +355,7 @@ def _facts(plan: Plan) -> str:
     return "  ·  ".join(facts)
 
 
-def _legend_rows(view: View, frame: _Frame) -> list[list[tuple[str, str]]]:
+def _legend_rows(view: View, frame: _TimelineFrame) -> list[list[tuple[str, str]]]:
     """Entries by row, as many in one as its width takes at about six pixels a letter."""
     rows: list[list[tuple[str, str]]] = [[]]
     used = 0.0
@@ -371,7 +373,7 @@ _CHAIN = "critical chain: 100 % compute, 100 % transfers, 100 % collectives"
 
 
 def _draw_legend(
-    figure: Figure, plan: Plan, rows: list[list[tuple[str, str]]], frame: _Frame
+    figure: Figure, plan: Plan, rows: list[list[tuple[str, str]]], frame: _TimelineFrame
 ) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

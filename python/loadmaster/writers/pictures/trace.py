@@ -108,11 +108,11 @@ def _events(plan: Plan) -> list[Event]:
     ops, held = _slices(of_ops(plan), 1), of_messages(messages)
     sent = _slices(held, plan.cluster.n_devices + 1)
     # The first bar of each message, on the first channel that it holds.
-    first = np.searchsorted(held.what, np.arange(len(messages)))
+    first = np.searchsorted(held.item, np.arange(len(messages)))
     return [
         *_metadata(plan),
         *_op_events(plan, ops, messages),
-        *_message_events(plan, sent, held.what, messages),
+        *_message_events(plan, sent, held.item, messages),
         *_copy_events(plan, messages),
         *_share_events(plan, messages),
         *_launch_events(plan),

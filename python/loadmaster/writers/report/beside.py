@@ -29,7 +29,7 @@ _PAIR, _AROUND = 34, 80
 #: Rows of the tables.
 _ROWS = 40
 
-#: How far from the middle of a pair its two lanes are, in pairs.
+#: Distance of the two lanes of a pair from its middle, in pairs.
 _APART = 0.21
 
 

@@ -108,7 +108,7 @@ def _document(
 
 def folded(view: View) -> View:
     """The lanes without those of devices that compute nothing, unless all are so."""
-    kept = [row for row, lane in enumerate(view.devices) if len(lane.what)]
+    kept = [row for row, lane in enumerate(view.devices) if len(lane.item)]
     if not kept:
         return view
     row = {old: new for new, old in enumerate(kept)}
@@ -144,7 +144,7 @@ def _lane(columns: PackedColumns, lane: Lane, is_device: bool) -> dict[str, Any]
         "note": lane.note,
         "device": is_device,
         "colour": columns.add(lane.colour, "u1"),
-        "what": columns.add(lane.what, "i4"),
+        "what": columns.add(lane.item, "i4"),
     }
 
 

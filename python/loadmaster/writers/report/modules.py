@@ -60,12 +60,12 @@ class Tree:
 
 
 @dataclass
-class _Node:
+class _TreeNode:
     """A node while the tree grows."""
 
     first: float = np.inf
     leaves: list[int] = field(default_factory=list)
-    children: dict[str, _Node] = field(default_factory=dict)
+    children: dict[str, _TreeNode] = field(default_factory=dict)
 
 
 def tree(plan: Plan) -> Tree:
@@ -77,12 +77,12 @@ def tree(plan: Plan) -> Tree:
     paths, leaf = _leaves(plan)
     first = np.full(len(paths), np.inf)
     np.minimum.at(first, leaf, ran.start)
-    root = _Node()
+    root = _TreeNode()
     for i in np.argsort(first, kind="stable").tolist():
         node = root
         node.first = min(node.first, float(first[i]))
         for word in paths[i]:
-            node = node.children.setdefault(word, _Node())
+            node = node.children.setdefault(word, _TreeNode())
             node.first = min(node.first, float(first[i]))
         node.leaves.append(i)
     growing = _Growing(len(paths))
@@ -137,17 +137,17 @@ class _Growing:
         self.parent: list[int] = []
         self.of_leaf = np.zeros(leaves, dtype=np.int64)
 
-    def open(self, node: _Node, at: int) -> None:
+    def open(self, node: _TreeNode, at: int) -> None:
         """Appends what a node opens into; ``at`` is its number, -1 that of the root."""
         rows = sorted(node.children.items(), key=lambda row: row[1].first)
         if node.leaves and (rows or at < 0):
-            own = _Node(node.first, node.leaves)
+            own = _TreeNode(node.first, node.leaves)
             rows.insert(0, ("no module" if at < 0 else "its own ops", own))
         elif node.leaves:
             self.of_leaf[node.leaves] = at
         self.siblings(rows, at)
 
-    def siblings(self, rows: Sequence[tuple[str, _Node]], at: int) -> None:
+    def siblings(self, rows: Sequence[tuple[str, _TreeNode]], at: int) -> None:
         """Appends the nodes that one opens into; too many of them as runs that open again."""
         size = -(-len(rows) // MAX_CHILDREN)
         if size <= 1:
@@ -161,7 +161,7 @@ class _Growing:
             else:
                 self.siblings(run, self._numbered(f"{run[0][0]} to {run[-1][0]}", at))
 
-    def append(self, word: str, node: _Node, at: int) -> None:
+    def append(self, word: str, node: _TreeNode, at: int) -> None:
         """Appends a node; one that opens into a single other is named with it."""
         while not node.leaves and len(node.children) == 1:
             [(more, node)] = node.children.items()

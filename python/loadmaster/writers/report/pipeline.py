@@ -33,7 +33,7 @@ def pipeline(plan: Plan) -> Figure:
         f"{names[d]}  <br>idle {100 * blocks.idle[d]:.0f} %, {blocks.alive[d]} alive  "
         for d in works
     ]
-    traces = [_trace(blocks, what, names) for what in np.unique(blocks.what).tolist()]
+    traces = [_trace(blocks, kind, names) for kind in np.unique(blocks.kind).tolist()]
     layout = {
         "height": _AROUND + _ROW * len(works),
         "margin": {"l": 20, "r": 10, "t": 30, "b": 40},
@@ -66,25 +66,25 @@ def pipeline(plan: Plan) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def _trace(blocks: Blocks, what: int, names: list[str]) -> Figure:
-    here = np.flatnonzero(blocks.what == what)
+def _trace(blocks: Blocks, kind: int, names: list[str]) -> Figure:
+    here = np.flatnonzero(blocks.kind == kind)
     micro, device = blocks.micro[here].tolist(), blocks.device[here].tolist()
     row = np.searchsorted(np.unique(blocks.device), blocks.device[here]).tolist()
-    faces = [tint(what, j) for j in micro]
+    faces = [tint(kind, j) for j in micro]
     took = (blocks.finish - blocks.start)[here].tolist()
     of = [
         (f" of micro-batch {j + 1}" if j >= 0 else "") + (f", stage {c + 1} there" if c else "")
         for j, c in zip(micro, blocks.virtual_stage[here].tolist(), strict=True)
     ]
     said = [
-        f"{names[d]}: {WHAT[what]}{which}, {format_seconds(s)}"
+        f"{names[d]}: {WHAT[kind]}{which}, {format_seconds(s)}"
         for d, which, s in zip(device, of, took, strict=True)
     ]
     numbers = [str(j + 1) if j >= 0 else "" for j in micro]
     return {
         "type": "bar",
         "orientation": "h",
-        "name": WHAT[what],
+        "name": WHAT[kind],
         "y": row,
         "base": blocks.start[here].tolist(),
         "x": took,
