@@ -138,7 +138,7 @@ def test_no_wait_can_be_left_out():
     assert len(waits) == 5  # a's copy for a, b for it, two copies back, d for the last
     for at in waits.tolist():
         keep = np.arange(len(program)) != at
-        columns = {name: getattr(program, name)[keep] for name in ("what", "stream", "item")}
+        columns = {name: getattr(program, name)[keep] for name in ("kind", "stream", "item")}
         with pytest.raises(UnorderedError):
             check(compiled, replace(program, **columns))
 

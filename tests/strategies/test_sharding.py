@@ -180,7 +180,7 @@ def test_little_memory_shards_the_state():
 def test_uneven_sizes_are_priced_by_the_largest_part():
     of = setting(linears([512, 512], 6, train=False), 4)
     part = of.parts.of(np.arange(of.structure.n), labelled(of, ROWS), of.shares, of.places)
-    made = of.parts.made
+    made = of.parts.written
     rows = part.outputs[made.node == of.structure.node[of.structure.graph.index("y0")]]
     assert rows.tolist() == [2 / 6]
 

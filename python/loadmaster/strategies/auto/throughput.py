@@ -166,7 +166,7 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
 
 
 def _seeds(problem: Problem) -> list[Candidate]:
-    """What fast strategies for a step make: they leave room on other devices than stages do."""
+    """The plans of fast strategies for a step: they leave room on other devices than stages do."""
     refusals = Refusals()
     tried = (refusals.tried(name, partial(seed.place, problem)) for name, seed in SEEDS.items())
     return [one for one in tried if one is not None]

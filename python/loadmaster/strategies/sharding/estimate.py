@@ -149,7 +149,7 @@ class Estimator:
 
     def _kept(self, part: NodeParts) -> Floats:
         """The fraction of each node's tensors that a part has."""
-        tensors = self.setting.parts.made
+        tensors = self.setting.parts.written
         whole = np.bincount(tensors.node, tensors.bytes, self.structure.n)
         held = np.bincount(tensors.node, tensors.bytes * part.outputs, self.structure.n)
         return np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
@@ -314,9 +314,9 @@ class _Converting:
         holder = np.where(has_owner, owner, np.arange(structure.n))[a.root]
         output = np.where(has_owner[a.root], 0, a.output)
         row = structure.ways.first_output[structure.way[holder]] + output
-        index = parts.made.first[holder] + output
+        index = parts.written.first[holder] + output
         kept = structure.graph.output_bytes[structure.op[holder]] > 0
-        size = np.where(kept, parts.made.bytes[index] * self.part.outputs[index], 0.0)
+        size = np.where(kept, parts.written.bytes[index] * self.part.outputs[index], 0.0)
         code = joint(holder, row)
         some = firsts(code) if len(code) else np.empty(0, dtype=np.int64)
         src = np.where(estimator.runs[holder], estimator.at[holder], -1)

@@ -115,10 +115,10 @@ class Parts:
         edge = dimensions.edge[dimensions.first[op][whose] + row]
         read = np.where(edge >= 0, graph.bytes[np.maximum(edge, 0)], 0).astype(np.float64)
         self.read = NodeTensors(whose, row, read)
-        self.made = self._made()
+        self.written = self._made()
         #: Bytes of the whole tensor that each argument is, or is a view of.
-        whole = self.made.first[structure.arguments.root] + structure.arguments.output
-        self.tensor = self.made.bytes[whole]
+        whole = self.written.first[structure.arguments.root] + structure.arguments.output
+        self.tensor = self.written.bytes[whole]
         self.flops = graph.flops[op].astype(np.float64)
         self.accessed = graph.bytes_accessed[op].astype(np.float64)
         #: Batch norms that have the statistics of their own part of the batch exchange nothing.
@@ -153,7 +153,7 @@ class Parts:
             *self.problem.costs.time[op].T,
             self.problem.costs.provenance[op],
             _mixed(self.read, structure.n),
-            _mixed(self.made, structure.n),
+            _mixed(self.written, structure.n),
             structure.expert[1],
         ]
         return joint(structure.way, structure.phase, *columns)
@@ -199,7 +199,7 @@ class Parts:
             part.exchanged[:, code],
             part.halos[:, code],
             part.inputs[self.read.alike(some, code)],
-            part.outputs[self.made.alike(some, code)],
+            part.outputs[self.written.alike(some, code)],
         )
 
     def _at(
@@ -208,9 +208,9 @@ class Parts:
         structure, ways, n = self.structure, self.structure.ways, len(nodes)
         way = structure.way[nodes]
         reads, reader = self.read.of(nodes)
-        makes, maker = self.made.of(nodes)
+        makes, maker = self.written.of(nodes)
         in_row = ways.first_input[way][reader] + self.read.position[reads]
-        out_row = ways.first_output[way][maker] + self.made.position[makes]
+        out_row = ways.first_output[way][maker] + self.written.position[makes]
         share, owners, spent = np.ones(n), np.ones(n), np.zeros(n, dtype=bool)
         sharers = np.ones(n)
         inputs, outputs = np.ones(len(reads)), np.ones(len(makes))
@@ -244,7 +244,7 @@ class Parts:
         exchanged *= share
         exchanged *= np.array([len(s) for s in shares])[:, None] ** (exchanged > 0)
         read = np.where(is_any, 0.0, self.read.bytes[reads])
-        written = self.made.bytes[makes]
+        written = self.written.bytes[makes]
         whole = np.bincount(reader, read, n), np.bincount(maker, written, n)
         of_part = np.bincount(reader, read * inputs, n), np.bincount(maker, written * outputs, n)
         scale = accessed_share(self.accessed[nodes], whole, of_part, share)

@@ -236,8 +236,8 @@ class _Building:
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
         exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
         exchange += self.traffic.neighbours(part.halos[self.axis])
-        makes, maker = self.parts.made.of(nodes)
-        written = self.parts.made.bytes[makes]
+        makes, maker = self.parts.written.of(nodes)
+        written = self.parts.written.bytes[makes]
         whole = np.bincount(maker, written, len(nodes))
         held = np.bincount(maker, written * part.outputs, len(nodes))
         kept = np.where(whole > 0, held / np.maximum(whole, 1.0), 1.0)
