@@ -17,7 +17,11 @@ from parted import Case, Outputs, Part, check
 from loadmaster.dimensions.rules import TENSORFLOW, rules
 
 TF = {kind for kind in rules() if kind.startswith(TENSORFLOW)}
-XLA = {kind for kind in rules() if not kind.startswith("aten.") and kind[0].islower()}
+XLA = {
+    kind
+    for kind in rules()
+    if not kind.startswith(("aten.", "bitsandbytes.")) and kind[0].islower()
+}
 XLA -= TF
 
 

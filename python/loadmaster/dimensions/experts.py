@@ -114,7 +114,7 @@ def _lists(graph: OpGraph, level: int) -> dict[int, Spot]:
     return spots
 
 
-def _in_order(graph: OpGraph) -> list[int]:
+def in_order(graph: OpGraph) -> list[int]:
     """Ops after all that they read: in the program's own order, if that is such."""
     if (graph.src < graph.dst).all():
         return list(range(graph.n_ops))
@@ -136,7 +136,7 @@ class _Flow:
         self.readers: list[list[int]] = [[] for _ in range(graph.n_ops)]
         for a, b in zip(src.tolist(), dst.tolist(), strict=True):
             self.readers[a].append(b)
-        runs = [op for op in _in_order(graph) if not graph.placeholder[op]]
+        runs = [op for op in in_order(graph) if not graph.placeholder[op]]
         phases = graph.phases
         self.forward = [op for op in runs if phases[op] not in ("b", "o")]
         self._runs_forward = {op for op in self.forward if not graph.view[op]}

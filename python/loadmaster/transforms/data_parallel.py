@@ -22,6 +22,7 @@ from loadmaster.model.program import Program
 from loadmaster.model.recipe import BUCKET_BYTES
 from loadmaster.transforms.batch_labels import Replication, replicated
 from loadmaster.transforms.parameter_server import with_parameter_server
+from loadmaster.transforms.samples import check_samples_apart
 from loadmaster.transforms.shares import batch_size
 
 #: Ways to add up gradients.
@@ -95,8 +96,9 @@ def replicate(
     ------
     InputError
         ``k`` or ``rows`` out of range: more replicas than samples, rows that do not add up to the
-        batch; an unknown aggregation, ``shards`` or ``batch_norm``; a graph that has collectives
-        already; names that are taken.
+        batch; a batch whose samples an op joins, as a contrastive loss does; an unknown
+        aggregation, ``shards`` or ``batch_norm``; a graph that has collectives already; names that
+        are taken.
 
     Examples
     --------
@@ -121,6 +123,7 @@ def replicate(
             f"op {graph.names[together]!r} is a member of collective "
             f"{graph.collectives[together]!r}: a graph of several devices is not replicated"
         )
+    check_samples_apart(graph)
     if rows is None:
         samples = share_out(batch_size(graph) or int(k), np.zeros(k), np.ones(k))
     else:

@@ -25,6 +25,7 @@ from loadmaster.transforms.base import AGGREGATE, build, elements
 from loadmaster.transforms.batch_norm import is_batch_norm
 from loadmaster.transforms.copy_texts import CopyTexts, dtypes
 from loadmaster.transforms.data_parallel import share_out
+from loadmaster.transforms.samples import check_samples_apart
 from loadmaster.transforms.shares import amounts, batch_size, only_gradients, own_weights
 from loadmaster.transforms.ways import WHOLE, ReadEdges, SharingWays, homes_of_copies
 
@@ -80,6 +81,7 @@ def micro_batches(graph: OpGraph | Program, m: int, rows: Sequence[int] | None =
     samples = _rows(before, int(m), rows)
     if m == 1:
         return before
+    check_samples_apart(before.source)
     program = _MicroBatches(before, samples).build()
     return program if before.is_plain else before.then(program)
 

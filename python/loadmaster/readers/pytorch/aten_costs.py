@@ -161,7 +161,8 @@ def is_view(kind: str, inputs: Arguments = (), outputs: Arguments = ()) -> bool:
 
 def _family(name: str) -> str:
     """The op that a list variant, an in-place variant or a gradient belongs to."""
-    name = name.removeprefix("_foreach_").removesuffix("_")
+    name = name.removeprefix("_foreach_")
+    name = name if name.endswith("__") else name.removesuffix("_")
     for suffix in ("_backward_data", "_backward_input", "_backward"):
         name = name.removesuffix(suffix)
     return name
@@ -375,7 +376,9 @@ _FORWARD, _BACKWARD = (1, 1), (3, 2)  # products of the query's width, and of th
 FLOPS: dict[str, _Count] = {
     **dict.fromkeys(
         ("mm", "bmm", "matmul", "linear", "mv", "dot", "vdot", "inner", "_int_mm", "_scaled_mm",
-         "_weight_int4pack_mm", "_weight_int8pack_mm", "mkldnn_linear", "_mkl_linear"),
+         "_weight_int4pack_mm", "_weight_int8pack_mm", "mkldnn_linear", "_mkl_linear",
+         *(f"bitsandbytes.{name}.default" for name in
+           ("gemm_4bit", "gemv_4bit", "int8_linear_matmul", "int8_scaled_mm"))),
         _product(0),
     ),
     **dict.fromkeys(("addmm", "addmm_", "baddbmm", "baddbmm_", "addmv", "addmv_",
@@ -436,6 +439,7 @@ FLOPS: dict[str, _Count] = {
 
 # Bound by memory, with their in-place variants, lists and gradients (see `_family`).
 _MOVE_NAMES = """
+__and__ __lshift__ __or__ __rshift__ __xor__
 _adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _aminmax
 _amp_foreach_non_finite_check_and_unscale _amp_update_scale _batch_norm_impl_index
 _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _cast_Float
@@ -503,6 +507,18 @@ MOVES = (
     frozenset(_MOVE_NAMES.split())
     | {f"{name}_copy" for name in _VIEWS}
     | {"diagonal", "select", "slice", "unfold"}  # their gradients
+    | {
+        f"bitsandbytes.{name}.default"
+        for name in (
+            "dequantize_4bit",
+            "dequantize_blockwise",
+            "int8_mm_dequant",
+            "int8_vectorwise_dequant",
+            "int8_vectorwise_quant",
+            "quantize_4bit",
+            "quantize_blockwise",
+        )
+    }
 )
 
 # ---- bytes ------------------------------------------------------------------------------------

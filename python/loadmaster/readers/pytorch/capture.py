@@ -41,8 +41,9 @@ def capture(
     model
         Any module, built on the CPU, a GPU or ``torch.device("meta")``. It is left as it is.
     example_inputs
-        A tensor, a tuple of positional or a mapping of named arguments. Only their sizes matter,
-        and tensors on the meta device will do.
+        A tensor, a tuple of positional or a mapping of named arguments, which may be objects of
+        any class that hold tensors, such as a cache. Only sizes matter, and tensors on the meta
+        device will do. The arguments are copied and stay as they are.
     train
         Forward, loss and backward in training mode; False: forward in evaluation mode.
     loss
@@ -70,7 +71,8 @@ def capture(
     ------
     InputError
         What runs depends on values (``item()``, ``nonzero()``), there is nothing to differentiate,
-        or the optimizer is not of this model.
+        or the optimizer is not of this model. Errors of the model's own code and of PyTorch are
+        this one too: one line, with the module.
     MissingExtraError
         PyTorch is not installed.
 
@@ -126,8 +128,8 @@ def recorded(
     """The graph that `capture` gives, and the results of the step; a listener hears of every op."""
     with importing("torch", "torch", "capturing a model"):
         import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
+    from loadmaster.readers.pytorch.failures import in_one_line
+    from loadmaster.readers.pytorch.fakes import Fakes
     from loadmaster.readers.pytorch.recorder import Recorder
     from loadmaster.readers.pytorch.step import Step, in_mode, on_fakes
 
@@ -142,21 +144,27 @@ def recorded(
         "model": type(model).__name__,
         "framework": f"torch {torch.__version__}",
     }
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    step = Step(model, Recorder(graph, progress, listener), fake)
+    recorder = Recorder(graph, Fakes(model), progress, listener)
+    step = Step(model, recorder, recorder.fakes)
     args, kwargs = step.inputs(example_inputs)
     wanted = step.targets(targets)
     scalar = updated = None
-    with in_mode(model, train), fake, torch.set_grad_enabled(train):
-        output = step.forward(args, kwargs)
-        if train:
-            scalar, note = step.loss(output, loss, wanted)
-            notes += [note] * bool(note)
-            step.backward(scalar)
-            if optimizer is not None:
-                with on_fakes(optimizer, step.fakes) as updated:
-                    step.update(updated)
-                meta["optimizer"] = type(updated).__name__
+    with (
+        in_one_line(model, recorder),
+        in_mode(model, train),
+        recorder.fakes.mode,
+        torch.set_grad_enabled(train),
+    ):
+        with step.in_place():
+            output = step.forward(args, kwargs)
+            if train:
+                scalar, note = step.loss(output, loss, wanted)
+                notes += [note] * bool(note)
+                step.backward(scalar)
+        if optimizer is not None:
+            with on_fakes(optimizer, step.fakes) as updated:
+                step.update(updated)
+            meta["optimizer"] = type(updated).__name__
     notes += graph.notes()
     warn(*notes)
     meta |= {

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_iter
 
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
+from loadmaster.readers.pytorch.fakes import Fakes
 from loadmaster.readers.pytorch.recorder import Recorder
 from loadmaster.readers.pytorch.step import Step
 from loadmaster.readers.shared.formulas import Cost
@@ -77,10 +77,9 @@ def run_nodes(module: torch.fx.GraphModule, example_inputs: Any) -> Mapping[str,
     """
     graph = AtenGraph()
     owner = _FxModule(module, graph)
-    recorder = Recorder(graph)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    step = Step(owner, recorder, fake)
+    fakes = Fakes(owner)
+    step = Step(owner, Recorder(graph, fakes), fakes)
     args, kwargs = step.inputs(example_inputs)
-    with fake, torch.no_grad():
+    with fakes.mode, step.in_place(), torch.no_grad():
         step.forward(args, kwargs)
     return owner.runs

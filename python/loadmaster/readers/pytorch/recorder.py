@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch.aten_costs import AtenTensor, bare, is_view, written
 from loadmaster.readers.pytorch.aten_graph import AtenGraph, CallArguments, GraphValue, tensor_of
+from loadmaster.readers.pytorch.fakes import Fakes
 from loadmaster.readers.pytorch.tensors import dtype_name, layout
 
 _ON_VALUES = (
@@ -82,13 +83,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(
         self,
         graph: AtenGraph,
+        fakes: Fakes,
         progress: Callable[[str, int], None] | None = None,
         listener: Listener | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
+        self.fakes = fakes
         self._listener = listener
         self._progress = progress
+        #: The error by which the progress callback has stopped the capture.
+        self.stopped: Exception | None = None
         self.phase = "f"
         self.muted = False
         self._values = WeakIdKeyDictionary()
@@ -194,6 +199,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return _as_if_read(args[0])
         if func is _DEVICE_OF:
             return args[0].fake_device  # Optimizers ask more often than they do anything else.
+        args = self.fakes.at_home(args)
+        kwargs = {name: self.fakes.at_home(each) for name, each in kwargs.items()}
         arguments = (*args, *kwargs.values())
         if (
             self.phase == "o"
@@ -251,7 +258,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._listener.called(op, func, args, kwargs, result, written_to, self.phase)
         self._recorded += 1
         if self._progress is not None and self._recorded % _OPS_PER_WORD == 0:
-            self._progress(self.phase, self.graph.n_ops)
+            try:
+                self._progress(self.phase, self.graph.n_ops)
+            except Exception as error:
+                self.stopped = error
+                raise
 
     def _add(
         self,

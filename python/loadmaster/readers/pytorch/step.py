@@ -6,45 +6,59 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_iter, tree_map
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import tree_iter
 
 from loadmaster.base.errors import InputError, refusing
-from loadmaster.readers.pytorch.recorder import Recorder
+from loadmaster.readers.pytorch.arguments import with_tensors
+from loadmaster.readers.pytorch.fakes import Fakes
+from loadmaster.readers.pytorch.recorder import Recorder, storage_of
 
 
 class Step:
-    """A step on a model's parameters, buffers and inputs, which are fake tensors.
+    """A step on a model's parameters, buffers and inputs, which are fake tensors."""
 
-    Tensors stay on their devices; those on the meta device go where the others are, or to the CPU.
-    """
-
-    def __init__(self, model: torch.nn.Module, recorder: Recorder, fake: FakeTensorMode) -> None:
+    def __init__(self, model: torch.nn.Module, recorder: Recorder, fakes: Fakes) -> None:
         self._model = model
         self._recorder = recorder
-        self._fake = fake
+        self._fakes = fakes
         self.input_shapes: list[tuple[int, ...]] = []
         self.n_targets = 0
-        stored = [*model.parameters(), *model.buffers()]
-        self._home = next((t.device for t in stored if t.device.type != "meta"), None)
         #: The fake of every parameter of the model.
         self.fakes: dict[torch.nn.Parameter, torch.Tensor] = {}
         #: The fake of every parameter and buffer by its name; after the step, what stands there.
         self.state: dict[str, torch.Tensor] = {}
         for name, parameter in model.named_parameters():
-            fake_one = self._faked(parameter).requires_grad_(parameter.requires_grad)
-            self.fakes[parameter] = self.state[name] = fake_one
-            recorder.placeholder(
-                fake_one, name, "parameter", name.rpartition(".")[0], parameter.detach()
-            )
+            fake = self._stored(name, parameter, "parameter")
+            self.fakes[parameter] = fake.requires_grad_(parameter.requires_grad)
         for name, buffer in model.named_buffers():
-            self.state[name] = self._faked(buffer)
-            recorder.placeholder(
-                self.state[name], name, "buffer", name.rpartition(".")[0], buffer.detach()
-            )
+            self._stored(name, buffer, "buffer")
+
+    def _stored(self, name: str, tensor: torch.Tensor, kind: str) -> torch.Tensor:
+        """A parameter or buffer faked, with its own attributes: quantised weights keep their scales
+        there. A tensor among these is a buffer.
+        """
+        module = name.rpartition(".")[0]
+        fake = self._fakes.like(tensor, f"the {kind} {name!r}")
+        self.state[name] = fake
+        self._recorder.placeholder(fake, name, kind, module, tensor.detach())
+        storage = storage_of(tensor).cdata
+
+        def place(part: torch.Tensor) -> torch.Tensor:
+            if storage_of(part).cdata == storage:
+                return fake
+            faked = self._fakes.like(part, f"a part of the {kind} {name!r}")
+            self._recorder.placeholder(faked, f"{name}.{key}", "buffer", module, part.detach())
+            return faked
+
+        for key, value in vars(tensor).items():
+            if key not in vars(fake):
+                setattr(fake, key, with_tensors(value, place, [tensor, self._model]))
+        return fake
 
     def inputs(self, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments of the model, faked."""
@@ -71,15 +85,19 @@ class Step:
         self.n_targets = len(self.input_shapes) - before
         return faked
 
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Puts the fakes where the model has its parameters and buffers."""
+        with _reparametrize_module(self._model, self.state, tie_weights=True):
+            yield
+
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model's output."""
         fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # one op for a whole encoder layer
         try:
             with self._recorder.following(self._model), self._recorder:
-                return torch.func.functional_call(
-                    self._model, self.state, args, kwargs, tie_weights=True
-                )
+                return self._model(*args, **kwargs)
         finally:
             torch.backends.mha.set_fastpath_enabled(fastpath)
 
@@ -134,30 +152,17 @@ class Step:
             self._recorder.placeholder(slot, f"optim.{key}.{name}", "buffer", f"optim.{name}")
             self._recorder.belongs(slot, parameter)
 
-    def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like the given one, without memory."""
-        device = self._home or torch.device("cpu") if tensor.device.type == "meta" else None
-        with self._fake:
-            if tensor.layout is not torch.strided:
-                raise InputError(
-                    f"a tensor of layout {tensor.layout}: only strided ones are captured"
-                )
-            return torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device or tensor.device
-            )
-
     def _input(self, name: str, value: Any) -> Any:
-        """An argument with its tensors faked, each a placeholder."""
+        """A copy of an argument with its tensors faked, each a placeholder."""
 
-        def place(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return leaf
-            fake = self._faked(leaf).requires_grad_(leaf.requires_grad)
-            self._recorder.placeholder(fake, name, "input", real=leaf.detach())
-            self.input_shapes.append(tuple(leaf.shape))
-            return fake
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            faked = self._fakes.like(tensor, f"the argument {name!r}")
+            faked.requires_grad_(tensor.requires_grad)
+            self._recorder.placeholder(faked, name, "input", real=tensor.detach())
+            self.input_shapes.append(tuple(tensor.shape))
+            return faked
 
-        return tree_map(place, value)
+        return with_tensors(value, place, self._model.modules())
 
 
 def is_counter(key: str, slot: torch.Tensor, parameter: torch.Tensor) -> bool:
@@ -189,14 +194,46 @@ def _own_loss(output: Any) -> tuple[Any, str]:
 
 @contextmanager
 def in_mode(model: torch.nn.Module, train: bool) -> Iterator[None]:
-    """Training or evaluation mode, and every module's own mode again afterwards."""
-    before = {module: module.training for module in model.modules()}
+    """Training or evaluation mode; afterwards the model's modules, and the lists, mappings and
+    objects that they hold, have again what they had.
+    """
+    before: dict[int, tuple[Any, Any]] = {}
+    for module in model.modules():
+        _keep(module, before, _DEPTH)
     model.train(train)
     try:
         yield
     finally:
-        for module, mode in before.items():
-            module.training = mode
+        for holder, content in before.values():
+            _put_back(holder, content)
+
+
+#: How deep in its attributes a module may hold what a step changes: a cache, and its layers.
+_DEPTH = 4
+
+
+def _keep(holder: Any, kept: dict[int, tuple[Any, Any]], depth: int) -> None:
+    """Notes what an object holds, and what is held by that."""
+    attributes = getattr(holder, "__dict__", None)
+    content = attributes if isinstance(attributes, dict) else holder
+    is_left = isinstance(holder, (torch.Tensor, type, FunctionType, ModuleType))
+    if is_left or not isinstance(content, (dict, list, set)) or id(holder) in kept or not depth:
+        return
+    kept[id(holder)] = holder, copy.copy(content)
+    for each in content.values() if isinstance(content, dict) else content:
+        if not isinstance(each, torch.nn.Module):
+            _keep(each, kept, depth - 1)
+
+
+def _put_back(holder: Any, content: Any) -> None:
+    """Gives a holder its content again, if it has another one now."""
+    attributes = getattr(holder, "__dict__", None)
+    now = attributes if isinstance(attributes, dict) else holder
+    if isinstance(now, list):
+        now[:] = content
+    else:
+        now.clear()
+        now.update(content)
 
 
 @contextmanager

@@ -131,11 +131,10 @@ def record(
 
 def _filled(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """The same structure with other tensors in the places of its own."""
-    from torch import Tensor
-    from torch.utils._pytree import tree_map_only
+    from loadmaster.readers.pytorch.arguments import with_tensors
 
     rest = iter(tensors)
-    return tree_map_only(Tensor, lambda _: next(rest), structure)
+    return with_tensors(structure, lambda _: next(rest))
 
 
 def _made(model: torch.nn.Module, optimizer: Any, schedule: Any) -> tuple[Any, Any]:

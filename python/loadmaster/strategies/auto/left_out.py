@@ -12,6 +12,7 @@ from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import REQUESTS, Kind
 from loadmaster.strategies.pipelines.space import lacks
 from loadmaster.strategies.sharding.space import can_be_sharded
+from loadmaster.transforms.samples import joined_samples
 
 #: Kinds that share ops out.
 _SPLITTING = (Kind.REPLICAS, Kind.SHARDS, Kind.PIPELINES)
@@ -60,7 +61,7 @@ def _why(run: Run, kind: Kind) -> str:
 def _cannot(problem: Problem, kind: Kind) -> str:
     """Why no plan of a kind can be made; empty: it can."""
     if kind is Kind.REPLICAS and not can_be_replicated(problem):
-        return "no batch to share out, as far as the graph says"
+        return joined_samples(problem.model) or "no batch to share out, as far as the graph says"
     if kind is Kind.SHARDS and not can_be_sharded(problem):
         return "the graph does not say what its ops were called with"
     return lacks(problem) if kind is Kind.PIPELINES else ""

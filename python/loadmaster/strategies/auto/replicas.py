@@ -21,6 +21,7 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import Kind, Request, replicas_in_words
 from loadmaster.strategies.simple import data_parallel
+from loadmaster.transforms.samples import samples_to_share
 from loadmaster.transforms.shares import batch_size
 
 #: Ways to add up gradients, by collectives and by servers: the options of ``data-parallel``, and
@@ -36,7 +37,7 @@ SERVERS: Way = ({"aggregation": "parameter-server"}, "parameter servers")
 
 def can_be_replicated(problem: Problem) -> bool:
     """True if there are samples to share out, as far as the graph says, and devices for them."""
-    several = problem.cluster.n_devices > 1 and (batch_size(problem.model) or 1) > 1
+    several = problem.cluster.n_devices > 1 and (samples_to_share(problem.model) or 1) > 1
     return several and problem.program.is_plain
 
 

@@ -29,6 +29,7 @@ from loadmaster.strategies.sharding.space import Space as Labelled
 from loadmaster.strategies.sharding.space import can_be_sharded
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.micro_batches import micro_batches
+from loadmaster.transforms.samples import joined_samples
 from loadmaster.transforms.shards import shard
 from loadmaster.transforms.shares import batch_size
 
@@ -282,4 +283,6 @@ def lacks(problem: Problem) -> str:
             "nobody says how many samples the batch has: no input of the graph has a shape, and "
             'its meta has no "batch"'
         )
+    if reason := joined_samples(problem.model):
+        return reason
     return "" if batch > 1 else "the batch is one sample: there are no micro-batches of it"

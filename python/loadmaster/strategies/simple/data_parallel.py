@@ -30,6 +30,7 @@ from loadmaster.strategies.registry import strategy
 from loadmaster.strategies.simple.homes import where_allowed, with_homes
 from loadmaster.transforms import replicate
 from loadmaster.transforms.data_parallel import Aggregation, BatchNorm, Shards, share_out
+from loadmaster.transforms.samples import check_samples_apart
 from loadmaster.transforms.shares import batch_size
 
 #: Number of times that samples move away from replicas that are over their device's memory.
@@ -67,6 +68,8 @@ def place(
     devices = usable(problem)
     if replicas is not None:
         devices = devices[: checks.integer("replicas", replicas, 1, len(devices))]
+    if len(devices) > 1:
+        check_samples_apart(problem.model)
     batch = batch_size(problem.model)
     notes: tuple[str, ...] = ()
     if batch is not None and batch < len(devices):

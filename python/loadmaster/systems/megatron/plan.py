@@ -22,7 +22,7 @@ from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids
 from loadmaster.systems.shared.layered import listed_layers
 from loadmaster.systems.shared.megatron_modules import APART, lines_of_modules
 from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
-from loadmaster.transforms.shares import batch_size
+from loadmaster.transforms.samples import samples_to_share
 
 #: Values of ``recompute`` beside names of modules.
 FULL, SELECTIVE = "full", "selective"
@@ -112,7 +112,7 @@ def grids_of(
     """
     if "b" not in problem.model.phases:
         raise refused(name, "the graph has no backward pass")
-    batch = batch_size(problem.model)
+    batch = samples_to_share(problem.model)
     if batch is None:
         raise refused(name, "nobody says how many samples the batch has")
     layer_list = listed_layers(name, problem, root, layers)

@@ -15,6 +15,7 @@ from loadmaster.model.families import families
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.data_parallel import usable
 from loadmaster.systems.registry import refused
+from loadmaster.transforms.samples import joined_samples
 from loadmaster.transforms.shares import batch_size
 
 
@@ -29,6 +30,8 @@ def check_kind(problem: Problem, name: str) -> None:
         )
     if batch_size(graph) is None:
         raise refused(name, f"{graph.name!r} does not say how many samples its batch has")
+    if reason := joined_samples(graph):
+        raise refused(name, reason)
 
 
 def numbers_of_devices(problem: Problem, name: str, n: int | None) -> list[list[int]]:
