@@ -10,8 +10,9 @@ cut so that its arguments are as they come. It joins them if it has a rule and n
 * rows of the batch picked by an index that is an input, as the neighbours of a graph's nodes are.
 
 What is not known joins nothing: kinds without a rule, and samples lost in a reshape. A batch norm,
-and the number of targets that count, are those of each device's samples. Whole numbers and truths,
-and what is made of them alone, are counts and choices: masks, the experts of a token.
+the number of targets that count, and the tokens that an expert has room for, are those of each
+device's samples. Whole numbers and truths, and what is made of them alone, are counts and choices:
+masks, the experts of a token.
 
 O(V + E) times the cuts of an op.
 """
@@ -105,9 +106,15 @@ class _Following:
         matters = np.array([phase == "b" for phase in graph.phases], dtype=bool)
         if not matters.any():
             return ~matters
-        for op in reversed(in_order(graph)):
-            if matters[op]:
-                matters[graph.src[graph.dst == op]] = True
+        read: list[list[int]] = [[] for _ in range(graph.n_ops)]
+        for source, reader in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+            read[reader].append(source)
+        ahead = np.flatnonzero(matters).tolist()
+        while ahead:
+            for source in read[ahead.pop()]:
+                if not matters[source]:
+                    matters[source] = True
+                    ahead.append(source)
         return matters
 
     def _placed(self, op: int, form: Form, stands_for: int) -> _Seen:
@@ -169,7 +176,13 @@ class _Following:
             return self._picks(op)
         if len(of_batch) > 1:
             return "joins every sample with every other" if family in _PAIRED else ""
-        return "goes along the batch" if family in _ALONG else ""
+        if family not in _ALONG or self._chooses_for_experts(op):
+            return ""
+        return "goes along the batch"
+
+    def _chooses_for_experts(self, op: int) -> bool:
+        """True of a top-k over tokens in a model with routed experts, of limited capacity."""
+        return "topk" in self.graph.kinds[op] and bool((self.dimensions.experts.of_op >= 0).any())
 
     def _is_own_row(self, op: int, family: str, arguments: list[_Seen]) -> bool:
         """True of ``x[arange(batch), of_sample]``, which picks something of every sample."""
