@@ -29,6 +29,7 @@ __all__ = [
     "Links",
     "OpGraph",
     "Part",
+    "Pattern",
     "Problem",
     "Schedule",
     "Stop",
@@ -294,6 +295,19 @@ class OpGraph:
         self, allowed: _Sizes | None = None
     ) -> tuple[Graph, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
         """The graph that algorithms run on."""
+
+@final
+class Pattern:
+    """A regular expression of whole texts. A dot matches line ends too.
+
+    The syntax is that of Python's ``re``, without what takes more than linear time (references
+    back, look-ahead and look-behind, atomic groups, possessive quantifiers). O(pattern x text) per
+    match.
+    """
+
+    def __new__(cls, pattern: str) -> Pattern: ...
+    def matches(self, text: str) -> bool:
+        """True if a whole text matches."""
 
 @final
 class Cluster:

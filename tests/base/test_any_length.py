@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
 import loadmaster as lm
-from loadmaster.base import checks
+from loadmaster.base import checks, files
 from loadmaster.base.errors import LONGEST, InputError, MissingExtraError, malformed
-from loadmaster.base.files import parse_json, parse_toml
+from loadmaster.base.files import (
+    limited_input,
+    parse_json,
+    parse_toml,
+    read_bytes,
+    write_bytes,
+)
 from loadmaster.base.text import shown
 from loadmaster.base.units import parse_bytes
 
@@ -73,3 +80,38 @@ def test_half_a_character_is_no_text():
     for half in (rb'"\ud83d"', rb'"\uDE00"', rb'"\\\ud83d "', rb'"\ud83d\ude00\ud83d"'):
         with pytest.raises(InputError, match="half of a surrogate pair"):
             parse_json(half, "x")
+
+
+@pytest.mark.parametrize("parse", [parse_toml, lambda text, _: parse_json(text.encode(), "it")])
+def test_a_number_of_thousands_of_digits_is_refused_in_words(parse):
+    text = "9" * 5000 if parse is not parse_toml else "n = " + "9" * 5000
+    with pytest.raises(InputError, match="a number of more digits than any"):
+        parse(text, "it")
+
+
+def test_products_of_sizes_are_bounded():
+    assert checks.product([3, 0, 5]) == 0
+    for sizes in ([2**62] * 3, [1] * 65, [2**62] * 13726):
+        with pytest.raises(InputError, match="more than is supported"):
+            checks.product(sizes)
+
+
+def test_modules_of_many_levels_are_refused():
+    ops, edges = {"name": ["a", "b"]}, {"src": [0], "dst": [1]}
+    assert lm.OpGraph(ops | {"module": ["m" + ".m" * 400, ""]}, edges).n_ops == 2
+    for separator in "./":
+        with pytest.raises(InputError, match=r"ops.module\[1\] is .* more than 500 levels"):
+            lm.OpGraph(ops | {"module": ["", separator.join("m" * 20_000)]}, edges)
+
+
+def test_what_unpacks_to_too_much_is_refused_before_it_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_LONG", 4 << 20)
+    path, data = tmp_path / "a.json.gz", bytes(32 << 20)
+    write_bytes(path, data)
+    assert read_bytes(path) == data
+    tracemalloc.start()
+    with limited_input("31MiB"), pytest.raises(InputError, match="takes more than 31 MiB"):
+        read_bytes(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 12 << 20

@@ -60,3 +60,19 @@ def test_a_name_that_is_too_long_is_refused(act, tmp_path):
 def test_the_longest_name_is_written(tmp_path):
     write_bytes(tmp_path / ("n" * 255), b"new")
     assert os.listdir(tmp_path) == ["n" * 255]
+
+
+def test_permissions_of_a_file_that_is_replaced_stay(tmp_path):
+    path = tmp_path / "plan.json"
+    write_bytes(path, b"old")
+    path.chmod(0o600)
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_written_is_on_the_disk_before_it_is_seen(tmp_path, monkeypatch):
+    path, synced = tmp_path / "plan.json", []
+    monkeypatch.setattr("os.fsync", lambda file: synced.append(path.exists()))
+    write_bytes(path, b"new")
+    assert synced == [False]

@@ -1,4 +1,4 @@
-"""What people and Loadmaster itself write: plans, constraints, clusters, learnt costs."""
+"""What people and Loadmaster itself write: plans, runs, constraints, clusters, learnt costs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from typing import Any
 import loadmaster as lm
 from loadmaster.costs.adaptive import CostModel
 from loadmaster.costs.transfers import TransferTimes
+from loadmaster.judge.coarsening import read_rules
+from loadmaster.readers.planners.max_load import MaxLoad
+from loadmaster.readers.planners.piper import Piper
+from loadmaster.strategies.pipelines import max_load, piper
 
 from .files import Mutated, add
-from .mutations import json_text, plain_text
+from .frame import refused
+from .mutations import json_text, plain_text, toml_text
 
 _DEVICES = lm.Cluster.preset("2xV100-NVLink")
 
@@ -35,8 +40,14 @@ def _plan_text(data: bytes, others: list[bytes], random: Random) -> bytes:
 
 def _plan(path: Path) -> None:
     plan = lm.Plan.load(path)
+    again = lm.Plan.from_document(plan.to_document())
     plan.summary()
-    lm.Plan.from_document(plan.to_document())
+    plan.explain(plan.graph.names[-1])
+    str(plan.diff(again))
+    if plan.graph.n_ops < 20:
+        plan.report(path.with_suffix(".html"))
+        with refused():
+            lm.what_if(plan, memory="1GiB")
 
 
 def _constraints(path: Path) -> None:
@@ -59,15 +70,32 @@ def _recipe(path: Path) -> None:
     plan.summary()
 
 
+def _measured(path: Path) -> None:
+    seen = lm.Measured.load(path)
+    seen.summary()
+
+
+def _max_load(path: Path) -> None:
+    max_load.split(MaxLoad.read(path))
+
+
+def _piper(path: Path) -> None:
+    piper.stages(Piper.read(path))
+
+
 #: By name: what reads a document, and how it is mutated.
 FORMATS: dict[str, tuple[Callable[[Path], Any], Mutated]] = {
     "plan": (_plan, _plan_text),
-    "constraints": (_constraints, plain_text),
-    "cluster": (_cluster, plain_text),
-    "recipe": (_recipe, plain_text),
+    "constraints": (_constraints, toml_text),
+    "cluster": (_cluster, toml_text),
+    "recipe": (_recipe, toml_text),
     "costs": (CostModel.load, json_text),
+    "measured": (_measured, json_text),
+    "max-load": (_max_load, json_text),
+    "piper": (_piper, json_text),
+    "rules": (read_rules, toml_text),
     "transfers": (TransferTimes.read, plain_text),
 }
 
 for _name, (_how, _mutate) in FORMATS.items():
-    add(_name, _how, _mutate)
+    add(_name, _how, _mutate, in_ci=200)

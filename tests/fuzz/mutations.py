@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from copy import deepcopy
+from datetime import date, datetime, time
 from random import Random
 from typing import Any
+
+import tomli_w
 
 _INTEGERS = [
     0, 1, -1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**40, 2**53, 2**62, 2**63 - 1, 2**63,
@@ -15,6 +19,11 @@ _INTEGERS = [
 ]  # fmt: skip
 _FLOATS = [0.5, -0.0, 1e-9, 5e-324, 1e16, 1e300, 1.7e308, -1e300, float("inf"), float("nan")]
 _OTHERS = [None, True, False, "", "a", "\ud800", "\0", "x" * 5000, [], {}, [[]], [0], {"a": 0}]
+_DATES = [date(1979, 5, 27), time(7, 32), datetime(1979, 5, 27, 7, 32)]
+
+#: Stands for a number of more digits than Python reads.
+_DIGITS = "<digits>"
+
 _EXTREMES = [*_INTEGERS, *_FLOATS, *_OTHERS]
 
 #: Texts in place of a number.
@@ -75,12 +84,27 @@ def _words(data: bytes) -> list[bytes]:
     return re.findall(rb"[A-Za-z0-9]+|.", data, re.S)
 
 
-# ---- JSON ---------------------------------------------------------------------------------------
+# ---- JSON and TOML ------------------------------------------------------------------------------
 
 
 def restructured(data: bytes, other: bytes, random: Random) -> bytes:
     """Values of JSON replaced by extreme ones or by others, dropped, doubled, nested deeply."""
     document = json.loads(data)
+    _restructure(document, json.loads(other), _EXTREMES, random)
+    return _dumped(document)
+
+
+def retabled(data: bytes, other: bytes, random: Random) -> bytes:
+    """The same for TOML, which has dates, and no null."""
+    document = tomllib.loads(data.decode())
+    extremes = [value for value in _EXTREMES if value is not None] + _DATES + [_DIGITS]
+    _restructure(document, tomllib.loads(other.decode()), extremes, random)
+    text = tomli_w.dumps(document).encode("utf-8", "surrogatepass")
+    return text.replace(f'"{_DIGITS}"'.encode(), b"9" * 5000)
+
+
+def _restructure(document: Any, other: Any, extremes: list[Any], random: Random) -> None:
+    """Changes a few values of a document where they are."""
     for _ in range(random.randint(1, 3)):
         places = _places(document)
         if not places:
@@ -88,19 +112,18 @@ def restructured(data: bytes, other: bytes, random: Random) -> bytes:
         holder, key = random.choice(places)
         match random.randrange(6):
             case 0 | 1:
-                holder[key] = random.choice(_EXTREMES)
+                holder[key] = deepcopy(random.choice(extremes))
             case 2:
-                source, at = random.choice(_places(json.loads(other)) or [(holder, key)])
-                holder[key] = json.loads(json.dumps(source[at]))
+                source, at = random.choice(_places(other) or [(holder, key)])
+                holder[key] = deepcopy(source[at])
             case 3:
                 del holder[key]
             case 4 if isinstance(holder, list):
-                holder.insert(key, holder[random.randrange(len(holder))])
+                holder.insert(key, deepcopy(holder[random.randrange(len(holder))]))
             case 4:
-                holder[str(random.choice(_EXTREMES))] = holder.pop(key)
+                holder[str(random.choice(extremes))] = holder.pop(key)
             case _ if random.random() < 0.1:
                 holder[key] = _nested(random.choice((30, 300, 3000)))
-    return _dumped(document)
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:
@@ -249,5 +272,6 @@ def _one_of(*kinds: Mutation) -> Callable[[bytes, list[bytes], Random], bytes]:
 binary = _one_of(damaged, spliced)
 plain_text = _one_of(damaged, spliced, reworded, reworded)
 json_text = _one_of(damaged, spliced, reworded, *[restructured] * 4)
+toml_text = _one_of(damaged, spliced, reworded, *[retabled] * 4)
 protobuf = _one_of(damaged, spliced, *[refielded] * 4)
 protobuf_or_text = _one_of(damaged, spliced, reworded, *[refielded] * 4)

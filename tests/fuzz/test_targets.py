@@ -2,6 +2,7 @@
 
 import pytest
 
+from .arrays import CALLS, functions
 from .frame import discover, limited_memory, run_input
 
 TARGETS = discover()
@@ -16,3 +17,8 @@ def test_a_number_of_inputs(name):
             except BaseException as error:
                 error.add_note(f"python -m tests.fuzz --only {name} --seed 0 --first {index}")
                 raise
+
+
+def test_every_function_is_called():
+    """A function or method without a call of its own is one that nobody has fuzzed."""
+    assert set(functions()) == set(CALLS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import V100, clusters, v100_mesh
 
 import loadmaster as lm
-from loadmaster import Cluster, Device, DeviceType, Dispatch, Link, SendCost
+from loadmaster import Cluster, Device, DeviceType, Dispatch, Link, OpGraph, SendCost
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import format_bytes, format_count, format_seconds, parse_bytes
 
@@ -587,3 +587,17 @@ def test_figures_that_round_up_take_the_next_unit():
     assert format_seconds(0.99999) == "1 s"
     assert format_bytes(2**20 - 1) == "1 MiB"
     assert format_count(999_999) == "1 M"
+
+
+@pytest.mark.parametrize("name", ["g{0..9999999999}", "g{3..1}", "g{0.." + "9" * 5000 + "}"])
+def test_a_range_of_too_many_names_is_no_name(name):
+    with pytest.raises(InputError, match="its ranges must go up, and give at most 10000 names"):
+        Cluster.from_toml(f'[[device]]\nname = "{name}"\nmemory = "1GiB"\n')
+
+
+def test_zero_has_no_sign_in_a_digest():
+    text = '[[device]]\nname = "a"\nmemory = "1GiB"\n[[type]]\nname = "a"\nlaunch = '
+    assert Cluster.from_toml(text + "-0.0").digest == Cluster.from_toml(text + "0.0").digest
+    edges = {"src": [], "dst": []}
+    graphs = [OpGraph({"name": ["a"], "time": {"*": [zero]}}, edges) for zero in (0.0, -0.0)]
+    assert graphs[0].digest == graphs[1].digest

@@ -6,6 +6,8 @@ import fnmatch
 import itertools
 import json
 import re
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from loadmaster.cli import main
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.rules.binding import bind
-from loadmaster.rules.constraints import selected
+from loadmaster.rules.constraints import matcher, selected
 from loadmaster.rules.stages import Stages, knots
 from loadmaster.strategies import METHODS
 from loadmaster.strategies.candidate import judged
@@ -435,6 +437,25 @@ def test_no_method_is_worse_than_the_plan_it_starts_from(lenet, method):
     assert plan.device("convolution") == "gpu3"
 
 
+@given(st.text("ab.*+?|()[]^$\\{}1,d", max_size=12), st.text("ab,1", max_size=6))
+def test_a_regular_expression_means_what_it_means_in_python(pattern, name):
+    try:
+        matches = matcher(f"re:{pattern}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expression = re.compile(rf"(?:{pattern})\Z", re.S)
+    except (lm.InputError, re.error):
+        return
+    assert bool(matches(name)) == bool(expression.match(name))
+
+
+def test_a_pattern_takes_linear_time():
+    began = time.process_time()
+    for pattern in ("re:(a|a|aa)+$", "re:(a*)*b", "*a" * 40 + "b", "re:(.*)(.*)(.*)(.*)[^a]c"):
+        assert not matcher(pattern)("a" * 20_000 + "!")
+    assert time.process_time() - began < 5
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 
@@ -443,7 +464,12 @@ def test_no_method_is_worse_than_the_plan_it_starts_from(lenet, method):
     [
         ({"pin": {"convolutoin": 0}}, ["no op or module matches 'convolutoin'", "'convolution'"]),
         ({"pin": {"convolution": 4}}, ["no device is '4'", "gpu0, gpu1", "V100-PCIe-32GB"]),
-        ({"pin": {"re:(": 0}}, ["'re:(' is no regular expression"]),
+        ({"pin": {"re:(": 0}}, ["'re:(' is no regular expression", "unclosed group"]),
+        ({"pin": {r"re:(a)\1": 0}}, ["is supported: backreferences are not supported"]),
+        ({"pin": {"re:(?=a)a": 0}}, ["look-around", "is not supported"]),
+        ({"pin": {"re:a*+": 0}}, ["a quantifier after a quantifier is not supported"]),
+        ({"pin": {"re:[[a]]": 0}}, ["a set of characters in another is not supported"]),
+        ({"pin": {"re:(a{999}){999}": 0}}, ["too large"]),
         ({"pin": {"a": True}}, ["pin of 'a' is True"]),
         ({"pin": "a=0"}, ["pin is 'a=0': wants a mapping"]),
         ({"no_split": ["m.17"]}, ["no module matches 'm.17'"]),

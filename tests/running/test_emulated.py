@@ -170,3 +170,17 @@ def test_memory_that_a_run_did_not_measure_is_told_as_predicted():
     found = lm.check(seen, max_peak="1KiB")
     assert not found.ok
     assert "as predicted: the run did not measure it" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "words"),
+    [
+        (10**12, 0.02, "steps is 1000000000000: wants an integer from 1 to 1000000"),
+        (1, 1e9, "seconds is 1e.09: a step would take more than a year"),
+        (1, 1e300, "a step would take more than a year"),
+    ],
+)
+def test_more_than_anybody_waits_for_is_refused(steps, seconds, words):
+    plan = lm.place(lm.read("example:lenet"), "2xV100-NVLink", "heft")
+    with pytest.raises(lm.InputError, match=words):
+        lm.emulate(plan, steps, seconds=seconds)

@@ -6,7 +6,7 @@ The same rules hold everywhere: numbers of numpy are welcome, a bool is no numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
@@ -54,6 +54,16 @@ def integer(
     raise InputError(f"{name} is {shown(value)}: wants {wants or f'an integer{bounds}'}")
 
 
+def count(name: str, value: object) -> int:
+    """A number of steps or rounds that are run and kept: at least one, and at most a million.
+
+    >>> count("steps", 10**12)
+    Traceback (most recent call last):
+    loadmaster.base.errors.InputError: steps is 1000000000000: wants an integer from 1 to 1000000
+    """
+    return integer(name, value, 1, 10**6, wants="an integer from 1 to 1000000")
+
+
 def number(name: str, value: object, wants: str, holds: Callable[[float], bool]) -> float:
     """A number of which a condition holds; ``wants`` says the condition in words.
 
@@ -69,6 +79,24 @@ def number(name: str, value: object, wants: str, holds: Callable[[float], bool])
         if holds(as_float):
             return as_float
     raise InputError(f"{name} is {shown(value)}: wants {wants}")
+
+
+def product(sizes: Sequence[int]) -> int:
+    """The product of sizes of a file, of which there may be any number.
+
+    Raises
+    ------
+    InputError
+        It is more than 2^64, or there are more than 64 sizes.
+
+    Examples
+    --------
+    >>> product((8, 16)), product(())
+    (128, 1)
+    """
+    if len(sizes) <= 64 and (total := math.prod(sizes)) <= 2**64:
+        return total
+    raise InputError(f"the product of {shown(list(sizes))} is more than is supported, 2^64")
 
 
 def positive(name: str, value: object) -> float:

@@ -72,6 +72,8 @@ class Quantity:
         """
         if isinstance(value, str):
             return self.parse(value, name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InputError(f"{name} is {shown(value)}: wants a text with a number and its unit")
         try:
             number = float(value)
         except OverflowError:
@@ -79,7 +81,7 @@ class Quantity:
         low, high = self.sure
         if 0 < number < math.inf and not (bare or low <= number < high):
             raise self.bare(value, name)
-        return value
+        return value + 0  # -0.0 is 0.0
 
     def write(self, value: float) -> str:
         """A figure as text that :meth:`parse` reads as exactly this figure.

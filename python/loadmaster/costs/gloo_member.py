@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from loadmaster.base.children import end_with_parent
+
 #: Number of repeats: many of small tensors, few of large ones, which take long.
 _MOST, _LEAST, _BYTES = 100, 12, 2**25
 
@@ -68,4 +70,5 @@ def _main(rank: int, k: int, asked: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     _main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

@@ -117,6 +117,10 @@ def _asked(processes: int, sizes: list[int], kinds: list[str]) -> list[_Answer]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="loadmaster-"))
         asked = json.dumps({"meeting": f"file://{folder}/meeting", "sizes": sizes, "kinds": kinds})
+        # Members end once nobody holds the other end.
+        theirs, ours = os.pipe()
+        stack.callback(os.close, ours)
+        stack.callback(os.close, theirs)
         members = []
         for rank in range(processes):
             member = subprocess.Popen(
@@ -124,6 +128,7 @@ def _asked(processes: int, sizes: list[int], kinds: list[str]) -> list[_Answer]:
                     *(sys.executable, "-m", "loadmaster.costs.gloo_member"),
                     *(str(rank), str(processes), asked),
                 ],
+                stdin=theirs,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": paths},

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from loadmaster.base.children import end_with_parent
 from loadmaster.base.files import system_errors
 
 #: Seconds past its limit after which a process is taken for hung: limits overshoot by seconds.
@@ -219,7 +220,8 @@ def serve(work: Callable[[Any, Path, float], object]) -> None:
     folder = Path(sys.argv[1])
     # On a busy machine, an interpreter takes up to seconds to start.
     began = time.monotonic() - max(time.time() - float(sys.argv[2]), 0.0)
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    # There is no one left to answer, nor to remove the folder.
+    end_with_parent(lambda: shutil.rmtree(folder, ignore_errors=True))
     over = threading.Event()
     teller = threading.Thread(target=_tell, args=(folder / _CPU, over), daemon=True)
     teller.start()
@@ -243,17 +245,6 @@ def _write(path: Path, content: object) -> None:
     unfinished = path.with_suffix(".part")
     unfinished.write_bytes(pickle.dumps(content))
     unfinished.replace(path)
-
-
-def _end_with_parent(folder: Path) -> None:
-    """The parent holds the other end of stdin: at its end, however that came, there is no one left
-    to answer, nor to remove the folder.
-    """
-    with contextlib.suppress(OSError):
-        while os.read(0, 1):
-            pass
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
 
 
 def _tell(path: Path, over: threading.Event) -> None:

@@ -22,7 +22,7 @@ from loadmaster.base.files import check_format, naming, write_json
 from loadmaster.base.text import shown
 from loadmaster.base.units import counted
 from loadmaster.model import arguments
-from loadmaster.model.module_paths import module_path
+from loadmaster.model.module_paths import check_levels, module_path
 from loadmaster.model.orders import ORDERS
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ class OpGraph:
 
         self.kinds = texts("kind")
         self.modules = texts("module")
+        check_levels(self.modules)
         self.phases = texts("phase")
         self.colocation = texts("colocation")
         self.outputs = texts("output")
@@ -761,7 +762,7 @@ def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.fl
             raise InputError(
                 f"{subject} of {names[at]!r} is {array[at]}: a time must be finite and not negative"
             )
-        times[str(device_type)] = array
+        times[str(device_type)] = array + 0.0  # -0.0 is 0.0
     return times
 
 

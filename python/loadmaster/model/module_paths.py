@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+
+from loadmaster.base.errors import InputError
+from loadmaster.base.text import shown
 
 #: First words of a path that say who made an op, not where its module is.
 _PREFIXES = frozenset({"optim", "gradients", "gradient_tape"})
+
+#: The most levels of a path: many times those of any model, for some work takes their square.
+MOST_LEVELS = 500
+
+
+def check_levels(modules: Sequence[str]) -> None:
+    """Refuses module paths of more than :data:`MOST_LEVELS` levels.
+
+    Raises
+    ------
+    InputError
+        Names the op by its index.
+    """
+    for op, module in enumerate(modules):
+        if len(module) > MOST_LEVELS and len(re.findall(r"[./]", module)) >= MOST_LEVELS:
+            raise InputError(
+                f"ops.module[{op}] is {shown(module)}: a module of more than {MOST_LEVELS} levels"
+            )
 
 
 def module_path(module: str) -> tuple[str, ...]:

@@ -317,6 +317,8 @@ class Recipe(Printed):
             object.__setattr__(self, "mesh", DeviceMesh.of(self.mesh))
         if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh is {shown(self.mesh)}: wants sizes of axes by name, or a Mesh")
+        if not isinstance(self.name, str):
+            raise InputError(f"name is {shown(self.name)}: wants a text")
         checks.one_of("rest", self.rest, (WHOLE, AUTO))
         checks.one_of("batch_norm", self.batch_norm, BATCH_NORMS)
         if self.micro is not None and not isinstance(self.micro, Micro):

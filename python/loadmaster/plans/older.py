@@ -142,7 +142,7 @@ def constraints_of_version_1(asked: Constraints, graph: OpGraph) -> Constraints:
         """The pattern itself and the pattern of the ops' parts, those of the two that match."""
         text = pattern.removeprefix(REGEX)
         pinned = f"{pattern}@*" if text == pattern else f"{REGEX}(?:{text})@.*"
-        return [p for p in (pattern, pinned) if any(map(matcher(p).match, words))]
+        return [p for p in (pattern, pinned) if any(map(matcher(p), words))]
 
     added = [kind for kind in _ADDED if kind in graph.kinds]
     return Constraints(

@@ -48,7 +48,7 @@ class Names:
 
         Members of collectives are not meant: each is on a device of its own.
         """
-        match = matcher(pattern).match
+        match = matcher(pattern)
         in_path = [bool(self.outermost(path, match)) for path in self.paths]
         hit = np.array(in_path, dtype=bool)[self.path_of]
         program = self.problem.program
@@ -66,7 +66,7 @@ class Names:
         kinds = [program.graph.kinds[op] for op in op_of.tolist()]
         fitting: set[str] = set()
         for pattern in patterns:
-            match = matcher(pattern).match
+            match = matcher(pattern)
             matching = {kind for kind in kinds if match(kind)}
             if not matching:
                 raise InputError(f"no op is of a kind that matches {pattern!r}")
@@ -77,7 +77,7 @@ class Names:
     def modules(self, patterns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.intp]]]:
         """The outermost modules that match, with their reduced ops."""
         for pattern in patterns:
-            match = matcher(pattern).match
+            match = matcher(pattern)
             modules = [self.outermost(path, match) for path in self.paths]
             names = np.array(modules, dtype=object)[self.path_of]
             placed = self.placed & (names != "")

@@ -88,7 +88,7 @@ def run(
     >>> measured = lm.run(plan, tape, on={"gpu0": "cpu:0", "gpu1": "cpu:1"})  # doctest: +SKIP
     >>> measured.step, measured.error                                 # doctest: +SKIP
     """
-    checks.integer("steps", steps)
+    checks.count("steps", steps)
     with ready(plan, tape, inputs, targets=targets, on=on, seed=seed, patience=patience) as session:
         measured = session(steps)
     if measured.busy:

@@ -99,6 +99,8 @@ class Option:
         if not any(_is_of(value, one) for one in parts_of(self.kind)):
             one_of = "one of " if self.choices and not self._classes else ""
             raise InputError(f"{self.name} is {shown(value)}: wants {one_of}{self.wants}")
+        if checks.is_integer(value) and abs(value) >= 2**63:
+            raise InputError(f"{self.name} is {shown(value)}: wants less than 2^63")
 
 
 #: Words for the classes of options.

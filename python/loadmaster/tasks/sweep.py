@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from loadmaster.base import checks
+from loadmaster.base.children import sparing_children
 from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError, refusing
 from loadmaster.base.text import Printed, aligned, escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
@@ -586,7 +587,9 @@ class _Crew:
                 if self._executor is None:
                     self._start()
                 assert self._executor is not None
-                future = self._executor.submit(run_case, case)
+                # Which may start a process.
+                with sparing_children():
+                    future = self._executor.submit(run_case, case)
             except (BrokenExecutor, RuntimeError) as error:
                 if isinstance(self._given, Executor):
                     raise LoadmasterError(
@@ -617,7 +620,9 @@ class _Crew:
         self._executor = ProcessPoolExecutor(
             self._processes, mp_context=spawn, initializer=_follow, initargs=(followed,)
         )
-        self._executor.submit(os.getpid).result()
+        with sparing_children():
+            first = self._executor.submit(os.getpid)
+        first.result()
 
     def landed(self, timeout: float | None) -> set[Future[SweepRow]]:
         """Waits for cases; those that are done, none after so many seconds.

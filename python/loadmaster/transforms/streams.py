@@ -68,7 +68,7 @@ def stream(graph: OpGraph, steps: int, window: int, last: int) -> StepStream:
     >>> int(made.program.graph.resident.sum()) < 2 * int(graph.resident.sum())
     True
     """
-    checks.integer("steps", steps)
+    checks.count("steps", steps)
     checks.integer("window", window)
     copies = WholeCopies(graph, [0] * steps, "s")
     is_input = graph.stands_for == INPUT

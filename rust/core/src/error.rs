@@ -107,6 +107,16 @@ pub enum Error {
         /// How many are allowed.
         limit: usize,
     },
+    /// A number that asks for more memory than there is.
+    #[error("{argument} is {count}: that would take {} of memory, and there is no room for it", Bytes(*.bytes))]
+    NoRoom {
+        /// The argument's name.
+        argument: &'static str,
+        /// Its value.
+        count: usize,
+        /// What it would take.
+        bytes: u64,
+    },
     /// A column of the wrong length.
     #[error("{argument} has {} where {want} are wanted (one per {per})", Counted(*.got, "value"))]
     WrongLength {
@@ -501,6 +511,7 @@ impl Error {
             | Self::Deadlock(ops) => ops.0.iter_mut().collect(),
             Self::EmptyGraph
             | Self::TooMany { .. }
+            | Self::NoRoom { .. }
             | Self::WrongLength { .. }
             | Self::DanglingEdge { .. }
             | Self::BadTensorId { .. }

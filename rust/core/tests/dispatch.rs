@@ -185,7 +185,7 @@ proptest! {
                 columns.tasks.iter().map(|&t| (t, if case.at_once[t as usize] { 0 } else { 5_000 })).collect();
             let after: Vec<(u32, u32)> =
                 columns.tasks.iter().flat_map(|&t| case.sent_by(t as usize).map(move |i| (t, i))).collect();
-            let device = Device::new(&dispatcher, &length, &after).expect("a device");
+            let device = Device::new(&dispatcher, &links, &length, &after).expect("a device");
             device.step(&mut dispatcher, &board, &links)
         });
         prop_assert!(ended.iter().all(Result::is_ok));
@@ -286,7 +286,7 @@ fn members_of_a_collective_end_together_and_hold_its_channels() {
                 let part = Arc::new(Part::new(DeviceId(device), false, columns).expect("a part"));
                 let mut dispatcher =
                     Dispatcher::new(part, board, clock, PATIENCE).expect("numbers of the board");
-                let one = Device::new(&dispatcher, &[], &[(device, device)]).expect("a device");
+                let one = Device::new(&dispatcher, links, &[], &[(device, device)]).expect("a device");
                 for _ in 0..3 {
                     one.step(&mut dispatcher, board, links).expect("no deadlock");
                 }

@@ -134,9 +134,9 @@ proptest! {
         let problem = problem(&case, 30, None);
         let start = found(&case);
         let moves = ROUND + 700;
-        let mut one = Chains::new(&problem, &start, seed, 3, 1, Stop::NEVER);
+        let mut one = Chains::new(&problem, &start, seed, 3, 1, Stop::NEVER).expect("room");
         one.run(moves);
-        let mut many = Chains::new(&problem, &start, seed, 3, 3, Stop::NEVER);
+        let mut many = Chains::new(&problem, &start, seed, 3, 3, Stop::NEVER).expect("room");
         for slice in [1, 300, moves - 301] {
             let before = many.best().makespan;
             many.run(slice);
@@ -159,7 +159,7 @@ proptest! {
         let problem = problem(&case, spare, None);
         let start = found(&case);
         let before = State::new(&problem, &start.device, &start.order).makespan();
-        let mut windows = Windows::new(&problem, &start, seed, 2, 2, Stop::NEVER);
+        let mut windows = Windows::new(&problem, &start, seed, 2, 2, Stop::NEVER).expect("room");
         for _ in 0..4 {
             let last = windows.makespan();
             windows.run();
@@ -207,7 +207,7 @@ fn chains_of_ops_are_parted_where_they_may_be() {
         let (clock, ticks) = clock_and_ticks(case);
         let problem = Problem::new(&case.work, &case.cluster, clock, &ticks, &[], &[0; 2], None);
         let problem = problem.expect("few devices");
-        let mut chains = Chains::new(&problem, &found(case), 0, 1, 1, Stop::NEVER);
+        let mut chains = Chains::new(&problem, &found(case), 0, 1, 1, Stop::NEVER).expect("room");
         chains.run(100_000);
         chains.best().makespan / clock.ticks(US)
     };

@@ -1,6 +1,6 @@
 //! `fast.Board`: numpy arrays, which may lie in memory that processes share, as words of the board.
 
-use loadmaster_core::dispatch::{Board as Core, PER_ARRIVAL, PER_TASK, gate_words};
+use loadmaster_core::dispatch::{Board as Core, words};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -93,8 +93,8 @@ impl Board {
 
     /// The lengths of the three arrays.
     #[staticmethod]
-    fn words(n_devices: usize, n_arrivals: usize, n_tasks: usize) -> (usize, usize, usize) {
-        (gate_words(n_devices), PER_ARRIVAL * n_arrivals, PER_TASK * n_tasks)
+    fn words(n_devices: usize, n_arrivals: usize, n_tasks: usize) -> PyResult<(usize, usize, usize)> {
+        Ok(words(n_devices, n_arrivals, n_tasks).map_err(Raised::from)?.into())
     }
 
     /// Has every device give up its step.

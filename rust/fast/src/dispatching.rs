@@ -310,8 +310,11 @@ impl Emulated {
         let (tasks, nanoseconds) = (numbers("length", &length.0)?, convert::sizes("length", &length.1)?);
         let length: Vec<(u32, u64)> = tasks.into_iter().zip(nanoseconds).collect();
         let after = pairs("after", &after)?;
-        let device = Device::new(&dispatcher.get().core(), &length, &after).map_err(Raised::from)?;
-        dispatcher.get().core().wake_by(Arc::clone(&links.get().0.bells));
+        let (core_links, board) = (&links.get().0, dispatcher.get().board.get());
+        core_links.check(&board.core()?).map_err(Raised::from)?;
+        let device =
+            Device::new(&dispatcher.get().core(), core_links, &length, &after).map_err(Raised::from)?;
+        dispatcher.get().core().wake_by(Arc::clone(&core_links.bells));
         Ok(Self { dispatcher, links, device })
     }
 

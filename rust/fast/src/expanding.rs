@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_core::Error;
 use loadmaster_core::expand::block::{self, Block};
 use loadmaster_core::expand::control;
 use loadmaster_core::expand::copies::{Added, Copies, Home, Links, Terms, expand as expand_core};
@@ -15,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert;
+use crate::errors::Raised;
 use crate::graph::{GivenColumns, Ids, OpGraph, kinds};
 
 /// Columns of [`expand`]: ways, homes, per op of the source, terms and per edge; per added op; per link.
@@ -237,6 +239,9 @@ pub fn expand<'py>(
     let (n, m) = (source.n_ops(), source.columns().src.len());
     if k == 0 {
         return Err(PyValueError::new_err("k: wants at least one device"));
+    }
+    if k > MAX_ITEMS {
+        return Err(Raised::from(Error::TooMany { what: "devices", count: k, limit: MAX_ITEMS }).into());
     }
     let copies = copies_of(copies, k, n, m)?;
     let added = added_of(added, k, n)?;

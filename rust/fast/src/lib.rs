@@ -14,6 +14,7 @@ mod graph;
 mod labelling;
 mod ordering;
 mod partitioning;
+mod patterns;
 mod piper;
 mod problem;
 mod schedule;
@@ -64,6 +65,8 @@ mod fast {
     };
     #[pymodule_export]
     use super::partitioning::partition;
+    #[pymodule_export]
+    use super::patterns::Pattern;
     #[pymodule_export]
     use super::piper::piper_stages;
     #[pymodule_export]

@@ -13,6 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::convert;
+use crate::errors::Raised;
 use crate::graph::Ids;
 use crate::problem::Problem;
 
@@ -172,7 +173,8 @@ pub fn search<'py>(
     let (start, inner) = started(py, problem, &start)?;
     let is_counted = stop.moves.is_some() || stop.visits.is_some();
     let core_stop = stop.counted(problem);
-    let mut search = py.detach(|| Chains::new(&inner, &start, seed, chains, threads, core_stop));
+    let search = py.detach(|| Chains::new(&inner, &start, seed, chains, threads, core_stop));
+    let mut search = search.map_err(Raised::from)?;
     let (mut done, mut slice) = (0, FIRST_SLICE);
     let first = if is_counted { FIRST_REPORT } else { 0 };
     let mut news = News { progress, told: search.best().makespan, next: first };
@@ -271,7 +273,8 @@ pub fn search_windows<'py>(
     at_least_one(chains, threads)?;
     let (start, inner) = started(py, problem, &start)?;
     let core_stop = stop.counted(problem);
-    let mut search = py.detach(|| Windows::new(&inner, &start, seed, chains, threads, core_stop));
+    let search = py.detach(|| Windows::new(&inner, &start, seed, chains, threads, core_stop));
+    let mut search = search.map_err(Raised::from)?;
     let mut done = 0;
     let mut news = News { progress, told: search.makespan(), next: 1 };
     while !search.is_done() && stop.time_limit.is_none_or(|limit| began.elapsed() < limit) {

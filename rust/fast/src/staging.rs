@@ -184,13 +184,14 @@ pub fn best_stages<'py>(
     let memory = convert::sizes("ways", &ways.2)?;
     let k = memory.len();
     let pool = convert::indices("ways", &ways.0, k, pools.len())?;
-    let width = convert::indices("ways", &ways.1, k, used + 1)?;
+    let width = convert::indices("ways", &ways.1, k, used.saturating_add(1))?;
     let in_flight = convert::sizes("ways", &ways.3)?;
     let ((load, n), (path, columns)) = (convert::rows("load", load)?, convert::rows("path", path)?);
     let (fixed, held) = (convert::sizes("bytes", &bytes.0)?, convert::sizes("bytes", &bytes.1)?);
-    let size = n * n;
+    let size = n.saturating_mul(n);
     let lengths = [load.len(), path.len(), fixed.len(), held.len()];
-    if n == 0 || columns != n || k == 0 || lengths != [k * size; 4] || in_flight.len() != k * used {
+    let wanted = [k.saturating_mul(size); 4];
+    if n == 0 || columns != n || k == 0 || lengths != wanted || in_flight.len() != k.saturating_mul(used) {
         let what = "load, path, bytes, ways: want a matrix of all cuts per way, and micro-batches \
                     in flight per way and device";
         return Err(PyValueError::new_err(what));

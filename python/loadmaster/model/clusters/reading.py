@@ -12,7 +12,7 @@ from typing import Any
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming, parse_toml, read_text
-from loadmaster.base.text import fits
+from loadmaster.base.text import fits, shown
 from loadmaster.base.units import RATE, SIZE, TIME
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device, DeviceType
@@ -22,10 +22,10 @@ from loadmaster.model.machine.types import known_types
 from loadmaster.model.runtime import Dispatch
 
 #: Numbers in the name of many devices, from the first to the last.
-_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
-#: More devices than any cluster may have.
-_MOST_NAMES = 10_000
+#: More devices than any cluster may have, and more digits than the number of one.
+_MOST_NAMES, _DIGITS = 10_000, 9
 
 
 def of_file(path: str | os.PathLike[str]) -> Cluster:
@@ -74,10 +74,12 @@ def _devices(row: Mapping[str, Any], i: int, bare: bool) -> Iterator[Device]:
 def _numbered(pattern: str) -> Iterator[str]:
     """The names that a pattern with ranges stands for; the last range runs fastest."""
     texts = _RANGE.split(pattern)
-    ranges = [range(int(a), int(b) + 1) for a, b in zip(texts[1::3], texts[2::3], strict=True)]
-    if not 0 < math.prod(map(len, ranges)) <= _MOST_NAMES:
+    ends = list(zip(texts[1::3], texts[2::3], strict=True))
+    is_long = any(len(number) > _DIGITS for pair in ends for number in pair)
+    ranges = [] if is_long else [range(int(a), int(b) + 1) for a, b in ends]
+    if is_long or not 0 < math.prod(map(len, ranges)) <= _MOST_NAMES:
         raise InputError(
-            f"device {pattern!r}: its ranges must go up, and give at most {_MOST_NAMES} names"
+            f"device {shown(pattern)}: its ranges must go up, and give at most {_MOST_NAMES} names"
         )
     for numbers in product(*ranges):
         pieces = [

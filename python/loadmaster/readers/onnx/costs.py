@@ -14,9 +14,9 @@ The conventions, chosen so that ONNX graphs compare with the traced ones:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
+from loadmaster.base.checks import product
 from loadmaster.readers.shared import formulas
 from loadmaster.readers.shared.formulas import Cost, by_kind, multiply_adds
 from loadmaster.readers.shared.ops import (
@@ -111,7 +111,7 @@ def _matmul(a: int = 0) -> Count:
 
 def _conv(weight: int = 1) -> Count:
     """2 per output element and weight of one filter; grouping is in the weight's own shape."""
-    return lambda op: multiply_adds(numel(op.outs[0]), math.prod(dims(op.ins[weight])[1:]))
+    return lambda op: multiply_adds(numel(op.outs[0]), product(dims(op.ins[weight])[1:]))
 
 
 def _fused(product: Count, addend: int) -> Count:
@@ -125,7 +125,7 @@ def _fused(product: Count, addend: int) -> Count:
 
 
 def _conv_transpose(op: Op) -> int:
-    return multiply_adds(numel(op.ins[0]), math.prod(dims(op.ins[1])[1:]))
+    return multiply_adds(numel(op.ins[0]), product(dims(op.ins[1])[1:]))
 
 
 def _recurrent(op: Op) -> int:
@@ -136,7 +136,7 @@ def _recurrent(op: Op) -> int:
 
 def _pool(flops: int) -> Count:
     def count(op: Op) -> int:
-        return formulas.pool(numel(op.outs[0]), math.prod(op.attrs.get("kernel_shape", ())), flops)
+        return formulas.pool(numel(op.outs[0]), product(op.attrs.get("kernel_shape", ())), flops)
 
     return count
 
@@ -178,7 +178,7 @@ def _fft(length_axis: int) -> Count:
 
     def count(op: Op) -> int:
         shape = dims(op.outs[0])
-        return formulas.fft(math.prod(shape[:-1]), shape[length_axis])
+        return formulas.fft(product(shape[:-1]), shape[length_axis])
 
     return count
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.readers.onnx.costs import (
     ELEMENT_TYPES,
@@ -405,7 +406,7 @@ class ShapeWalker:
             return None
         if not op.ins or any(t is not None and t.data is None for t in op.ins):
             return None
-        sized = bool(outs) and all(t.known and math.prod(dims(t)) <= _TINY for t in outs)
+        sized = bool(outs) and all(t.known and product(dims(t)) <= _TINY for t in outs)
         if not sized and not _is_tiny_by_content(op):
             return None
         feeds = {v: t.data for v, t in zip(node.input, op.ins, strict=True) if t is not None}
@@ -539,7 +540,7 @@ def _constant(onnx: Any, op: Op) -> Tensor:
     if source is None or source.shape is None:
         return Tensor("i64", () if op.kind == "Size" else None)
     if op.kind == "Size":
-        size = math.prod(dims(source)) if source.known else None
+        size = product(dims(source)) if source.known else None
         return Tensor("i64", (), None if size is None else np.array(size, np.int64))
     part = source.shape[op.attrs.get("start", 0) : op.attrs.get("end")]
     return Tensor("i64", (len(part),), None if None in part else np.array(part, np.int64))

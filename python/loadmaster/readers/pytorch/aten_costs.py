@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.base.checks import product
 from loadmaster.readers.shared import formulas
 from loadmaster.readers.shared.einsum import einsum_flops
 from loadmaster.readers.shared.formulas import Cost, multiply_adds
@@ -38,7 +39,7 @@ class AtenTensor:
     @property
     def numel(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
+        return product(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +51,7 @@ class AtenTensor:
         """Bytes of storage that the tensor shows: what a stride of 0 repeats counts once."""
         if self.strides is None or not self.numel:
             return self.nbytes
-        shown = math.prod(n for n, s in zip(self.shape, self.strides, strict=True) if s != 0)
+        shown = product([n for n, s in zip(self.shape, self.strides, strict=True) if s != 0])
         return self.nbytes // self.numel * shown
 
     def __str__(self) -> str:
@@ -292,7 +293,7 @@ def _trilinear(inputs: Arguments, outputs: Arguments) -> int:
         for dim in sorted(expanded):
             shape.insert(dim, 1)
         spread.append(shape)
-    return multiply_adds(math.prod(max(sizes) for sizes in zip(*spread, strict=True)), 1)
+    return multiply_adds(product([max(sizes) for sizes in zip(*spread, strict=True)]), 1)
 
 
 def _einsum(inputs: Arguments, outputs: Arguments) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+
+from loadmaster.base.checks import product
 
 
 def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
@@ -21,13 +22,13 @@ def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
     """
     terms, result, size = _labels(equation, shapes)
     needed = [set(result).union(*terms[i:]) for i in range(1, len(terms) + 1)]
-    work = math.prod(size[label] for label in set(terms[0]))
+    work = product([size[label] for label in set(terms[0])])
     kept = set(terms[0]) & needed[0]
     flops = work if set(terms[0]) - kept else 0
     for term, later in zip(terms[1:], needed[1:], strict=True):
         every = kept | set(term)
         kept = every & later
-        flops += math.prod(size[label] for label in every) * (2 if every - kept else 1)
+        flops += product([size[label] for label in every]) * (2 if every - kept else 1)
     return flops
 
 

@@ -5,11 +5,11 @@ What tables of costs are made of: a tensor, an op, and the counts that many kind
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadmaster.base.checks import product
 from loadmaster.readers.shared.einsum import einsum_flops
 from loadmaster.readers.shared.formulas import BITS
 
@@ -74,7 +74,7 @@ def dims(tensor: Tensor | None) -> tuple[int, ...]:
 
 def numel(tensor: Tensor | None) -> int:
     """Number of elements; `UnknownShapeError` when a dimension is unknown."""
-    return math.prod(dims(tensor))
+    return product(dims(tensor))
 
 
 def given(dim: int | None) -> int:

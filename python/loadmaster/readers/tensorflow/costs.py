@@ -8,9 +8,9 @@ written once. Filters are spatial, in, out (``HWIO``), as TensorFlow has them wh
 
 from __future__ import annotations
 
-import math
 import re
 
+from loadmaster.base.checks import product
 from loadmaster.readers.shared import formulas
 from loadmaster.readers.shared.formulas import Cost, by_kind, multiply_adds
 from loadmaster.readers.shared.ops import (
@@ -133,11 +133,11 @@ def _bytes(op: Op) -> tuple[int, bool]:
 def _matmul(op: Op) -> int:
     """2 per output element and inner dimension: the left factor's elements by its rows."""
     out = dims(op.outs[0])
-    if not out or not math.prod(out):
+    if not out or not product(out):
         return 0
     left = numel(op.ins[0])
-    rows = out[-2] * math.prod(dims(op.ins[0])[:-2]) if len(out) > 1 else 1
-    return multiply_adds(math.prod(out), left // max(rows, 1))
+    rows = out[-2] * product(dims(op.ins[0])[:-2]) if len(out) > 1 else 1
+    return multiply_adds(product(out), left // max(rows, 1))
 
 
 def _filter(op: Op, tensor: Tensor | None, at: int) -> int:
@@ -146,17 +146,17 @@ def _filter(op: Op, tensor: Tensor | None, at: int) -> int:
     ``at`` is the input that the convolution put out, or its gradient; -1: this op's output.
     """
     result = op.outs[0] if at < 0 else op.ins[at]
-    return multiply_adds(numel(result), math.prod(dims(tensor)[:-1]))
+    return multiply_adds(numel(result), product(dims(tensor)[:-1]))
 
 
 def _depthwise(op: Op, tensor: Tensor | None, at: int) -> int:
     """The same where each channel has filters of its own."""
     result = op.outs[0] if at < 0 else op.ins[at]
-    return multiply_adds(numel(result), math.prod(dims(tensor)[:-2]))
+    return multiply_adds(numel(result), product(dims(tensor)[:-2]))
 
 
 def _window(op: Op) -> int:
-    return math.prod(map(int, op.attrs["ksize"]))
+    return product([*map(int, op.attrs["ksize"])])
 
 
 def _pool(op: Op) -> int:

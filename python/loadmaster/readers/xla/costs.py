@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadmaster.base.checks import product
 from loadmaster.readers.shared import formulas
 from loadmaster.readers.shared.formulas import Cost, by_kind, multiply_adds
 from loadmaster.readers.xla.program import Computation, Constant, Type
@@ -161,7 +162,7 @@ def _power(op: XlaOp) -> int:
 
 def _dot(op: XlaOp) -> int:
     left = op.ins[0].shape
-    inner = math.prod(int(left[d]) for d in op.attributes["contracting"])
+    inner = product([int(left[d]) for d in op.attributes["contracting"]])
     return multiply_adds(op.outs[0].numel, inner)
 
 
@@ -173,7 +174,7 @@ def _ragged_dot(op: XlaOp) -> int:
 def _convolution(op: XlaOp) -> int:
     """``features`` are output batch and channels and the kernel's input channels, multiplied."""
     axes: Sequence[Axis] = op.attributes["axes"]
-    taps = math.prod(axis.taps() for axis in axes)
+    taps = product([axis.taps() for axis in axes])
     return multiply_adds(int(op.attributes["features"]), taps)
 
 
@@ -187,7 +188,7 @@ def _reduce(op: XlaOp) -> int:
 
 
 def _window(op: XlaOp) -> int:
-    return math.prod(int(size) for size in op.attributes["window"])
+    return product([int(size) for size in op.attributes["window"]])
 
 
 def _reduce_window(op: XlaOp) -> int:
@@ -216,7 +217,7 @@ def _top_k(op: XlaOp) -> int:
 
 
 def _fft(op: XlaOp) -> int:
-    length = math.prod(int(n) for n in op.attributes["lengths"])
+    length = product([int(n) for n in op.attributes["lengths"]])
     return formulas.fft(max(t.numel for t in (op.ins[0], op.outs[0])), length)
 
 

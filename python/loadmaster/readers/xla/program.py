@@ -6,11 +6,11 @@ makes the graph of it. Names of values are local to a computation and what it en
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError
 from loadmaster.readers.shared.formulas import BITS
 
@@ -58,7 +58,7 @@ class Type:
     @property
     def numel(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
+        return product(self.shape)
 
     @property
     def nbytes(self) -> int:

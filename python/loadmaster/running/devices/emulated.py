@@ -67,7 +67,8 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float | None = None) -> Meas
     Raises
     ------
     InputError
-        No step, seconds that are not above 0, a plan in which no op takes any time, or one for a
+        No step or more than a million, seconds that are not above 0 or that make a step take more
+        than a year, a plan in which no op takes any time, or one for a
         cluster with a cost of sending or of launches.
     RunError
         A device waited in vain, which says what for.
@@ -80,12 +81,14 @@ def emulate(plan: Plan, steps: int = 5, *, seconds: float | None = None) -> Meas
     >>> len(seen.timeline.transfers) == len(plan.schedule.transfers)
     True
     """
-    checks.integer("steps", steps)
+    checks.count("steps", steps)
     least = max(SECONDS, PER_OP * plan.problem.graph.n_ops)
     asked = least if seconds is None else checks.positive("seconds", seconds)
     _check_costs(plan.cluster)
     compiled = compile_plan(plan)
     stretch = asked / _all_ops(plan)
+    if not plan.makespan * stretch <= checks.YEAR:
+        raise InputError(f"seconds is {asked:g}: a step would take more than a year")
     seen = _Emulation(plan, compiled, stretch).run(steps)
     return Measured(plan, seen, ("emulated",) * compiled.n_devices, stretch)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from loadmaster.base.children import sparing_children
 from loadmaster.base.closing import Closing
 from loadmaster.base.errors import InputError
 from loadmaster.running.devices.crew import Crew, Failed, Member, RunSettings
@@ -60,7 +61,8 @@ class Processes(Closing):
             worker = context.Process(
                 target=_main, args=(self._crew, device, theirs, os.getpid()), daemon=True
             )
-            worker.start()
+            with sparing_children():
+                worker.start()
             theirs.close()
             self._pipes.append(ours)
             self._workers.append(worker)

@@ -130,7 +130,7 @@ def adapt(
     >>> found.best.step == min(run.step for run in found.candidates)
     True
     """
-    rounds, steps = checks.integer("rounds", rounds), checks.integer("steps", steps)
+    rounds, steps = checks.count("rounds", rounds), checks.count("steps", steps)
     report = progress or (lambda stage, best: None)
     costs, cluster = times_of(plan), plan.cluster
     plans, now = [plan], plan

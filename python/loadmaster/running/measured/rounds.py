@@ -54,7 +54,7 @@ def interleaved(
     tuple of Measured
         Of each plan its steps, ``steps`` of every round, in turn.
     """
-    rounds, steps = checks.integer("rounds", rounds), checks.integer("steps", steps)
+    rounds, steps = checks.count("rounds", rounds), checks.count("steps", steps)
     seen: list[list[Measured]] = [[] for _ in plans]
     with ExitStack() as stack:
         ready = [stack.enter_context(runner(plan)) for plan in plans]

@@ -91,7 +91,7 @@ def measure_ops(
     >>> tape = lm.record(model, inputs, optimizer=torch.optim.Adam)   # doctest: +SKIP
     >>> plan = lm.place(tape.graph, cluster, costs=lm.measure_ops(tape, cluster))  # doctest: +SKIP
     """
-    checks.integer("steps", steps)
+    checks.count("steps", steps)
     options = {"targets": targets, "on": on, "seed": seed, "patience": patience}
     with together(tape, cluster, inputs, **options) as run:
         costs = run(steps)

@@ -250,7 +250,7 @@ class OnnxProcesses(Closing):
         """
         if not self._processes:
             raise InputError("the processes are closed")
-        steps = checks.integer("steps", steps)
+        steps = checks.count("steps", steps)
         for process in self._processes:
             process.tell(steps)
         clocks = np.empty((2, steps, len(self.manifest["segments"])), dtype=np.uint64)

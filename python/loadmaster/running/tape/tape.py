@@ -143,7 +143,7 @@ class Tape:
         """
         from loadmaster.running.tape.replay import Replay
 
-        checks.integer("steps", steps)
+        checks.count("steps", steps)
         replay = Replay(self, self.given(inputs, targets), seed)
         for _ in range(steps):
             replay.step()

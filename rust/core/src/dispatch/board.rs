@@ -7,6 +7,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::border::check_room;
 use crate::error::Error;
 use crate::ids::DeviceId;
 
@@ -26,6 +27,21 @@ const PER_DEVICE: usize = 3;
 /// Words that the gates of so many devices take.
 pub fn gate_words(n_devices: usize) -> usize {
     OF_ALL + PER_DEVICE * n_devices
+}
+
+/// Words of gates, arrivals and tasks.
+///
+/// # Errors
+/// More than there is room for.
+pub fn words(n_devices: usize, n_arrivals: usize, n_tasks: usize) -> Result<[usize; 3], Error> {
+    for (argument, count, per_one) in [
+        ("n_devices", n_devices, PER_DEVICE),
+        ("n_arrivals", n_arrivals, PER_ARRIVAL),
+        ("n_tasks", n_tasks, PER_TASK),
+    ] {
+        check_room(argument, count, per_one * size_of::<AtomicU64>())?;
+    }
+    Ok([gate_words(n_devices), PER_ARRIVAL * n_arrivals, PER_TASK * n_tasks])
 }
 
 /// Words in shared memory; clocks are in nanoseconds.

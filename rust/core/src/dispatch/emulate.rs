@@ -8,11 +8,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::border::check_room;
 use crate::csr::Csr;
 use crate::dispatch::board::Board;
 use crate::dispatch::dispatcher::{Dispatcher, Ended};
 use crate::dispatch::part::wrong;
-use crate::dispatch::waiting::Bells;
+use crate::dispatch::waiting::{Bell, Bells};
 use crate::error::Error;
 
 /// The channels of all links, and how long arrivals take on them.
@@ -22,8 +23,10 @@ pub struct Links {
     channels: Csr<u32>,
     /// Nanoseconds that each arrival holds them.
     length: Vec<u64>,
-    /// The arrivals that come together with each one: all of its collective, or itself alone.
-    together: Csr<u32>,
+    /// The first arrival of the collective of each; itself of one that comes alone.
+    group: Vec<u32>,
+    /// The arrivals that come together, in the row of the first.
+    members: Csr<u32>,
     /// Devices that are told of each arrival.
     told: Csr<u32>,
     /// Arrivals that are sent as the step begins.
@@ -47,7 +50,7 @@ impl Links {
     /// are those that are sent as the step begins.
     ///
     /// # Errors
-    /// Columns of different length; numbers out of range.
+    /// Columns of different length; numbers out of range; more devices or channels than there is room for.
     pub fn new(
         (n_devices, n_channels): (usize, usize),
         holds: &[(u32, u32)],
@@ -57,6 +60,8 @@ impl Links {
         first: Vec<u32>,
     ) -> Result<Self, Error> {
         let n = length.len();
+        check_room("n_devices", n_devices, size_of::<Bell>())?;
+        check_room("n_channels", n_channels, size_of::<u64>())?;
         if collective.len() != n {
             let got = collective.len();
             return Err(Error::WrongLength { argument: "collective", got, want: n, per: "arrival" });
@@ -82,24 +87,40 @@ impl Links {
             }
         }
         let members = Csr::from_pairs(n, group.iter().map(|&g| g as usize).zip(0u32..));
-        let pairs = (0..n).flat_map(|a| members.row(group[a] as usize).iter().map(move |&m| (a, m)));
         Ok(Self {
             channels: Csr::from_pairs(n, holds.iter().map(|&(a, c)| (a as usize, c))),
             told: Csr::from_pairs(n, told.iter().map(|&(a, d)| (a as usize, d))),
             first,
             length,
-            together: Csr::from_pairs(n, pairs),
+            group,
+            members,
             bells: Arc::new(Bells::new(n_devices)),
             held: Mutex::new(Held { free: vec![0; n_channels], came: vec![0; n] }),
         })
     }
 
+    /// That a board has all arrivals, and all devices that are told of one.
+    ///
+    /// # Errors
+    /// One that it does not have.
+    pub fn check(&self, board: &Board<'_>) -> Result<(), Error> {
+        let (n, arrivals, devices) = (self.length.len(), board.n_arrivals(), board.n_devices());
+        if n > arrivals {
+            return Err(wrong("links", format!("{n} arrivals, of which the board has {arrivals}")));
+        }
+        match self.told.items().iter().find(|device| **device as usize >= devices) {
+            Some(device) => Err(wrong("links", format!("device {device} of {devices} on the board"))),
+            None => Ok(()),
+        }
+    }
+
     /// Sends an arrival; what comes in with it, and from when to when it is under way. A member of a
     /// collective brings nothing before the last one has come.
     fn send(&self, arrival: u32, now: u64) -> (&[u32], (u64, u64)) {
-        let together = self.together.row(arrival as usize);
+        let first = self.group[arrival as usize] as usize;
+        let together = self.members.row(first);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let came = &mut held.came[together[0] as usize];
+        let came = &mut held.came[first];
         *came += 1;
         if (*came as usize) < together.len() {
             return (&[], (now, now));
@@ -127,8 +148,13 @@ impl Device {
     /// once the task is done, in this order.
     ///
     /// # Errors
-    /// A task or an arrival of another device.
-    pub fn new(dispatcher: &Dispatcher, length: &[(u32, u64)], after: &[(u32, u32)]) -> Result<Self, Error> {
+    /// A task or an arrival of another device, or an arrival that the links do not have.
+    pub fn new(
+        dispatcher: &Dispatcher,
+        links: &Links,
+        length: &[(u32, u64)],
+        after: &[(u32, u32)],
+    ) -> Result<Self, Error> {
         let part = dispatcher.part();
         let mut by_place = vec![0; part.tasks.len()];
         for &(task, nanoseconds) in length {
@@ -138,6 +164,9 @@ impl Device {
         let after = after.iter().map(placed).collect::<Result<Vec<_>, Error>>()?;
         for &(_, arrival) in &after {
             part.tells(arrival)?;
+            if arrival as usize >= links.length.len() {
+                return Err(wrong("after", format!("arrival {arrival} of {}", links.length.len())));
+            }
         }
         let after = Csr::from_pairs(part.tasks.len(), after.iter().copied());
         Ok(Self { length: by_place, after })
@@ -167,7 +196,7 @@ impl Device {
                 None => {
                     if let Some(task) = dispatcher.take(false) {
                         board.started(dispatcher.part().tasks[task as usize], now);
-                        running = Some((task, now + self.length[task as usize]));
+                        running = Some((task, now.saturating_add(self.length[task as usize])));
                         continue;
                     }
                     if dispatcher.is_done() {

@@ -11,7 +11,7 @@ pub mod emulate;
 mod part;
 mod waiting;
 
-pub use board::{Board, PER_ARRIVAL, PER_TASK, gate_words};
+pub use board::{Board, PER_ARRIVAL, PER_TASK, gate_words, words};
 pub use dispatcher::{Dispatcher, Ended, Missing};
 pub use part::{Columns, Part};
 pub use waiting::{Bells, Monotonic};

@@ -37,9 +37,12 @@ impl Monotonic {
     }
 }
 
+/// The thread of a device, once it is known.
+pub(super) type Bell = Mutex<Option<Thread>>;
+
 /// The threads of devices that share a process, so that one can wake another.
 #[derive(Debug)]
-pub struct Bells(Vec<Mutex<Option<Thread>>>);
+pub struct Bells(Vec<Bell>);
 
 impl Bells {
     /// For so many devices.

@@ -91,7 +91,7 @@ pub fn best_chain(
     ways: &[Way],
     weight: f64,
 ) -> Result<Option<Chain>, Error> {
-    let states = pools.iter().fold(1usize, |n, &most| n.saturating_mul(most + 1));
+    let states = pools.iter().fold(1usize, |n, &most| n.saturating_mul(most.saturating_add(1)));
     let entries = states.saturating_mul(n_cuts);
     if entries > MOST_ENTRIES {
         let what = "cuts x sets of devices";

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use super::downsets::Downsets;
 use super::{Groups, check_orders};
+use crate::border::check_room;
 use crate::csr::Csr;
 use crate::error::Error;
 
@@ -96,7 +97,7 @@ pub type Plan = (Option<Vec<Stage>>, Option<usize>);
 /// of some topological orders. Where memory is short, choices are made by a heuristic.
 ///
 /// # Errors
-/// No layers; an order that is none; too many devices or samples.
+/// No layers; an order that is none; too many devices or samples; more choices than there is room for.
 pub fn plan(layers: &Layers, limits: Limits, orders: &[&[u32]]) -> Result<Plan, Error> {
     for (what, count) in [("devices", limits.devices), ("samples", limits.samples)] {
         if count > MOST {
@@ -113,7 +114,7 @@ pub fn plan(layers: &Layers, limits: Limits, orders: &[&[u32]]) -> Result<Plan, 
     for order in orders {
         let sets = prefixes(layers.n, order, most);
         let sets: Vec<&[u64]> = sets.iter().map(Vec::as_slice).collect();
-        let found = Search::new(layers, limits, &sets).and_then(|mut search| search.best(f64::MAX));
+        let found = Search::new(layers, limits, &sets)?.and_then(|mut search| search.best(f64::MAX));
         best = match (best, found) {
             (Some(a), Some(b)) => Some(if b.0 < a.0 { b } else { a }),
             (a, b) => a.or(b),
@@ -121,7 +122,7 @@ pub fn plan(layers: &Layers, limits: Limits, orders: &[&[u32]]) -> Result<Plan, 
     }
     if let Some(all) = all {
         let sets: Vec<&[u64]> = all.sets().collect();
-        if let Some(mut search) = Search::new(layers, limits, &sets) {
+        if let Some(mut search) = Search::new(layers, limits, &sets)? {
             let known = best.map_or(f64::MAX, |found| found.0);
             return Ok((search.best(known).map(|found| found.1), Some(sets.len())));
         }
@@ -203,28 +204,34 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// Nothing where the sets have too many pairs. Sets ascend by size, the first is empty.
-    fn new(layers: &'a Layers, limits: Limits, sets: &'a [&'a [u64]]) -> Option<Self> {
-        let replicas =
+    ///
+    /// # Errors
+    /// More layers, pairs, degrees and numbers of replicas than there is room for.
+    fn new(layers: &'a Layers, limits: Limits, sets: &'a [&'a [u64]]) -> Result<Option<Self>, Error> {
+        let replicas: Vec<u32> =
             (1..=limits.devices.min(limits.samples)).filter(|d| limits.samples.is_multiple_of(*d)).collect();
+        let ways = layers.degrees.len().saturating_mul(replicas.len());
+        check_room("layers", layers.n, ways.saturating_mul(size_of::<Option<(u32, f64)>>()))?;
         let (inside, parts, from) = (Vec::new(), Vec::new(), Vec::with_capacity(sets.len()));
         let exchanged = BTreeMap::new();
         let mut made = Self { layers, limits, sets, replicas, inside, parts, from, exchanged };
         made.inside = made.quickest_inside();
-        let mut pairs = 0;
+        let (mut larger, mut pairs): (Vec<Vec<usize>>, usize) = (Vec::with_capacity(sets.len()), 0);
         for i in 0..sets.len() {
-            let begin = made.parts.len();
-            for j in i + 1..sets.len() {
-                if sets[i].iter().zip(sets[j]).all(|(a, b)| a & !b == 0) {
-                    pairs += 1;
-                    made.add(i, j);
-                }
-            }
+            let is_larger = |j: &usize| sets[i].iter().zip(sets[*j]).all(|(a, b)| a & !b == 0);
+            larger.push((i + 1..sets.len()).filter(is_larger).collect());
+            pairs += larger[i].len();
             if pairs > MOST_PAIRS {
-                return None;
+                return Ok(None);
             }
+        }
+        check_room("stages", pairs, ways.saturating_mul(size_of::<Quickest>()))?;
+        for (i, ends) in larger.into_iter().enumerate() {
+            let begin = made.parts.len();
+            ends.into_iter().for_each(|j| made.add(i, j));
             made.from.push(begin..made.parts.len());
         }
-        Some(made)
+        Ok(Some(made))
     }
 
     fn between(&self, i: usize, j: usize) -> Vec<u32> {

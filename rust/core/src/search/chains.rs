@@ -5,8 +5,12 @@
 //! number of moves, and on nothing else. Threads only share the chains among them, and a caller who pauses in
 //! the middle of a round changes nothing.
 
+use crate::border::check_room;
+use crate::error::Error;
 use crate::search::anneal::{Chain, Found, Stop};
+use crate::search::n_threads;
 use crate::search::problem::Problem;
+use crate::search::state::State;
 
 /// Moves of each chain in a round.
 pub const ROUND: u64 = 1 << 14;
@@ -21,7 +25,10 @@ pub struct Chains<'a> {
 }
 
 impl<'a> Chains<'a> {
-    /// `count` chains from a state that [`Problem::check`] has passed, on `threads` threads.
+    /// `count` chains from a state that [`Problem::check`] has passed, on at most `threads` threads.
+    ///
+    /// # Errors
+    /// More chains than there is room for.
     pub fn new(
         problem: &'a Problem<'a>,
         start: &Found,
@@ -29,9 +36,10 @@ impl<'a> Chains<'a> {
         count: usize,
         threads: usize,
         stop: Stop,
-    ) -> Self {
+    ) -> Result<Self, Error> {
+        check_room("chains", count, size_of::<Chain<'_>>() + State::bytes(problem))?;
         let chains = (0..count.max(1)).map(|number| Chain::new(problem, start, seed, number, stop)).collect();
-        Self { chains, threads: threads.clamp(1, count.max(1)), moves: 0 }
+        Ok(Self { chains, threads: n_threads(threads, count), moves: 0 })
     }
 
     /// The best state so far.

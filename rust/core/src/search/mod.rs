@@ -28,3 +28,9 @@ pub mod refine;
 pub mod rows;
 pub mod state;
 pub mod windows;
+
+/// Threads for some tasks: no more than were asked for, than there are tasks, and than there are cores.
+fn n_threads(asked: usize, tasks: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    asked.min(tasks).min(cores).max(1)
+}

@@ -111,12 +111,29 @@ pub struct State<'a> {
 }
 
 impl<'a> State<'a> {
+    /// Bytes that a state of a problem takes, about.
+    pub fn bytes(problem: &Problem<'_>) -> usize {
+        const PER_ENTRY: usize =
+            size_of::<u32>() + size_of::<Ticks>() + size_of::<(u32, Ticks)>() + size_of::<(Ticks, OpId)>();
+        let (n, n_tensors) = (problem.n_ops(), problem.work.graph.n_tensors());
+        let (width, stride) = Self::rows_of(problem);
+        let entries = n_tensors.saturating_mul(problem.n_devices).saturating_add(n);
+        let rows = n.div_ceil(stride).saturating_mul(3 * width * size_of::<Ticks>());
+        entries.saturating_mul(PER_ENTRY).saturating_add(rows).saturating_add(n * 2 * size_of::<Change>())
+    }
+
+    /// Numbers of a checkpoint, and positions from one to the next.
+    fn rows_of(problem: &Problem<'_>) -> (usize, usize) {
+        let k = problem.n_devices;
+        let width = 2 * k + problem.cluster.n_channels() + problem.host_free.len();
+        (width, STRIDE.max(k).next_power_of_two())
+    }
+
     /// Evaluates a placement and a topological order that [`Problem::check`] has passed.
     pub fn new(problem: &'a Problem<'a>, device: &[DeviceId], order: &[OpId]) -> Self {
         let (n, k) = (problem.n_ops(), problem.n_devices);
         let (n_tensors, n_channels) = (problem.work.graph.n_tensors(), problem.cluster.n_channels());
-        let width = 2 * k + n_channels + problem.host_free.len();
-        let stride = STRIDE.max(k).next_power_of_two();
+        let (width, stride) = Self::rows_of(problem);
         let n_rows = n.div_ceil(stride);
         let mut state = Self {
             problem,

@@ -22,12 +22,15 @@
 //! tensor to an op's new device then; a window does not use that time. And ops that move together with an op
 //! outside the window stay where they are.
 
+use crate::border::check_room;
 use crate::clock::Ticks;
 use crate::csr::Csr;
+use crate::error::Error;
 use crate::graph::{Edge, Graph, HomeTensor};
 use crate::ids::{DeviceId, OpId, TensorId};
 use crate::random::Random;
 use crate::search::anneal::{Chain, Cooling, Found, Stop};
+use crate::search::n_threads;
 use crate::search::problem::{Problem, Surroundings, ranks, reads};
 use crate::search::state::State;
 use crate::workload::{Columns, Workload};
@@ -69,6 +72,9 @@ pub struct Windows<'a> {
 impl<'a> Windows<'a> {
     /// Starts from a state that [`Problem::check`] has passed. Searches up to `count` windows at a time on
     /// `threads` threads; `stop` is for each of them.
+    ///
+    /// # Errors
+    /// A problem that there is no room for.
     pub fn new(
         problem: &'a Problem<'a>,
         start: &Found,
@@ -76,25 +82,26 @@ impl<'a> Windows<'a> {
         count: usize,
         threads: usize,
         stop: Stop,
-    ) -> Self {
+    ) -> Result<Self, Error> {
+        check_room("ops", problem.n_ops(), State::bytes(problem) / problem.n_ops())?;
         let state = State::new(problem, &start.device, &start.order);
         let (size, n_rows) = (OPS.min(problem.n_ops()).div_ceil(state.stride), state.n_rows());
         let count = count.clamp(1, n_rows / size) as u64;
         let of_all = |visits: u64| visits.saturating_mul(count);
-        Self {
+        Ok(Self {
             state,
             random: Random::new(seed, 0),
             size,
             share: n_rows.div_ceil(count as usize),
             next: 0,
             count,
-            threads: threads.max(1),
+            threads: n_threads(threads, count as usize),
             visits: 0,
             found_at: 0,
             barren: 0,
             left: None,
             stop: Stop { visits: of_all(stop.visits), patience: of_all(stop.patience), ..stop },
-        }
+        })
     }
 
     /// The best state so far.
