@@ -167,18 +167,6 @@ class Structure:
         return np.maximum(np.maximum(count[a.root], count[a.reader]), 1)
 
     @cached_property
-    def sent_with(self) -> NDArray[np.int64]:
-        """Per argument, a number for the op of a layer's experts that makes it, or else reads it.
-
-        -1: it is no expert's.
-        """
-        a, experts = self.arguments, self.dimensions.experts
-        layer, part = experts.layer[self.op], experts.part[self.op]
-        of_root = part[a.root] >= 0
-        op = np.where(of_root, a.root, a.reader)
-        return np.where(part[op] >= 0, joint(layer[op], part[op], of_root), -1)
-
-    @cached_property
     def wanted(self) -> NDArray[np.int64]:
         """Per argument, the row of :attr:`specs_wanted` that says which spec its reader wants."""
         a = self.arguments
