@@ -37,6 +37,7 @@ from loadmaster.readers.xla.costs import COLLECTIVES, VIEWS, XlaOp, cost, is_ele
 from loadmaster.readers.xla.loops import counters_of, folded, trips_of
 from loadmaster.readers.xla.program import (
     TOKEN,
+    Binder,
     Computation,
     Constant,
     Instruction,
@@ -402,9 +403,7 @@ class _Inliner:
         views = self._close(running, [*results, *constants, *stacks], moved=2 * stacked)
         return _counted(views, counters, initial, loop.trips)
 
-    def _slice(
-        self, stack: XlaValue, taken: tuple[str, Type], scope: _Scope, scan: Instruction
-    ) -> XlaValue:
+    def _slice(self, stack: XlaValue, taken: Binder, scope: _Scope, scan: Instruction) -> XlaValue:
         """The part of a stacked input that one trip takes."""
         label, type_ = taken
         if stack.op < 0:
@@ -505,7 +504,7 @@ class _Inliner:
             self.columns.keep.add(end)
         views = []
         for position, out in enumerate(running.outs):
-            if out.op < 0 or not instruction.results[position][0]:
+            if out.op < 0 or not instruction.results[position].name:
                 views.append(out)
                 continue
             view = self._add(

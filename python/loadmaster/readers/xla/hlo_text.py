@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.readers.xla.calls import of_hlo
@@ -17,6 +17,7 @@ from loadmaster.readers.xla.costs import Axis, plain
 from loadmaster.readers.xla.hlo_fusion import fusion
 from loadmaster.readers.xla.program import (
     TOKEN,
+    Binder,
     Computation,
     Constant,
     Instruction,
@@ -75,6 +76,13 @@ def from_text(text: str) -> XlaProgram:
             reader.line = number
             reader.read(_NUMBER.sub("", line.strip()))
         return reader.program()
+
+
+class _Leaf(NamedTuple):
+    """A part of a value: what it is called, and its type."""
+
+    operand: Operand
+    type: Type
 
 
 class _HloReader:
@@ -195,9 +203,9 @@ class _HloReader:
             return text.computation
         text.computation = computation = Computation(name, [], [], [])
         #: Leaves of every value, by its name: what they are called, and their types.
-        values: dict[str, list[tuple[Operand, Type]]] = {}
+        values: dict[str, list[_Leaf]] = {}
         trees: dict[str, Any] = {}
-        parameters: dict[int, list[tuple[str, Type]]] = {}
+        parameters: dict[int, list[Binder]] = {}
         for row in text.rows:
             self.line = row.line
             if row.name in values:
@@ -207,13 +215,14 @@ class _HloReader:
                 [row.name] if len(leaves) == 1 else [f"{row.name}#{i}" for i in range(len(leaves))]
             )
             trees[row.name] = row.type
-            values[row.name] = list(zip(names, leaves, strict=True))
+            values[row.name] = list(map(_Leaf, names, leaves))
+            binders = list(map(Binder, names, leaves))
             if row.opcode == "parameter":
                 if not row.inside.isdecimal():
                     raise self._error(f"parameter({row.inside}) has no number", row.line)
                 if int(row.inside) in parameters:
                     raise self._error(f"parameter({row.inside}) stands twice", row.line)
-                parameters[int(row.inside)] = list(zip(names, leaves, strict=True))
+                parameters[int(row.inside)] = binders
                 continue
             read = []
             for operand in row.operands:
@@ -227,9 +236,9 @@ class _HloReader:
             elif row.opcode == "get-tuple-element":
                 values[row.name] = self._element(row, read, trees)
             elif row.opcode == "constant" and len(leaves) == 1 and not row.inside.startswith("{"):
-                values[row.name] = [(Constant(leaves[0], _number(row.inside)), leaves[0])]
+                values[row.name] = [_Leaf(Constant(leaves[0], _number(row.inside)), leaves[0])]
             else:
-                instruction = yield self._made(row, read, list(zip(names, leaves, strict=True)))
+                instruction = yield self._made(row, read, binders)
                 computation.instructions.append(instruction)
             if len(values[row.name]) != len(leaves):
                 raise self._error(f"{row.name!r} is of another type than its parts", row.line)
@@ -240,7 +249,7 @@ class _HloReader:
 
     def _element(
         self, row: _InstructionRow, read: Sequence[Any], trees: Mapping[str, Any]
-    ) -> list[tuple[Operand, Type]]:
+    ) -> list[_Leaf]:
         index = re.search(r"index=(\d+)", row.attributes)
         tree = trees.get(row.operands[0]) if row.operands else None
         if index is None or not isinstance(tree, list) or int(index[1]) >= len(tree):
@@ -252,8 +261,8 @@ class _HloReader:
     def _made(
         self,
         row: _InstructionRow,
-        read: list[list[tuple[Operand, Type]]],
-        results: list[tuple[str, Type]],
+        read: list[list[_Leaf]],
+        results: list[Binder],
     ) -> Walk:
         bodies: dict[str, list[Computation]] = {}
         for key, names in _CALLEES.findall(row.attributes):
@@ -303,7 +312,7 @@ class _HloReader:
         return instruction
 
     def _attributes(
-        self, row: _InstructionRow, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
+        self, row: _InstructionRow, ins: Sequence[Type], results: Sequence[Binder]
     ) -> dict[str, Any]:
         """Attributes that costs depend on, as :mod:`loadmaster.readers.xla.costs` names them."""
         text = row.attributes
@@ -324,14 +333,14 @@ class _HloReader:
         return {}
 
     def _convolution(
-        self, row: _InstructionRow, ins: Sequence[Type], results: Sequence[tuple[str, Type]]
+        self, row: _InstructionRow, ins: Sequence[Type], results: Sequence[Binder]
     ) -> dict[str, Any]:
         labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", row.attributes)
         window = _window(row.attributes)
         try:
             assert labels is not None
             lhs, rhs, out = labels.groups()
-            data, kernel, result = ins[0].shape, ins[1].shape, results[0][1].shape
+            data, kernel, result = ins[0].shape, ins[1].shape, results[0].type.shape
             n = len(out) - 2
             axes = tuple(
                 Axis(
@@ -357,12 +366,12 @@ class _HloReader:
 
 
 def _branches(
-    bodies: Sequence[Computation], read: Sequence[Sequence[tuple[Operand, Type]]]
+    bodies: Sequence[Computation], read: Sequence[Sequence[_Leaf]]
 ) -> tuple[Computation, ...]:
     """Branches that take all operands each, though each reads only its own."""
     branches, skipped = [], 0
     for body, own in zip(bodies, read, strict=False):
-        unread = [(f"\0{i}", TOKEN) for i in range(skipped)]
+        unread = [Binder(f"\0{i}", TOKEN) for i in range(skipped)]
         branches.append(
             Computation(body.name, [*unread, *body.inputs], body.instructions, body.outputs)
         )

@@ -9,7 +9,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.readers.shared.symbolic import evaluate
 from loadmaster.readers.xla.jaxpr_primitives import Equation, instruction
-from loadmaster.readers.xla.program import TOKEN, Computation, Constant, Operand, Type, Walk
+from loadmaster.readers.xla.program import TOKEN, Binder, Computation, Constant, Operand, Type, Walk
 
 #: The type of what has no shape and element type of its own, such as ``Ref{float32[8]}``.
 _TYPE = re.compile(r"(?:Ref(?:<\w+>)?\{)?(?P<dtype>[\w<>]+)\[(?P<dims>[^\]]*)\]")
@@ -62,16 +62,16 @@ class JaxprWalker:
             primitive,
             operands,
             [self._type(v.aval) for v in eqn.invars],
-            [("" if type(v).__name__ == "DropVar" else name, t) for v, (name, t) in binders],
+            [Binder("" if type(v).__name__ == "DropVar" else name, t) for v, (name, t) in binders],
             eqn.params,
             bodies,
             str(eqn.source_info.name_stack),
             bool(eqn.effects),
         )
 
-    def _binder(self, var: Any) -> tuple[str, Type]:
+    def _binder(self, var: Any) -> Binder:
         name = self._names.setdefault(var, f"v{len(self._names)}")
-        return name, self._type(var.aval)
+        return Binder(name, self._type(var.aval))
 
     def _atom(self, atom: Any) -> Operand:
         if hasattr(atom, "val"):

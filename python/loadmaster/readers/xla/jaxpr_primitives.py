@@ -12,7 +12,7 @@ from typing import Any
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.readers.xla.costs import Axis
-from loadmaster.readers.xla.program import Computation, Instruction, Loop, Operand, Type
+from loadmaster.readers.xla.program import Binder, Computation, Instruction, Loop, Operand, Type
 
 #: Primitives whose jaxpr says how they combine elements, or that run it in another way than once.
 _NO_CALLS = re.compile(
@@ -44,7 +44,7 @@ class Equation:
     primitive: str
     operands: list[Operand]
     ins: Sequence[Type]
-    results: list[tuple[str, Type]]
+    results: list[Binder]
     params: Mapping[str, Any]
     bodies: Mapping[str, list[Computation]]
     stack: str
@@ -164,7 +164,7 @@ def _convolution(equation: Equation) -> dict[str, Any]:
 
         padding, strides = row("padding", (0, 0)), row("window_strides", 1)
         input_dilation, kernel_dilation = row("lhs_dilation", 1), row("rhs_dilation", 1)
-        lhs, rhs, out = (t.shape for t in (*equation.ins[:2], equation.results[0][1]))
+        lhs, rhs, out = (t.shape for t in (*equation.ins[:2], equation.results[0].type))
         axes = tuple(
             Axis(
                 lhs[lhs_spec[2 + i]],

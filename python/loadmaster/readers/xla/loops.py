@@ -48,7 +48,7 @@ def _number_of(
 
 
 def _maker(name: Operand, body: Computation) -> Instruction | None:
-    return next((i for i in body.instructions if i.results and i.results[0][0] == name), None)
+    return next((i for i in body.instructions if i.results and i.results[0].name == name), None)
 
 
 def counters_of(
@@ -56,13 +56,13 @@ def counters_of(
 ) -> dict[int, float]:
     """Positions and steps of carried numbers whose first value and whose step are literals."""
     counters = {}
-    makers = {i.results[0][0]: i for i in body.instructions if i.results}
+    makers = {i.results[0].name: i for i in body.instructions if i.results}
     for position, value in enumerate(initial):
         if value.op >= 0 or value.type.shape or value.type.dtype[0] not in "iu":
             continue
         if position >= len(body.outputs):
             break
-        name = body.inputs[n_constants + position][0]
+        name = body.inputs[n_constants + position].name
         output = body.outputs[position]
         maker = makers.get(output) if isinstance(output, str) else None
         if maker is None or name not in maker.operands or len(maker.operands) != 2:
@@ -99,7 +99,7 @@ def trips_of(
     known = {name: v for (name, _), v in zip(condition.inputs, values[:c], strict=False)}
     for name, i in carried.items():
         # A value that the body hands on unchanged is the same as before the loop.
-        if i < len(body.outputs) and body.outputs[i] == body.inputs[b + i][0]:
+        if i < len(body.outputs) and body.outputs[i] == body.inputs[b + i].name:
             known[name] = values[c + b + i]
     left, right = test.operands
     if not (isinstance(left, str) and carried.get(left) in counters):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError
@@ -73,6 +73,13 @@ class Type:
 TOKEN = Type("token")
 
 
+class Binder(NamedTuple):
+    """A name that an instruction or a computation gives a value, and the value's type."""
+
+    name: str
+    type: Type
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A value that is written into the program: one number for all elements, if it is known."""
@@ -97,7 +104,7 @@ class Instruction:
     kind
         As its language spells it, with its dialect.
     operands, results
-        What it reads; names and types of what it makes, an empty name for what is dropped.
+        What it reads, and what it makes, with an empty name where that is dropped.
     attributes
         What costs depend on, under the names that `loadmaster.readers.xla.costs` has.
     keywords
@@ -122,7 +129,7 @@ class Instruction:
 
     kind: str
     operands: list[Operand]
-    results: list[tuple[str, Type]]
+    results: list[Binder]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     keywords: Mapping[str, Any] = field(default_factory=dict)
     bodies: tuple[Computation, ...] = ()
@@ -155,10 +162,10 @@ class Computation:
     """Instructions in order, with what they take and give."""
 
     name: str
-    inputs: list[tuple[str, Type]]
+    inputs: list[Binder]
     instructions: list[Instruction]
     outputs: list[Operand]
-    constants: list[tuple[str, Type]] = field(default_factory=list)
+    constants: list[Binder] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from loadmaster.readers.xla.costs import Axis, plain
 from loadmaster.readers.xla.graph import to_graph
 from loadmaster.readers.xla.program import (
     TOKEN,
+    Binder,
     Computation,
     Constant,
     Instruction,
@@ -95,7 +97,7 @@ def from_text(text: str) -> XlaProgram:
 class _Region:
     """A region while it is read: the values that it defines, and those from around it."""
 
-    inputs: list[tuple[str, Type]]
+    inputs: list[Binder]
     types: dict[str, Type]
     isolated: bool = False
     instructions: list[Instruction] = field(default_factory=list)
@@ -181,7 +183,7 @@ class _StablehloReader:
         for argument in split(line[start + 1 : end]):
             label, _, rest = argument.partition(":")
             if label.strip().startswith("%"):
-                function.computation.inputs.append((label.strip(), self._type(rest.strip())))
+                function.computation.inputs.append(Binder(label.strip(), self._type(rest.strip())))
                 function.names.append(_quoted(r"loc\(\"([^\"]*)\"\)", rest))
                 function.donated.append("tf.aliasing_output" in rest or "jax.buffer_donor" in rest)
         results = line[end + 1 :].strip().removeprefix("->").strip()
@@ -210,9 +212,9 @@ class _StablehloReader:
         self._open[-1].inputs += self._arguments(line[start + 1 : closing(line, start)])
         self._open[-1].types.update(self._open[-1].inputs)
 
-    def _arguments(self, text: str) -> list[tuple[str, Type]]:
+    def _arguments(self, text: str) -> list[Binder]:
         parted = (argument.partition(":") for argument in split(text))
-        return [(label.strip(), self._type(rest.strip())) for label, _, rest in parted]
+        return [Binder(label.strip(), self._type(rest.strip())) for label, _, rest in parted]
 
     # -- regions ---------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class _StablehloReader:
             self._finish(region)
         self._operation(line)
 
-    def _begin(self, pending: _Pending, inputs: list[tuple[str, Type]]) -> None:
+    def _begin(self, pending: _Pending, inputs: list[Binder]) -> None:
         inner = _Region(list(inputs), dict(inputs))
         pending.regions.append(inner)
         self._open.append(inner)
@@ -304,7 +306,7 @@ class _StablehloReader:
         elif kind in ("case", "if"):
             captured = {n: t for r in pending.regions for n, t in r.captured.items()}
             for body in bodies:
-                body.inputs = [*body.inputs, *captured.items()]
+                body.inputs = [*body.inputs, *starmap(Binder, captured.items())]
             instruction.operands = [*instruction.operands[:1], *captured]
             instruction.flow = "branch"
             if kind == "if":  # the first region is for true, which is number 1
@@ -328,7 +330,7 @@ class _StablehloReader:
         instruction.operands = [*condition.captured, *body.captured, *instruction.operands]
         instruction.attributes = {}
         for computation, region in zip(bodies, pending.regions, strict=True):
-            computation.inputs = [*region.captured.items(), *region.inputs]
+            computation.inputs = [*starmap(Binder, region.captured.items()), *region.inputs]
 
     # -- operations ------------------------------------------------------------------------------
 
@@ -354,7 +356,7 @@ class _StablehloReader:
         instruction = Instruction(
             kind,
             [],
-            [(n, TOKEN) for n in names],
+            [Binder(n, TOKEN) for n in names],
             label=names[0].lstrip("%").partition("#")[0] if names else "",
             line=self.line,
         )
@@ -394,8 +396,10 @@ class _StablehloReader:
                 f"{loop.kind} carries {counted(len(pairs), 'value')} and has "
                 f"{counted(len(parts), 'type')}"
             )
-        loop.attributes = {"arguments": [(n, t) for (n, _), t in zip(pairs, parts, strict=True)]}
-        loop.results = [(n, t) for n, t in zip(names, parts, strict=False)]
+        loop.attributes = {
+            "arguments": [Binder(n, t) for (n, _), t in zip(pairs, parts, strict=True)]
+        }
+        loop.results = list(map(Binder, names, parts))
 
     def _add(self, region: _Region, instruction: Instruction) -> None:
         region.instructions.append(instruction)
@@ -431,7 +435,7 @@ class _StablehloReader:
                 f"{counted(len(parts), 'type')}"
             )
         # Without an arrow, types of operands may stand first: the last types are the results'.
-        instruction.results = list(zip(names, parts[len(parts) - len(names) :], strict=True))
+        instruction.results = list(map(Binder, names, parts[len(parts) - len(names) :]))
 
     def _type(self, text: str) -> Type:
         if text.startswith("tensor<"):
@@ -500,7 +504,7 @@ class _StablehloReader:
                 padding = (padding * 2,) * n
             input_dilation = _list(head, "lhs_dilat(?:e|ion)") or (1,) * n
             kernel_dilation = _list(head, "rhs_dilat(?:e|ion)") or (1,) * n
-            data, kernel, result = ins[0].shape, ins[1].shape, instruction.results[0][1].shape
+            data, kernel, result = ins[0].shape, ins[1].shape, instruction.results[0].type.shape
             axes = tuple(
                 Axis(
                     data[lhs.index(str(i))],
