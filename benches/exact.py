@@ -168,9 +168,8 @@ def measured(name: str, formulation: str, limit: float) -> Row:
     else:
         is_fcfs = formulation == "cpsat"
         tell = teller(1.0, 0.0)
-        answer = cpsat.solve(
-            instance, start, time_limit=CLOCK, cpu_limit=limit, is_fcfs=is_fcfs, progress=tell
-        )
+        task = cpsat.CpsatTask(instance, start, CLOCK, is_fcfs=is_fcfs)
+        answer = cpsat.solve(task, cpu_limit=limit, progress=tell)
         tell(None, answer.bound, answer.cpu)
         size, cpu, outcome = answer.size, answer.cpu, answer.status
         if answer.failure is not None:

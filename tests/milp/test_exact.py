@@ -473,7 +473,7 @@ def test_ctrl_c_keeps_what_cpsat_had_found(monkeypatch):
         raise process.Interrupted(found)
 
     monkeypatch.setattr(process, "run", interrupted)
-    answer = cpsat.solve(instance, start, time_limit=5)
+    answer = cpsat.solve(cpsat.CpsatTask(instance, start, 5.0))
     assert (answer.status, answer.bound) == ("feasible", instance.lower)
     assert (answer.devices.tolist(), answer.start.tolist()) == found
     assert "interrupted" in answer.failure

@@ -21,7 +21,7 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch import export as torch_export
 from loadmaster.readers.pytorch.aten_costs import AtenTensor, cost, is_known, is_view, written
-from loadmaster.readers.pytorch.aten_graph import AtenGraph
+from loadmaster.readers.pytorch.aten_graph import AtenGraph, Effects, OpPlace
 from loadmaster.readers.shared import symbolic
 from loadmaster.readers.shared.formulas import Cost
 
@@ -845,15 +845,17 @@ def test_a_write_comes_after_the_reads_and_before_later_ones():
     graph = AtenGraph()
     weight = graph.placeholder("w", "parameter", f32(4, 4))
     x = graph.placeholder("x", "input", f32(4, 4))
-    [turned] = graph.op("aten.t.default", [weight], [f32(4, 4)], view_of=weight, name="turned")
-    [y] = graph.op("aten.mm.default", [x, turned], [f32(4, 4)], name="before")
-    [updated] = graph.op(
-        "aten.add_.Tensor", [weight, x], [f32(4, 4)], name="update", writes=[weight], in_place=True
+    [turned] = graph.op(
+        "aten.t.default", [weight], [f32(4, 4)], place=OpPlace("turned"), effects=Effects(weight)
     )
-    graph.op("aten.mm.default", [x, turned], [f32(4, 4)], name="alias")
-    graph.op("aten.mm.default", [x, updated], [f32(4, 4)], name="after")
-    graph.op("aten.mul_.Scalar", [weight], [f32(4, 4)], name="again", writes=[weight],
-             in_place=True)  # fmt: skip
+    changes = Effects(writes=[weight], in_place=True)
+    [y] = graph.op("aten.mm.default", [x, turned], [f32(4, 4)], place=OpPlace("before"))
+    [updated] = graph.op(
+        "aten.add_.Tensor", [weight, x], [f32(4, 4)], place=OpPlace("update"), effects=changes
+    )
+    graph.op("aten.mm.default", [x, turned], [f32(4, 4)], place=OpPlace("alias"))
+    graph.op("aten.mm.default", [x, updated], [f32(4, 4)], place=OpPlace("after"))
+    graph.op("aten.mul_.Scalar", [weight], [f32(4, 4)], place=OpPlace("again"), effects=changes)
     found = lm.OpGraph.from_document(graph.document("order", {}))
     control = {(s, d) for s, d, size in edges(found) if size is None}
     assert control == {
@@ -875,10 +877,15 @@ def test_each_result_of_an_op_is_a_storage_of_its_own():
     values, indices = graph.op("aten.topk.default", [x, 2], [f32(2), long(2)])
     values = graph.getitem(values, 0, name="values")
     indices = graph.getitem(indices, 1, name="indices")
-    graph.op("aten.relu_.default", [values], [f32(2)], name="relu", writes=[values],
-             in_place=True)  # fmt: skip
-    graph.op("aten.index_select.default", [x, 0, indices], [f32(2)], name="reads_indices")
-    graph.op("aten.neg.default", [values], [f32(2)], name="reads_values")
+    graph.op(
+        "aten.relu_.default",
+        [values],
+        [f32(2)],
+        place=OpPlace("relu"),
+        effects=Effects(writes=[values], in_place=True),
+    )
+    graph.op("aten.index_select.default", [x, 0, indices], [f32(2)], place=OpPlace("reads_indices"))
+    graph.op("aten.neg.default", [values], [f32(2)], place=OpPlace("reads_values"))
     found = lm.OpGraph.from_document(graph.document("results", {}))
     control = {(s, d) for s, d, size in edges(found) if size is None}
     assert control == {("relu", "reads_values")}

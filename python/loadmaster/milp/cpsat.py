@@ -46,16 +46,30 @@ _SIZE = re.compile(r"^loadmaster: (?P<rows>\d+) constraints (?P<columns>\d+) var
 class CpsatTask:
     """An instance to solve, and how.
 
-    With ``is_fixed`` the placement stays. With ``is_fcfs`` channels serve first come, first served.
+    Attributes
+    ----------
+    instance : MilpInstance
+    start : Timed
+        The schedule to start from; no solution takes longer.
+    time_limit : float
+        Wall seconds, the building of the model included.
+    workers : int
+        Threads. With more than one, runs under a time limit differ from each other.
+    seed : int
+    is_fixed : bool
+        Whether the placement is that of ``start``.
+    is_fcfs : bool
+        Whether channels serve first come, first served. In any other order, the answer is a bound
+        only.
     """
 
     instance: MilpInstance
     start: Timed
     time_limit: float
-    workers: int
-    seed: int
-    is_fixed: bool
-    is_fcfs: bool
+    workers: int = 8
+    seed: int = 0
+    is_fixed: bool = False
+    is_fcfs: bool = True
 
 
 @dataclass(frozen=True)
@@ -109,37 +123,14 @@ def report(best: float, bound: float) -> None:
     print(f"loadmaster: best {best:.0f} bound {bound:.0f}", flush=True)
 
 
-def solve(
-    instance: MilpInstance,
-    start: Timed,
-    *,
-    time_limit: float,
-    cpu_limit: float = math.inf,
-    workers: int = 8,
-    seed: int = 0,
-    is_fixed: bool = False,
-    is_fcfs: bool = True,
-    progress: Watch | None = None,
-) -> Found:
+def solve(task: CpsatTask, *, cpu_limit: float = math.inf, progress: Watch | None = None) -> Found:
     """Solves an instance from a schedule of it.
 
     Parameters
     ----------
-    instance : Instance
-    start : Timed
-        The schedule to start from; no solution takes longer.
-    time_limit : float
-        Wall seconds, the building of the model included.
+    task : CpsatTask
     cpu_limit : float
         After so many CPU seconds in all, the workers are stopped, which counts as a failure.
-    workers : int
-        Threads. With more than one, runs under a time limit differ from each other.
-    seed : int
-    is_fixed : bool
-        Whether the placement is that of ``start``.
-    is_fcfs : bool
-        Whether channels serve first come, first served. In any other order, the answer is a bound
-        only.
     progress : callable, optional
         Called with the best and the bound, in ticks, and the CPU seconds so far.
 
@@ -152,7 +143,7 @@ def solve(
     began = time.monotonic()
 
     size: tuple[int, int] | None = None
-    least = float(instance.lower)
+    least = float(task.instance.lower)
 
     def follow(line: str, cpu: float) -> None:
         nonlocal size, least
@@ -163,9 +154,8 @@ def solve(
             if progress is not None:
                 progress(float(match["best"]), least, cpu)
 
-    task = CpsatTask(instance, start, time_limit, workers, seed, is_fixed, is_fcfs)
     try:
-        ended = process.run("loadmaster.milp.cpsat_child", task, time_limit, follow, cpu_limit)
+        ended = process.run("loadmaster.milp.cpsat_child", task, task.time_limit, follow, cpu_limit)
     except process.Interrupted as error:
         ended = process.Ended(None, error.best, "it was interrupted", "", 0.0)
     answer = ended.answer or {"status": "unknown", "bound": None, "values": None}

@@ -73,15 +73,9 @@ def optimise_order(
 
     if seconds == 0:
         return _noted(plan, "order: no time to look for a better one")
-    solved = cpsat.solve(
-        instance,
-        settled(instance, before.devices, order),
-        time_limit=seconds,
-        workers=workers,
-        seed=problem.seed,
-        is_fixed=True,
-        progress=told,
-    )
+    start = settled(instance, before.devices, order)
+    task = cpsat.CpsatTask(instance, start, seconds, workers, problem.seed, is_fixed=True)
+    solved = cpsat.solve(task, progress=told)
     if solved.start is not None:
         finish = solved.start + instance.time[np.arange(n_ops), before.devices]
         own = in_order(instance, solved.start, finish)

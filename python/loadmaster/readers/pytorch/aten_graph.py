@@ -43,12 +43,34 @@ class GraphValue:
     id: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class OpPlace:
+    """The place of an op in the model: its name (empty: that of its kind), module and phase."""
+
+    name: str = ""
+    module: str = ""
+    phase: str = "f"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """The storage of an op's results.
+
+    ``view_of`` is the value whose storage the results show. ``writes`` are the values that the op
+    changes; with ``in_place`` it returns the first of them.
+    """
+
+    view_of: GraphValue | None = None
+    writes: Sequence[GraphValue] = ()
+    in_place: bool = False
+
+
 class AtenGraph(GraphColumns):
     """Columns of an opgraph document.
 
     >>> graph = AtenGraph()
     >>> x = graph.placeholder("x", "input", AtenTensor("f32", (2, 3)))
-    >>> [y] = graph.op("aten.t.default", [x], [AtenTensor("f32", (3, 2))], view_of=x)
+    >>> [y] = graph.op("aten.t.default", [x], [AtenTensor("f32", (3, 2))], effects=Effects(x))
     >>> _ = graph.op("aten.mm.default", [x, y], [AtenTensor("f32", (2, 2))])
     >>> graph.document("products", {})["ops"]["flops"]
     [0, 0, 24]
@@ -92,23 +114,19 @@ class AtenGraph(GraphColumns):
         inputs: Sequence[Any],
         outputs: Sequence[AtenTensor | None],
         *,
-        name: str = "",
-        module: str = "",
-        phase: str = "f",
-        view_of: GraphValue | None = None,
-        writes: Sequence[GraphValue] = (),
-        in_place: bool = False,
+        place: OpPlace = OpPlace(),
+        effects: Effects = Effects(),
         work: Cost | None = None,
         call: CallArguments | None = None,
     ) -> list[GraphValue | None]:
         """An op, and its results.
 
         ``inputs`` are the arguments of its schema in order: values, lists of them, plain ones.
-        ``view_of`` is the value whose storage the results show. ``writes`` are the values that the
-        op changes; with ``in_place`` it returns the first of them. ``work``, where given, is the
-        op's cost instead of its kind's. ``call`` is how the op was called, if not by ``inputs``.
+        ``work``, where given, is the op's cost instead of its kind's. ``call`` is how the op was
+        called, if not by ``inputs``.
         """
         call = call or CallArguments(inputs)
+        view_of, writes, in_place = effects.view_of, effects.writes, effects.in_place
         read = list(_values(inputs))
         shared = view_of or (writes[0] if in_place else None)
         if view_of is not None:
@@ -121,10 +139,10 @@ class AtenGraph(GraphColumns):
         for tensor in results:
             self._look_at(tensor)
         op = self._add(
-            name=name or bare(kind),
+            name=place.name or bare(kind),
             kind=kind,
-            module=module,
-            phase=phase,
+            module=place.module,
+            phase=place.phase,
             flops=work.flops,
             bytes_accessed=work.bytes,
             output_bytes=0 if shared else sum(t.nbytes for t in results),

@@ -20,7 +20,13 @@ from loadmaster.readers.pytorch.aten_costs import (
     is_view,
     written,
 )
-from loadmaster.readers.pytorch.aten_graph import AtenGraph, CallArguments, GraphValue
+from loadmaster.readers.pytorch.aten_graph import (
+    AtenGraph,
+    CallArguments,
+    Effects,
+    GraphValue,
+    OpPlace,
+)
 from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.open_dims import Dim, close, size_of
 from loadmaster.readers.shared.symbolic import evaluate, symbols_of
@@ -344,12 +350,12 @@ class _Lowering:
             node.kind,
             inputs,
             outputs,
-            name=node.name,
-            module=node.module or self._module_of(changed),
-            phase="o" if node.phase == "b" and self._updates(changed) else node.phase,
-            view_of=first if view else None,
-            writes=changed,
-            in_place=in_place,
+            place=OpPlace(
+                node.name,
+                node.module or self._module_of(changed),
+                "o" if node.phase == "b" and self._updates(changed) else node.phase,
+            ),
+            effects=Effects(first if view else None, changed, in_place),
             work=node.work or self._work(node, inputs),
             call=self._call(node),
         )
@@ -393,11 +399,9 @@ class _Lowering:
             "aten.copy_.default",
             [buffer, source],
             [buffer.tensor],
-            name="copy__default",  # as ExportedProgram.module() calls it
-            module=ops["module"][buffer.op],
-            phase=ops["phase"][source.op],
-            writes=[buffer],
-            in_place=True,
+            # The name is that of ExportedProgram.module().
+            place=OpPlace("copy__default", ops["module"][buffer.op], ops["phase"][source.op]),
+            effects=Effects(writes=[buffer], in_place=True),
         )
 
     def notes(self) -> list[str]:

@@ -90,17 +90,18 @@ def capture(
     >>> lm.capture(model, (x, x), optimizer=torch.optim.Adam)         # doctest: +SKIP
     OpGraph('Transformer', 5031 ops, 6386 edges)
     """
-    graph, _ = recorded(
-        model,
-        example_inputs,
-        train=train,
-        loss=loss,
-        targets=targets,
-        optimizer=optimizer,
-        name=name,
-        progress=progress,
-    )
-    return graph
+    options = StepOptions(train, loss, targets, optimizer)
+    return recorded(model, example_inputs, options, name, progress)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """The parts of a step: a backward pass, the loss and its further arguments, an optimizer."""
+
+    train: bool
+    loss: Callable[..., torch.Tensor] | None
+    targets: Any
+    optimizer: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,7 @@ class CapturedStep:
 def recorded(
     model: torch.nn.Module,
     example_inputs: Any,
-    *,
-    train: bool,
-    loss: Callable[..., torch.Tensor] | None,
-    targets: Any,
-    optimizer: Any,
+    options: StepOptions,
     name: str | None,
     progress: Callable[[str, int], None] | None,
     listener: Listener | None = None,
@@ -135,6 +132,7 @@ def recorded(
 
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"capture wants a torch.nn.Module, not a {type(model).__name__}")
+    train, loss, optimizer = options.train, options.loss, options.optimizer
     model = getattr(model, "_orig_mod", model)  # the model that torch.compile has wrapped
     if not train and (loss is not None or optimizer is not None):
         raise InputError("an inference (train=False) has no loss and no optimizer")
@@ -147,7 +145,7 @@ def recorded(
     recorder = Recorder(graph, Fakes(model), progress, listener)
     step = Step(model, recorder, recorder.fakes)
     args, kwargs = step.inputs(example_inputs)
-    wanted = step.targets(targets)
+    wanted = step.targets(options.targets)
     scalar = updated = None
     with (
         in_one_line(model, recorder),

@@ -21,7 +21,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from loadmaster.base.errors import InputError
 from loadmaster.readers.pytorch.aten_costs import AtenTensor, bare, is_view, written
-from loadmaster.readers.pytorch.aten_graph import AtenGraph, CallArguments, GraphValue, tensor_of
+from loadmaster.readers.pytorch.aten_graph import (
+    AtenGraph,
+    CallArguments,
+    Effects,
+    GraphValue,
+    OpPlace,
+    tensor_of,
+)
 from loadmaster.readers.pytorch.fakes import Fakes
 from loadmaster.readers.pytorch.tensors import dtype_name, layout
 
@@ -283,11 +290,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             kind,
             inputs,
             [described(t) if isinstance(t, torch.Tensor) else None for t in flat],
-            module=module,
-            phase=self.phase,
-            view_of=None if changed else shared,
-            writes=[*changed, *(value for value in changes if value not in changed)],
-            in_place=bool(changed),
+            place=OpPlace(module=module, phase=self.phase),
+            effects=Effects(
+                None if changed else shared,
+                [*changed, *(value for value in changes if value not in changed)],
+                bool(changed),
+            ),
             call=call,
         )
         op = self.graph.n_ops - 1

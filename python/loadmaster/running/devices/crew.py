@@ -117,14 +117,13 @@ class Member:
         torch.set_num_threads(len(cores))
         self._crew, self._device = crew, device
         self._delay = waited_for_a_core()
+        part, settings = crew.wiring.compiled.part(device), crew.settings
         self._worker = Worker(
             crew.wiring,
             crew.wiring.device(device),
             crew.arena,
-            crew.board,
-            seed=crew.settings.seed,
-            patience=crew.settings.patience,
-            alert=crew.alert,
+            fast.Dispatcher(part, crew.board, settings.patience, crew.alert),
+            seed=settings.seed,
             alone=alone,
         )
 

@@ -102,11 +102,9 @@ class Worker:
         wiring: Wiring,
         wired: Wired,
         arena: Arena,
-        board: fast.Board,
+        dispatcher: fast.Dispatcher,
         *,
         seed: int = 0,
-        patience: float = 60.0,
-        alert: float | None = None,
         alone: AbstractContextManager[Any] | None = None,
     ) -> None:
         self.wiring, self.wired = wiring, wired
@@ -114,9 +112,7 @@ class Worker:
         self.steps = 0
         #: The task at hand; -1: none.
         self.task = NOTHING
-        self.dispatcher = fast.Dispatcher(
-            wiring.compiled.part(wired.device), board, patience, alert
-        )
+        self.dispatcher = dispatcher
         self.held: Held | None = None
         homes = [wiring.tape.placeholders[i] for i in wired.homes]
         kept, self._fresh = starting(wiring.tape, homes, wiring.inputs)

@@ -43,7 +43,7 @@ def micro_batched(
     program
     tape
         Of the whole batch.
-    given
+    inputs
         Inputs and targets that are not those of the recording, by slot.
     of_program
         Gives the tape of a program without micro-batches, from that of the user's graph.

@@ -48,7 +48,7 @@ def replicated(
         Of replicas.
     tape
         Of the whole batch.
-    given
+    inputs
         Inputs and targets that are not those of the recording, by slot.
 
     Raises

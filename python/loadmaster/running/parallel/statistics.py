@@ -121,25 +121,31 @@ def _batch_norm_brings(part: PartOfWhole, x: Tensor, *args: Any) -> list[Tensor]
     return [mean, variance]
 
 
+@dataclass(frozen=True, slots=True)
+class _BatchNorm:
+    """The arguments of the op of PyTorch, in its order."""
+
+    x: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    train: bool
+    momentum: float
+    eps: float
+
+
 def _batch_norm_ends(
-    part: PartOfWhole,
-    known: Sequence[Tensor],
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    part: PartOfWhole, known: Sequence[Tensor], *args: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    mean, variance = known
+    call, (mean, variance) = _BatchNorm(*args), known
+    x, weight, bias = call.x, call.weight, call.bias
     count = x.numel() / x.shape[1] / part.fraction
-    if running_mean is not None:
-        running_mean.lerp_(mean, momentum)
-    if running_var is not None:
-        running_var.lerp_(variance * (count / (count - 1)), momentum)
-    scale = (variance + eps).rsqrt()
+    if call.running_mean is not None:
+        call.running_mean.lerp_(mean, call.momentum)
+    if call.running_var is not None:
+        call.running_var.lerp_(variance * (count / (count - 1)), call.momentum)
+    scale = (variance + call.eps).rsqrt()
     factor = scale if weight is None else scale * weight
     shift = -mean * factor if bias is None else bias - mean * factor
     normed = torch.addcmul(_by_channel(x, shift), x, _by_channel(x, factor))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
-from loadmaster.readers.pytorch.capture import CapturedStep, recorded
+from loadmaster.readers.pytorch.capture import CapturedStep, StepOptions, recorded
 from loadmaster.running.tape.tape import Tape, no_numbers
 
 if TYPE_CHECKING:
@@ -87,17 +87,8 @@ def record(
     updated, scheduled = _made(model, optimizer, schedule)
     recording = Recording()
     with _buffers_checked(model, recording):
-        graph, left = recorded(
-            model,
-            example_inputs,
-            train=train,
-            loss=loss,
-            targets=targets,
-            optimizer=updated,
-            name=name,
-            progress=progress,
-            listener=recording,
-        )
+        options = StepOptions(train, loss, targets, updated)
+        graph, left = recorded(model, example_inputs, options, name, progress, recording)
     host = _host(updated, scheduled, left.step, recording)
 
     def again(tensors: Sequence[torch.Tensor]) -> Tape:

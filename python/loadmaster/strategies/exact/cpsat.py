@@ -4,6 +4,7 @@ ends.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -88,11 +89,13 @@ def place(
 
 def _solver(prove: bool, workers: int, seed: int) -> Solve:
     def answer(instance: MilpInstance, start: Timed, seconds: float, tell: Watch) -> Answer:
-        run = partial(program.solve, instance, start, workers=workers, seed=seed, progress=tell)
-        solved = run(time_limit=(PLAN_SHARE if prove else 1.0) * seconds)
+        share = PLAN_SHARE if prove else 1.0
+        task = program.CpsatTask(instance, start, share * seconds, workers, seed)
+        solved = program.solve(task, progress=tell)
         bound, by, log = solved.bound, "CP-SAT", solved.log
         if prove and solved.status != "optimal" and solved.failure is None:
-            free = run(time_limit=max(seconds - solved.seconds, LEAST), is_fcfs=False)
+            left = max(seconds - solved.seconds, LEAST)
+            free = program.solve(replace(task, time_limit=left, is_fcfs=False), progress=tell)
             log += free.log
             if free.bound > bound:
                 bound, by = free.bound, "CP-SAT, links in any order"

@@ -56,7 +56,7 @@ def _listed(problem: Problem, instance: MilpInstance) -> Timed:
 def _solved(instance: MilpInstance, start: Timed, seconds: float) -> tuple[str, float]:
     """Who proved a bound, and its seconds; where the solver failed with a warning."""
     if find_spec("ortools") is not None:
-        solution = cpsat.solve(instance, start, time_limit=seconds, is_fcfs=False)
+        solution = cpsat.solve(cpsat.CpsatTask(instance, start, seconds, is_fcfs=False))
         if solution.failure is not None:
             warnings.warn(solution.failure, stacklevel=3)
         return "CP-SAT", instance.seconds(solution.bound)
