@@ -119,6 +119,47 @@ def test_no_function_is_kept_short_by_leaving_it_unformatted():
     assert skipped == []
 
 
+#: Functions whose keywords users write: parts of the face, and methods and systems, whose keywords
+#: are their options.
+WITH_OPTIONS = {
+    "judge/coarsening.py coarsen",
+    "judge/simulation.py simulate",
+    "model/cluster.py __init__",
+    "readers/pytorch/capture.py capture",
+    "running/measured/together.py measure_ops",
+    "running/run.py run",
+    "running/tape/record.py record",
+    "strategies/auto/auto.py place",
+    "strategies/exact/cpsat.py place",
+    "strategies/exact/ilp.py place",
+    "strategies/exact/moirai.py place",
+    "strategies/rivals/trials.py by_trials",
+    "systems/megatron/plan.py megatron",
+    "systems/torchtitan/plan.py torchtitan",
+    "tasks/calibrate.py calibrate",
+    "tasks/compare.py compare",
+    "tasks/place.py place",
+    "tasks/sweep.py sweep",
+    "tasks/what_if.py what_if",
+}
+
+
+def test_functions_take_at_most_7_parameters_but_those_whose_options_users_write():
+    wide = {
+        f"{file} {node.name}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and n_parameters(node) > 7
+    }
+    assert wide == WITH_OPTIONS
+
+
+def n_parameters(function: ast.FunctionDef) -> int:
+    """The number of a function's parameters, but for the object that a method is of."""
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    return len(names[names[:1] in (["self"], ["cls"]) :]) + len(function.args.kwonlyargs)
+
+
 def skips(file: Path) -> list[int]:
     """Lines of a file that the formatter is told to leave alone."""
     lines = file.read_text().splitlines()

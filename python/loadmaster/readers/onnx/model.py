@@ -110,7 +110,7 @@ def to_columns(
     columns, calls = _Columns(), NodeCalls(onnx, walker.opsets)
     _add_initializers(columns, walker, graph)
     for value, tensor in inputs.items():
-        columns.add([value], [tensor], name=value, kind="input")
+        columns.add([value], [tensor], _Head(value, "input"))
     for position, node in enumerate(in_order(graph)):
         _add_node(columns, walker, calls, node, position)
     notes = walker.notes()
@@ -299,6 +299,15 @@ class _Value:
     id: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The name, the kind and the module of an op."""
+
+    name: str
+    kind: str
+    module: str = ""
+
+
 class _Columns(GraphColumns):
     """The graph as it grows: one entry per op and per edge, in the order of the file."""
 
@@ -313,10 +322,8 @@ class _Columns(GraphColumns):
         self,
         values: Sequence[str],
         tensors: Sequence[Tensor | None],
+        head: _Head,
         *,
-        name: str,
-        kind: str,
-        module: str = "",
         work: Cost | None = None,
         alias_of: int = -1,
         args: Call | None = None,
@@ -326,14 +333,14 @@ class _Columns(GraphColumns):
         work = work or Cost()
         size = sum(t.nbytes or 0 for t in tensors if t is not None)
         row = {
-            "name": name,
-            "kind": kind,
-            "module": module,
+            "name": head.name,
+            "kind": head.kind,
+            "module": head.module,
             "phase": "f",
             "flops": work.flops,
             "bytes_accessed": work.bytes,
             "output_bytes": 0 if alias_of >= 0 else size,
-            "param_bytes": size if kind == "parameter" else 0,
+            "param_bytes": size if head.kind == "parameter" else 0,
             "view": int(alias_of >= 0),
             "alias_of": alias_of,
             "output": ";".join("none" if t is None else str(t) for t in tensors),
@@ -387,7 +394,7 @@ def _add_initializers(columns: _Columns, walker: ShapeWalker, graph: Any) -> Non
     for initializer in initializers(graph):
         name = initializer_name(initializer)
         tensor = from_initializer(walker.onnx, initializer)
-        columns.add([name], [tensor], name=name, kind="parameter", module=_module(name))
+        columns.add([name], [tensor], _Head(name, "parameter", _module(name)))
 
 
 def _add_node(
@@ -406,9 +413,7 @@ def _add_node(
     index = columns.add(
         node.output,
         op.outs,
-        name=name,
-        kind=kind,
-        module=module,
+        _Head(name, kind, module),
         work=result.cost,
         alias_of=alias_of,
         args=None if kind == "constant" else calls.of(node, op, sources),
@@ -440,7 +445,7 @@ def _add_inner_parameters(columns: _Columns, walker: ShapeWalker, node: Any) -> 
             inner = initializer_name(initializer)
             tensor = from_initializer(walker.onnx, initializer)
             keys.append(f"\0{len(columns.values)}")
-            columns.add(keys[-1:], [tensor], name=inner, kind="parameter", module=_module(inner))
+            columns.add(keys[-1:], [tensor], _Head(inner, "parameter", _module(inner)))
     return keys
 
 
