@@ -61,7 +61,10 @@ fn replicated(model: &OpGraph, facts: Facts<'_>) -> Vec<bool> {
     let mut is_source = vec![true; n];
     if facts.input.contains(&true) {
         data(model).for_each(|(_, _, d)| is_source[d] = false);
-        (0..n).filter(|&u| group(u).is_some()).for_each(|u| is_source[u] = false);
+        for of in 0..n_groups {
+            let reads = members.row(of).iter().any(|&u| !is_source[u as usize]);
+            members.row(of).iter().for_each(|&u| is_source[u as usize] &= !reads);
+        }
     }
     let mut many = vec![false; n];
     let mut stack: Vec<u32> = (0..n).filter(|&u| is_source[u]).map(|u| u as u32).collect();
