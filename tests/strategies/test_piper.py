@@ -192,6 +192,12 @@ def test_what_is_wrong_with_an_input_is_told(change: dict[str, Any], message: st
         Piper.from_document(given)
 
 
+def test_more_bytes_than_can_be_counted_are_refused() -> None:
+    layers = [{"1": [choice(1)]}, {"1": [choice(1)]}]
+    with pytest.raises(InputError, match="more bytes than can be counted"):
+        Piper.from_document(document(layers, [(0, 1, 1.7e308)]))
+
+
 def test_a_layer_without_a_choice_cannot_be_run() -> None:
     with pytest.raises(InputError, match="layer 1 cannot be run"):
         stages(Piper.from_document(document([{"1": [choice(1)]}, {}], [])))

@@ -6,6 +6,7 @@ Phanishayee, NeurIPS 2021).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,6 +110,8 @@ class Piper:
             for at, row in enumerate(ways)
             for other, bytes_, sync in _exchanges(row, index, bytes_of)
         ]
+        if any(bytes_ == math.inf for _, _, bytes_ in exchanges):
+            raise InputError("what some layer exchanges adds up to more bytes than can be counted")
         choice, other, exchanged = zip(*exchanges, strict=True) if exchanges else ((), (), ())
         return cls(
             ids=tuple(index),
