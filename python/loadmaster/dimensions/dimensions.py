@@ -26,6 +26,7 @@ from loadmaster.dimensions.factors import Axes
 from loadmaster.dimensions.form import PICKED, REPLICATE, Cut, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
 from loadmaster.dimensions.naming import ROLES, named
+from loadmaster.dimensions.routing import with_routing
 from loadmaster.dimensions.tensors import PICK, Output, Tensors
 from loadmaster.model.graph import OpGraph
 
@@ -86,7 +87,9 @@ class Dimensions:
         known: Dimensions | None = vars(graph).get(_KEPT)
         if known is None:
             with uncollected():
-                known = vars(graph)[_KEPT] = cls.made(graph, *calls(graph))
+                arguments, patterns = calls(graph)
+                patterns = with_routing(graph, arguments, patterns)
+                known = vars(graph)[_KEPT] = cls.made(graph, arguments, patterns)
         return known
 
     @classmethod
@@ -194,12 +197,13 @@ def _joined(tensors: Tensors, patterns: Sequence[Pattern | None]) -> tuple[Axes,
     """The axes of all tensors, one after the other, joined as patterns say; where each begins.
 
     Where not all can be taken apart alike, what comes first stays. So reshapes come last, the most
-    frequent first: the windows in all layers rather than the step to another resolution.
+    frequent first: the windows in all layers rather than the step to another resolution. What has
+    dimensions that are parts of axes comes after them: samples and tokens are known by then.
     """
     start = list(itertools.accumulate(map(len, tensors.shapes), initial=0))
     axes = Axes([size for shape in tensors.shapes for size in shape])
     groups: dict[tuple[object, ...], list[list[int]]] = {}
-    tied: dict[tuple[object, ...], tuple[bool, list[Tie]]] = {}
+    tied: dict[tuple[object, ...], tuple[int, list[Tie]]] = {}
     for op, pattern in enumerate(patterns):
         if pattern is not None:
             seen = tensors.of_call(op)
@@ -208,7 +212,7 @@ def _joined(tensors: Tensors, patterns: Sequence[Pattern | None]) -> tuple[Axes,
             if key not in groups:
                 groups[key] = []
                 ties = [tie for tie in forming.ties(pattern, shapes) if tie.joined]
-                tied[key] = (pattern.is_reshape, ties)
+                tied[key] = (2 if pattern.pieces else int(pattern.is_reshape), ties)
             groups[key].append(seen)
     for key in sorted(groups, key=lambda key: (tied[key][0], -len(groups[key]))):
         for tie in tied[key][1]:

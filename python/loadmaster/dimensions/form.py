@@ -74,6 +74,20 @@ class Meaning:
     picked: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an axis that is a dimension: its strides from ``low`` to below ``high``.
+
+    ``tensor`` counts arguments, then outputs.
+    """
+
+    dimension: int
+    tensor: int
+    axis: int
+    low: int
+    high: int
+
+
 @dataclass(frozen=True)
 class Pattern:
     """The dimension of an op that each axis of its tensors is.
@@ -97,6 +111,8 @@ class Pattern:
     is_reshape : bool
         Whether the first output has the elements of the first argument in the same order, in
         another shape. Dimensions then are those of the other axes, if any.
+    pieces : tuple of Piece
+        Dimensions that are parts of axes, beside those of whole axes.
     """
 
     words: tuple[str, ...]
@@ -105,6 +121,7 @@ class Pattern:
     outputs: tuple[tuple[int, ...], ...]
     linear: tuple[tuple[int, ...], ...] = ()
     is_reshape: bool = False
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,7 @@ class Cut:
         that a router makes are of every token.
         """
         is_theirs = self.role == "expert" and self.works and not self.exchanged
-        return is_theirs and min((*self.inputs, *self.outputs)) >= 0
+        return is_theirs and all(spec >= 0 or spec == ANY for spec in (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True)

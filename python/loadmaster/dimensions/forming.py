@@ -101,6 +101,13 @@ def ties(pattern: Pattern, shapes: Sequence[Shape]) -> list[Tie]:
             for (tensor, axis), window in zip(axes, windows, strict=True)
         ]
         tied.append(Tie(dimension, tuple(places), joined))
+    for dimension in sorted({piece.dimension for piece in pattern.pieces}):
+        of = [piece for piece in pattern.pieces if piece.dimension == dimension]
+        places = [
+            DimensionPlace(p.tensor, p.axis, p.axis + 1, p.low, p.high, shapes[p.tensor][p.axis])
+            for p in of
+        ]
+        tied.append(Tie(dimension, tuple(places)))
     if pattern.is_reshape:
         sides = (0, len(pattern.inputs))
         places = [

@@ -110,11 +110,12 @@ def _spoken(
             into[dimension] = of_role[word]
         elif word.startswith("batch") and "contraction" in pattern.words:
             into[dimension] = batched
+    in_parts = {(piece.tensor, piece.axis) for piece in pattern.pieces}
     return [
         (tensor, axis, into[dimension])
         for tensor, dimensions in enumerate((*pattern.inputs, *pattern.outputs))
         for axis, dimension in enumerate(dimensions or ())
-        if dimension in into
+        if dimension in into and (tensor, axis) not in in_parts
     ]
 
 

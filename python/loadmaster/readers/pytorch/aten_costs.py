@@ -273,6 +273,11 @@ def _grouped_product(inputs: Arguments, outputs: Arguments) -> int:
     return multiply_adds(inputs[0].numel, inputs[1].shape[-1])
 
 
+def _grouped_gradients(inputs: Arguments, outputs: Arguments) -> int:
+    """Its gradients: of the rows, and of the matrices."""
+    return 2 * _grouped_product(inputs, outputs)
+
+
 def _tensordot(inputs: Arguments, outputs: Arguments) -> int:
     """2 per element of the result and of the inner size: dimensions that only the factors have."""
     a, b, out = inputs[0].numel, inputs[1].numel, outputs[0].numel
@@ -386,7 +391,11 @@ FLOPS: dict[str, _Count] = {
                      "_addmm_activation"), _product(1)),
     **dict.fromkeys(("addbmm", "addbmm_"), _sum_of_products),
     **dict.fromkeys(("linear_backward", "mkldnn_linear_backward"), _linear_backward),
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _grouped_product),
+    **dict.fromkeys(
+        ("_grouped_mm", "_scaled_grouped_mm", "transformers.grouped_mm_fallback.default"),
+        _grouped_product,
+    ),
+    "transformers.grouped_mm_fallback_backward.default": _grouped_gradients,
     **dict.fromkeys(("cdist", "_cdist_forward", "_euclidean_dist"), _product(0)),
     "tensordot": _tensordot,
     "bilinear": _bilinear,
@@ -570,7 +579,17 @@ def _accumulated(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
     return _size(inputs[1:]) + 2 * _size(inputs[-1:])
 
 
+def _grouped(inputs: list[AtenTensor], outputs: list[AtenTensor]) -> int:
+    """All rows, and the matrices of as many groups as there are rows, at most."""
+    rows, matrices, *rest = inputs
+    groups = matrices.shape[0] if len(matrices.shape) == 3 else 0
+    reached = min(groups, rows.shape[0]) if len(rows.shape) == 2 else groups
+    read = _size([matrices]) * reached // groups if groups else _size([matrices])
+    return _size([rows, *rest]) + read + _size(outputs)
+
+
 _BYTES: dict[_Moved, str] = {
+    _grouped: "_grouped_mm _scaled_grouped_mm transformers.grouped_mm_fallback.default",
     _nothing: "_assert_async _assert_scalar _assert_tensor_metadata _efficientzerotensor "
     "_local_scalar_dense _nested_tensor_size _resize_output_ _shape_as_tensor _version "
     "cudnn_is_acceptable dim empty empty_like empty_permuted empty_strided is_nonzero item "

@@ -232,9 +232,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         cause = f"the size of what {bare(kind)} gives{where} depends on values"
         if bare(kind) == "_local_scalar_dense":
             cause = f"a number is read off a tensor{where} (item(), or a branch on it)"
+        way = "rewrite it (torch.where, torch.cond and torch.export.export)"
+        if module.rpartition(".")[2] == "experts":
+            way = "choose model.set_experts_implementation('grouped_mm') of Hugging Face"
         return (
-            f"{cause}, which no capture without data can know: rewrite it (torch.where, torch.cond "
-            "and torch.export.export), or read a trace of a real step"
+            f"{cause}, which no capture without data can know: {way}, or read a trace of a real "
+            "step"
         )
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:

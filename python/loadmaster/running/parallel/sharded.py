@@ -14,6 +14,7 @@ import torch
 
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import PICKED, REPLICATE
+from loadmaster.dimensions.routing import GROUPED
 from loadmaster.model.program import Program
 from loadmaster.running.devices.turns import in_turn
 from loadmaster.running.parallel import members
@@ -27,6 +28,7 @@ from loadmaster.running.parallel.sum_calls import summed_calls, sums_of_ops
 from loadmaster.running.tape.calls import Call
 from loadmaster.running.tape.slots import Joint
 from loadmaster.running.tape.tape import Tape
+from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lowering import Lowering
 from loadmaster.transforms.shards import Expansion
 
@@ -64,6 +66,7 @@ def sharded(
             f"op {op!r} picks rows for the experts of each device, which are as many as a router "
             "says: no run does so yet. Label it whole, or cut it otherwise"
         )
+    _refuse_sorted_rows(layout)
     expansion = Expansion.of(lowering)
     _refuse_changed(program, expansion.program)
     source = SourceTape(tape, layout.dimensions, inputs or {})
@@ -71,6 +74,19 @@ def sharded(
         return _tape(program, DeviceTensors(source, expansion, Specs(layout, of_parts=True)))
     except ElsewhereError:
         return _tape(program, DeviceTensors(source, expansion, Specs(layout, of_parts=False)))
+
+
+def _refuse_sorted_rows(layout: Layout) -> None:
+    """Refuses to share out rows that are sorted by expert."""
+    graph, dimensions = layout.graph, layout.dimensions
+    for op in (op for op, kind in enumerate(graph.kinds) if kind in GROUPED):
+        cuts = dimensions.forms[dimensions.form_of[op]].cuts
+        names = [cuts[label - 1].name for label in layout.labels[:, op].tolist() if label > 0]
+        if any(name.startswith(("expert", "row")) for name in names):
+            raise InputError(
+                f"op {graph.names[op]!r} has rows that are sorted by expert, as many of each as a "
+                "router says: no run shares these out yet. Label it whole, or cut its columns"
+            )
 
 
 def _refuse_changed(program: Program, expected: Program) -> None:
