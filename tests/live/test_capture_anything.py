@@ -234,3 +234,20 @@ def test_an_error_of_the_progress_callback_stays_as_it_is():
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(200)))
     with pytest.raises(Stop):
         captured(model, torch.zeros(2, WIDTH), progress=stop, loss=lambda y: F.relu(y).sum())
+
+
+def test_a_step_has_no_numbers_that_are_not_finite():
+    class Guarded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            x = self.fc(x)
+            if torch.isinf(x).any() or torch.isnan(x).any() or (~torch.isfinite(x)).any():
+                return torch.clamp(x, -1, 1)
+            return x if torch.isfinite(x).all() else torch.clamp(x, -1, 1)
+
+    kinds = captured(Guarded(), torch.zeros(2, WIDTH)).kinds
+    assert not any("clamp" in kind for kind in kinds)
+    assert any("addmm" in kind for kind in kinds)

@@ -30,6 +30,7 @@ from loadmaster.readers.pytorch.aten_graph import (
     tensor_of,
 )
 from loadmaster.readers.pytorch.fakes import Fakes
+from loadmaster.readers.pytorch.finite import FiniteTruths
 from loadmaster.readers.pytorch.tensors import dtype_name, layout
 
 _ON_VALUES = (
@@ -39,6 +40,7 @@ _ON_VALUES = (
 )
 
 _DEVICE_OF = torch.ops.prim.device.default
+_READ = torch.ops.aten._local_scalar_dense.default
 
 #: Ops between two calls of a progress callback: some tenths of a second.
 _OPS_PER_WORD = 256
@@ -110,6 +112,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
         self._last_module = ""
         self._recorded = 0
+        self._finite = FiniteTruths()
         self._updates: dict[int, int] = {}  # the parameter that a storage belongs to
 
     # -- what is there before the step
@@ -202,8 +205,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 f"the model calls {func}, which runs programs of its own: "
                 "export it (torch.export.export) and read the program"
             )
-        if self.phase == "o" and func is torch.ops.aten._local_scalar_dense.default:
+        if func is _READ and self.phase == "o":
             return _as_if_read(args[0])
+        if func is _READ and (truth := self._finite.of(self.value_of(args[0]))) is not None:
+            return truth
         if func is _DEVICE_OF:
             return args[0].fake_device  # Optimizers ask more often than they do anything else.
         args = self.fakes.at_home(args)
@@ -302,6 +307,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             call=call,
         )
         op = self.graph.n_ops - 1
+        self._finite.note(op, kind, inputs)
         if parameter is not None:
             self.graph.share_device(parameter, op)
         for index, (tensor, value) in enumerate(zip(flat, results, strict=True)):
