@@ -18,7 +18,9 @@ from torch.nn import functional as F  # noqa: E402, N812
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
 from loadmaster.plans.considered import head  # noqa: E402
+from loadmaster.running.parallel.transformed import transformed  # noqa: E402
 from loadmaster.transforms.samples import joined_samples  # noqa: E402
+from loadmaster.transforms.shards import shard  # noqa: E402
 
 BATCH, LENGTH, WIDTH = 8, 3, 6
 
@@ -122,6 +124,18 @@ def test_a_batch_is_shared_out_where_parts_add_up_to_it(layers, loss):
     ):
         with pytest.raises(InputError, match="the batch is not one of separate samples: op"):
             refused()
+
+
+@pytest.mark.parametrize("loss", ["contrastive", "root"])
+def test_shards_that_gather_what_is_joined_have_the_loss_of_the_batch(loss):
+    torch.manual_seed(0)
+    inputs = torch.randn(BATCH, LENGTH, WIDTH), torch.arange(BATCH) % 4
+    tape = lm.record(Drawn(["linear"], loss), inputs, optimizer=torch.optim.SGD)
+    program = shard(tape.graph, lm.Recipe({"dp": 2}, {"dp": {"**": "batch"}}))
+    assert "all_gather" in set(program.graph.kinds) or loss == "root"
+    alone, together = tape.replay(1), transformed(program, tape).replay(1)
+    for name, tensor in alone.items():
+        torch.testing.assert_close(together[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_auto_says_why_it_has_no_replicas():
