@@ -26,6 +26,8 @@ _EXPERT, _ROW, _CONTRACTION, _COLUMN = range(4)
 #: Kinds that sort experts by number, and that count how many rows each has.
 _SORTS = ("aten.sort", "aten.argsort")
 _COUNTS = ("aten.histc", "aten.bincount")
+#: Kinds that make of such counts where each expert's rows end.
+_ENDS = ("aten.cumsum", "aten._to_copy")
 
 #: A cast of an order: some kinds count floats only.
 _CASTS = "aten._to_copy.default"
@@ -90,6 +92,8 @@ class _Sorting:
         self._graph, self._by_rows, self._inputs, self._outputs = graph, by_rows, inputs, outputs
         #: Ops that give an order of rows; True: one that leads back to the order of tokens.
         self._leads_back: dict[int, bool] = {}
+        #: Ops that count the rows of each expert: each device counts its own.
+        self._counts: set[int] = set()
 
     def pattern(self, op: int, sources: Sequence[int]) -> Pattern | None:
         """The pattern of an op that sorts rows, or picks or writes them by an order."""
@@ -101,9 +105,13 @@ class _Sorting:
         if kind.startswith(_SORTS) and rows is not None and is_order:
             self._leads_back[op] = bool(orders)
             return _moved(rows, inputs, outputs, (), into_order=not orders)
+        if kind.startswith(_ENDS) and not self._counts.isdisjoint(sources):
+            self._counts.add(op)
+            return Pattern((), (), (None,), ((-1,),), ((0,),))
         if not orders:
             return None
         if kind.startswith(_COUNTS):
+            self._counts.add(op)
             return Pattern(("row",), (Meaning(),), ((0,),), ((-1,),), ((0,),))
         if kind.startswith(_PUTS) and len(sources) == 3 and sources[1] in self._leads_back:
             if rows is not None and is_order:  # of an order, the order back
