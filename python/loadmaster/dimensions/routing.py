@@ -119,7 +119,7 @@ class _Sorting:
                 return _moved(rows, inputs, outputs, (0, 2), into_order=False)
             rows = self._rows(inputs[2:])
             is_back = self._leads_back[sources[1]]
-            return rows and _moved(rows, inputs, outputs, (1,), into_order=is_back)
+            return None if rows is None else _moved(rows, inputs, outputs, (1,), into_order=is_back)
         if kind == _PICKS and list(sources[1:]) == orders and rows is not None:
             return _moved(rows, inputs, outputs, (1,), into_order=not self._leads_back[orders[0]])
         if is_order:
@@ -142,6 +142,7 @@ def _sorted_rows(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> _Sorted |
 
 def _product(of: _Sorted, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Pattern:
     """A grouped product: of rows with a matrix per group, or of rows with rows per group."""
+    axes: tuple[tuple[int, ...], ...]
     if len(inputs[1]) == 3:
         axes = ((_EXPERT, _CONTRACTION), (_EXPERT, _CONTRACTION, _COLUMN), (_EXPERT, _COLUMN))
         rows = [(0, 0), (len(inputs), 0)]
