@@ -75,7 +75,7 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AxisPart:
     """A part of an axis that is a dimension: its strides from ``low`` to below ``high``.
 
     ``tensor`` counts arguments, then outputs.
@@ -111,7 +111,7 @@ class Pattern:
     is_reshape : bool
         Whether the first output has the elements of the first argument in the same order, in
         another shape. Dimensions then are those of the other axes, if any.
-    pieces : tuple of Piece
+    pieces : tuple of AxisPart
         Dimensions that are parts of axes, beside those of whole axes.
     """
 
@@ -121,7 +121,7 @@ class Pattern:
     outputs: tuple[tuple[int, ...], ...]
     linear: tuple[tuple[int, ...], ...] = ()
     is_reshape: bool = False
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[AxisPart, ...] = ()
 
 
 @dataclass(frozen=True)

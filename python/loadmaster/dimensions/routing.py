@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from loadmaster.dimensions.form import Meaning, Pattern, Piece
+from loadmaster.dimensions.form import AxisPart, Meaning, Pattern
 from loadmaster.dimensions.tensors import Output
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.shapes import parse_output
@@ -157,7 +157,7 @@ def _product(of: _Sorted, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> 
         inputs=(axes[0], axes[1], *[None] * (len(inputs) - 2)),
         outputs=(axes[2],),
         linear=((0,), (1,)),
-        pieces=tuple(Piece(_ROW, tensor, axis, 1, of.each) for tensor, axis in rows),
+        pieces=tuple(AxisPart(_ROW, tensor, axis, 1, of.each) for tensor, axis in rows),
     )
 
 
@@ -179,8 +179,8 @@ def _moved(
     results = [*written, *range(len(inputs), len(every))]
     sorted_ones, tokens = (results, [read]) if into_order else ([read], results)
     groups = gcd(of.each, *(every[t][0] for t in tokens))
-    pieces = [Piece(0, t, 0, of.each // groups, of.each) for t in sorted_ones]
-    pieces += [Piece(0, t, 0, every[t][0] // groups, every[t][0]) for t in tokens]
+    pieces = [AxisPart(0, t, 0, of.each // groups, of.each) for t in sorted_ones]
+    pieces += [AxisPart(0, t, 0, every[t][0] // groups, every[t][0]) for t in tokens]
     others = range(1, max(map(len, every)))
     axes = [(-1, *range(1, len(shape)))[: len(shape)] for shape in every]
     return Pattern(
