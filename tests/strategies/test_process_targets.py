@@ -122,7 +122,7 @@ def test_parameters_are_sharded_on_the_inner_axis_and_gradients_summed_on_the_ou
     found = kinds(plan)
     assert found["all_reduce/gradients"] >= 25
     text = lm.writers.fsdp(plan)
-    assert 'MESH = {"replicate": 2, "shard": 2}' in text
+    assert "MESH = {'replicate': 2, 'shard': 2}" in text
 
 
 def test_kept_parameters_take_more_memory_than_those_gathered_again():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -46,6 +48,19 @@ def test_the_command_line_says_the_same(advice, capsys):
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in document["choices"]] == [one.name for one in advice.choices]
+
+
+@pytest.mark.parametrize("name", ["my $(touch x) model.json", "a\nb'\x1b[31m.json", "=x;.json"])
+def test_the_command_that_is_printed_names_the_file_whatever_its_name(name, tmp_path, capsys):
+    lm.read("example:lenet").save(tmp_path / name)
+    file = str(tmp_path / name)
+    assert main(["advise", file, "--cluster", "2xV100-NVLink", "--targets", "ddp"]) == 0
+    said = capsys.readouterr().out
+    [line] = [line for line in said.splitlines() if "loadmaster place" in line]
+    print_words = f"loadmaster() {{ printf '%s\\0' \"$@\"; }}; {line}"
+    bash = shutil.which("bash") or pytest.skip("needs bash")
+    words = subprocess.run([bash, "-c", print_words], capture_output=True, check=True, env={})
+    assert words.stdout.decode().split("\0")[:4] == ["place", file, "--cluster", "2xV100-NVLink"]
 
 
 def test_words_of_a_plan_say_replicas_and_devices():

@@ -6,12 +6,15 @@ The same rules hold everywhere: numbers of numpy are welcome, a bool is no numbe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import shown
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: Seconds that no work lasts: a longer time limit, infinity too, means this one.
 YEAR = 3.2e7
@@ -122,6 +125,13 @@ def time_limit(value: object) -> float:
 def seed(value: object) -> int:
     """A seed of a random number generator."""
     return integer("seed", value, 0, 2**64 - 1, wants="an integer from 0 to 2^64 - 1")
+
+
+def text(name: str, value: object) -> str:
+    """A text that files can hold: half of a surrogate pair is none."""
+    if isinstance(value, str) and not _SURROGATE.search(value):
+        return value
+    raise InputError(f"{name} is {shown(value)}: wants a text")
 
 
 def flag(name: str, value: object) -> bool:

@@ -1,22 +1,59 @@
-"""Rows of CSV files by column. A last row that may have been cut off is refused or said."""
+"""Rows of CSV files by column. A last row that may have been cut off is refused or said.
+
+Spreadsheets take a text that begins with ``=`` for a formula, and may run it. Before such a text
+stands an apostrophe in the files that are written, and no longer in what was read. Characters that
+a terminal would obey are escaped.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import TypeAlias
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import check_input, read_text
+from loadmaster.base.text import escaped
 from loadmaster.base.warnings import warn
+
+#: The beginning of a text that a spreadsheet would take for a formula, and of one that was guarded.
+_FORMULA, _GUARDED = re.compile("'*[=+@-]"), re.compile("'+[=+@-]")
 
 #: Bytes that a row takes once it is parsed: the limit of input counts them.
 _ROW = 800
 
 #: The number of a line, and its cells by column; None where the line is too short.
 NumberedRow: TypeAlias = tuple[int, dict[str, str | None]]
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    r"""Rows as the text of a CSV file; None is an empty cell.
+
+    >>> csv_text([("name", "seconds"), ("=HYPERLINK()", -1.5)])
+    "name,seconds\n'=HYPERLINK(),-1.5\n"
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_guarded, row) for row in rows)
+    return text.getvalue()
+
+
+def _guarded(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    text = escaped(cell)
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def csv_value(cell: str) -> str:
+    """The text that :func:`csv_text` wrote as this cell.
+
+    >>> csv_value("'=HYPERLINK()"), csv_value("'quoted'"), csv_value("-1.5")
+    ('=HYPERLINK()', "'quoted'", '-1.5')
+    """
+    return cell[1:] if _GUARDED.match(cell) else cell
 
 
 def read_rows(

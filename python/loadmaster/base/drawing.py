@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import write_bytes
+from loadmaster.base.text import escaped, shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +22,9 @@ INK, MUTED, RULE, TRACK = "#1f2933", "#66727f", "#c9d0d6", "#f1f3f5"
 
 DPI = 100
 _PNG_SCALE = 2
+
+#: Characters of a text in a picture.
+_LONGEST = 200
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
@@ -64,6 +68,16 @@ def style(purpose: str) -> Iterator[None]:
         yield
 
 
+def short(name: str, most: int = 24) -> str:
+    """A name as a picture shows it: of a longer one the end.
+
+    >>> short("gpu0"), short("a_name_of_very_many_letters", 12)
+    ('gpu0', '…any_letters')
+    """
+    name = escaped(name)
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
 def ink_on(colour: Sequence[float]) -> str:
     """Black or white, whichever is easier to read on a colour, RGB from 0 to 1 each.
 
@@ -91,7 +105,11 @@ def time_ticks(span: float, most: int) -> tuple[list[float], list[str]]:
 
 def write(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes a figure; a PNG has twice as many pixels, for sharp screens."""
+    from matplotlib.text import Text
+
     suffix = check_suffix(path)
+    for words in figure.findobj(Text):
+        words.set_text(shortened(escaped(words.get_text(), but="\n"), _LONGEST))
     buffer = io.BytesIO()
     png = suffix == ".png"
     figure.savefig(
@@ -100,4 +118,6 @@ def write(figure: Figure, path: str | os.PathLike[str]) -> None:
         dpi=DPI * _PNG_SCALE if png else DPI,
         metadata={"Software": "Loadmaster"} if png else {"Date": None},
     )
-    write_bytes(path, buffer.getvalue())
+    data = buffer.getvalue()
+    # Labels of axes are made when they are drawn. XML cannot hold their controls.
+    write_bytes(path, data if png else escaped(data.decode(), but="\n\t").encode())

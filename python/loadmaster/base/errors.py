@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from loadmaster.base.text import shortened
+from loadmaster.base.text import escaped, shortened
 
 #: Characters of a message. Names and values from files may be of any length.
 LONGEST = 2000
@@ -14,11 +14,12 @@ LONGEST = 2000
 class LoadmasterError(Exception):
     """Base of every error this package raises on purpose.
 
-    A message longer than :data:`LONGEST` lacks its middle, and says so.
+    A message longer than :data:`LONGEST` lacks its middle, and says so. Of what a terminal would
+    obey, such as colours, there are escapes, breaks of lines apart.
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(shortened(str(message), LONGEST))
+        super().__init__(escaped(shortened(str(message), LONGEST), but="\n\t"))
 
 
 class InputError(LoadmasterError, ValueError):

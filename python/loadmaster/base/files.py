@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from loadmaster.base.errors import InputError, refusing
+from loadmaster.base.quoting import json_text
 from loadmaster.base.units import format_bytes, parse_bytes
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -337,8 +338,7 @@ def _mode(place: Path) -> int:
 
 def write_json(path: str | os.PathLike[str], document: Any) -> None:
     """Writes compact JSON by :func:`write_bytes`."""
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    write_bytes(path, text.encode())
+    write_bytes(path, json_text(document).encode())
 
 
 def written(document: Document, path: str | os.PathLike[str] | None) -> Document:

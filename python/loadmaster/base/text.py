@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-#: Controls, what turns the direction of text around, and surrogates, which are no characters.
-_OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Controls, what turns the direction of text around, and what is no character, as surrogates.
+OBEYED = re.compile(
+    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 
 
 def escaped(text: str, *, but: str = "") -> str:
@@ -19,7 +21,7 @@ def escaped(text: str, *, but: str = "") -> str:
     >>> print(escaped("\033[31mred\n"))
     \x1b[31mred\n
     """
-    return _OBEYED.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
+    return OBEYED.sub(lambda match: match[0] if match[0] in but else ascii(match[0])[1:-1], text)
 
 
 def in_lines(lines: Iterable[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 
+from loadmaster.base.text import escaped
+
 
 def warn(*notes: str) -> None:
     """Warns of each note as if the first caller outside of this package did."""
@@ -13,4 +15,4 @@ def warn(*notes: str) -> None:
         frame = frame.f_back
         level += 1
     for note in notes:
-        warnings.warn(note, stacklevel=level)
+        warnings.warn(escaped(note, but="\n\t"), stacklevel=level)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.quoting import json_text
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import note, put_file
 
@@ -98,9 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _document(written: Any, path: str | None) -> str:
-    return json.dumps(
-        written if isinstance(written, dict) else {"written": path}, indent=2, allow_nan=False
-    )
+    return json_text(written if isinstance(written, dict) else {"written": path}, indent=2)
 
 
 def _print(text: str, *, whole: bool) -> None:

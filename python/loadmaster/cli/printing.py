@@ -7,7 +7,6 @@ devices and modules as they are, whatever a terminal would do with them.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.quoting import json_text
 from loadmaster.base.text import escaped
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def show(arguments: argparse.Namespace, result: Printable) -> None:
 
 def show_json(document: Any) -> None:
     """A document for machines."""
-    put(json.dumps(document, indent=2, allow_nan=False))
+    put(json_text(document, indent=2))
 
 
 def show_columns(texts: Mapping[str, str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loadmaster.base.csv_rows import read_rows
+from loadmaster.base.csv_rows import csv_text, csv_value, read_rows
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.files import write_bytes
 
@@ -106,26 +104,24 @@ class TransferTimes:
             )
         columns: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
         for number, row in rows:
-            key = (row.get("src") or "", row.get("dst") or "", row.get("method") or "")
-            pair = [_number(row[c], c, path, number) for c in ("bytes", column)]
-            for values, value in zip(columns.setdefault(key, ([], [])), pair, strict=True):
-                values.append(value)
+            src, dst, method = (csv_value(row.get(c) or "") for c in ("src", "dst", "method"))
+            sizes, times = columns.setdefault((src, dst, method), ([], []))
+            sizes.append(_number(row["bytes"], "bytes", path, number))
+            times.append(_number(row[column], column, path, number))
         if not columns:
             raise InputError(f"{os.fspath(path)} has no rows")
         return cls.of(columns)  # type: ignore[arg-type]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes a CSV file that :meth:`read` reads."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        rows: list[tuple[object, ...]] = [COLUMNS]
         repeats: dict[tuple[int, float], int] = {}
         for link, size, seconds in zip(
             self.link.tolist(), self.bytes.tolist(), self.seconds.tolist(), strict=True
         ):
             repeat = repeats[link, size] = repeats.get((link, size), -1) + 1
-            writer.writerow((*self.links[link], int(size), repeat, f"{seconds:.6g}"))
-        write_bytes(path, text.getvalue().encode())
+            rows.append((*self.links[link], int(size), repeat, f"{seconds:.6g}"))
+        write_bytes(path, csv_text(rows).encode())
 
 
 def title(link: tuple[str, str, str]) -> str:

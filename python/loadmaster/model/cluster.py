@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from typing import Any
 
 import loadmaster.fast as fast
 from loadmaster.base import checks
@@ -63,9 +64,9 @@ class Cluster:
         collectives: Iterable[CollectiveTimes] = (),
         dispatch: Dispatch | None = None,
     ) -> None:
-        self.name = name
-        self.description = description
-        self.source = source
+        self.name = checks.text("the name of a cluster", name)
+        self.description = checks.text("the description of a cluster", description)
+        self.source = checks.text("the source of a cluster", source)
         #: Measured times of collectives.
         self.collectives: tuple[CollectiveTimes, ...] = tuple(collectives)
         #: Seconds that launches cost a host; None: nothing.
@@ -206,8 +207,9 @@ class Cluster:
         """SHA-256 of devices, types and links, without names and sources of the whole."""
         figures = [asdict(d) for d in self.devices], [t.facts for t in self.types]
         links = ", ".join(text for row in self.wiring for text in link_texts(row))
-        text = f"[{json.dumps(figures, sort_keys=True)}, [{links}]]"
-        text += json.dumps([t.facts for t in self.collectives]) if self.collectives else ""
+        text = f"[{json.dumps(_one_zero(figures), sort_keys=True)}, [{links}]]"
+        facts = [_one_zero(t.facts) for t in self.collectives]
+        text += json.dumps(facts) if facts else ""
         text += json.dumps([self.dispatch.launch, self.dispatch.one_host]) if self.dispatch else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -548,3 +550,12 @@ class Cluster:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes :meth:`to_toml` to a file."""
         write_bytes(path, self.to_toml().encode())
+
+
+def _one_zero(value: Any) -> Any:
+    """Plain data with 0.0 for -0.0, which is the same number."""
+    if isinstance(value, float):
+        return value + 0.0
+    if isinstance(value, dict):
+        return {key: _one_zero(one) for key, one in value.items()}
+    return list(map(_one_zero, value)) if isinstance(value, list | tuple) else value

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.base import checks
 from loadmaster.base.errors import InputError, importing, malformed, refusing
 from loadmaster.base.files import check_format, naming, write_json
 from loadmaster.base.text import shown
@@ -190,7 +191,7 @@ class OpGraph:
         name: str = "",
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name = name
+        self.name = checks.text("the name of a graph", name)
         self.meta: dict[str, Any] = dict(meta or {})
         _refuse_unknown("ops", ops, _OP_COLUMNS)
         _refuse_unknown("edges", edges, _EDGE_COLUMNS)

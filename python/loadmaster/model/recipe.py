@@ -5,7 +5,6 @@ A recipe is small and readable. It is read from TOML or JSON, and written by han
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -27,6 +26,7 @@ from loadmaster.base.files import (
     read_text,
     write_bytes,
 )
+from loadmaster.base.quoting import json_text
 from loadmaster.base.text import Printed, shown
 from loadmaster.base.units import SIZE, counted, parse_bytes
 from loadmaster.model.cluster import Cluster
@@ -704,7 +704,7 @@ class Recipe(Printed):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes JSON, if the name ends in ``.json`` or ``.json.gz``, else TOML."""
         as_json = _is_json(path)
-        text = json.dumps(self.to_document(), indent=1) + "\n" if as_json else self.to_toml()
+        text = f"{json_text(self.to_document(), indent=1)}\n" if as_json else self.to_toml()
         write_bytes(path, text.encode())
 
 

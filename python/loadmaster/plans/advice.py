@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.base.quoting import command
 from loadmaster.base.text import Printed, aligned, in_lines, shortened
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
@@ -72,7 +73,7 @@ class Advice(Printed):
 
     def command(self, choice: Choice) -> str:
         """The command that makes a choice's plan."""
-        words = f"loadmaster place {self.graph} --cluster {self.cluster}"
+        words = command("loadmaster", "place", self.graph, "--cluster", self.cluster)
         return f"{words}{choice.arguments} -o plan.json"
 
     def to_document(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.base.quoting import command
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
@@ -171,10 +172,10 @@ def arguments_of(request: Request) -> str:
     >>> arguments_of(REQUESTS[Kind.WHOLE_OPS])
     '--split none'
     """
-    words = [] if request.method == DEFAULT else [f"--method {request.method}"]
+    words = [] if request.method == DEFAULT else ["--method", request.method]
     for name, value in request.options:
-        words.append(f"--split {value}" if name == "split" else f"--option {name}={value}")
-    return " ".join(words)
+        words += ["--split", str(value)] if name == "split" else ["--option", f"{name}={value}"]
+    return command(*words)
 
 
 def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:

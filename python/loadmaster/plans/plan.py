@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.files import write_json
-from loadmaster.base.text import Printed
+from loadmaster.base.text import Printed, escaped
 from loadmaster.base.units import format_seconds
 from loadmaster.costs import Costs
 from loadmaster.judge.assignment import Assignment
@@ -113,7 +113,8 @@ class Plan(Printed):
         return self.summary()
 
     def __repr__(self) -> str:
-        of = f"{self.graph.name or 'graph'} on {self.cluster.name or 'cluster'} by {self.made_by}"
+        names = f"{self.graph.name or 'graph'} on {self.cluster.name or 'cluster'}"
+        of = escaped(f"{names} by {self.made_by}")
         return f"Plan({of}: {format_seconds(self.makespan)} per step)"
 
     # -- what was decided --------------------------------------------------------------------

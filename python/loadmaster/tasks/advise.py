@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress, of_case
+from loadmaster.base.quoting import command
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
@@ -85,7 +86,7 @@ def advise(
             of_this = of_case(progress, f"{name}, {i} of {of}")
             request = PlanRequest(Planner(name, is_target=True), progress=of_this)
             plan = plan_for(problem, request)
-            choices.append(Choice(name, f" --target {name}", plan))
+            choices.append(Choice(name, f" {command('--target', name)}", plan))
         except (InputError, InfeasibleError) as error:
             refused[name] = str(error)
     if not choices:

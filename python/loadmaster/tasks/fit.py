@@ -22,6 +22,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.batch import ASSUMPTION, batch_of, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.plans.considered import arguments_of
 from loadmaster.plans.footprint import USES, Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.planner import Planner
@@ -29,6 +30,7 @@ from loadmaster.plans.streams import rate_in_words, stream_document
 from loadmaster.rules.binding import Binding, bind
 from loadmaster.rules.constraints import EVERY, REGEX, Constraints, as_constraints
 from loadmaster.strategies.auto.replicas import WAYS, can_be_replicated
+from loadmaster.strategies.kinds import Request
 from loadmaster.strategies.registry import DEFAULT, Method
 from loadmaster.systems.registry import target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
@@ -374,12 +376,11 @@ class _FitTrial:
         if not ways:
             return ()
         lacking, words, options = min(ways, key=lambda one: one[0])
-        asked = " ".join(f"--option {name}={value}" for name, value in options.items())
-        command = f"--method data-parallel {asked}"
+        arguments = arguments_of(Request("data-parallel", tuple(options.items())))
         if not lacking:
-            return (Remedy("replicas", 0, f"replicas: they fit, {words}: {command}"),)
+            return (Remedy("replicas", 0, f"replicas: they fit, {words}: {arguments}"),)
         more = f"{format_bytes(lacking)} ({lacking} bytes) more on every device"
-        return (Remedy("replicas", lacking, f"replicas: {more}, {words}: {command}"),)
+        return (Remedy("replicas", lacking, f"replicas: {more}, {words}: {arguments}"),)
 
     def memory(self, enough: int) -> Remedy:
         """More memory on every device. With ``enough``, the placement of least excess fits."""

@@ -6,9 +6,6 @@ another kind of plan has a row that says so.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import os
 import statistics
@@ -19,8 +16,10 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from loadmaster.base import checks
+from loadmaster.base.csv_rows import csv_text
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import json_text, markdown
 from loadmaster.base.text import Printed, aligned, in_lines, shortened
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, bound, split_bound
@@ -252,7 +251,7 @@ class Leaderboard(Printed):
             "",
             *_markdown(self._grid()),
         ]
-        notes = [f"* {_escaped(note)}" for note in self._notes()]
+        notes = [f"* {markdown(note)}" for note in self._notes()]
         return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
     def to_document(self) -> dict[str, Any]:
@@ -266,14 +265,8 @@ class Leaderboard(Printed):
 
     def to_csv(self) -> str:
         """A line per row, makespans in seconds."""
-        out = io.StringIO()
         names = [*BoardRow.__dataclass_fields__, "ratio"]
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(names)
-        for row in self.rows:
-            values = [getattr(row, name) for name in names]
-            writer.writerow(["" if value is None else value for value in values])
-        return out.getvalue()
+        return csv_text([names, *([getattr(row, name) for name in names] for row in self.rows)])
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes Markdown, CSV or JSON, as the name of the file ends.
@@ -290,7 +283,7 @@ class Leaderboard(Printed):
         elif name.endswith(".csv"):
             text = self.to_csv()
         else:
-            text = json.dumps(self.to_document(), indent=1, allow_nan=False) + "\n"
+            text = f"{json_text(self.to_document(), indent=1)}\n"
         write_bytes(path, text.encode())
 
 
@@ -316,12 +309,8 @@ def _cell(row: BoardRow | None) -> str:
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(map(_escaped, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(markdown, row))} |" for row in rows]
     return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:

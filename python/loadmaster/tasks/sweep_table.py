@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from loadmaster.base.csv_rows import csv_text, csv_value
 from loadmaster.base.errors import InputError, importing, refusing
 from loadmaster.base.files import check_target, is_special, system_errors, write_bytes
 from loadmaster.base.locks import FIRST, LockFile
@@ -253,7 +254,7 @@ class Table:
         if self._locks is not None and self._file is not None:
             with self._locks.held(_CHANGING):
                 self._catch_up()
-                self._write(["" if v is None else v for v in row.to_document().values()])
+                self._write(row.to_document().values())
             with system_errors(f"cannot write {self._path}"):
                 os.fsync(self._file.fileno())
             self._locks.release(_byte(row.key))
@@ -286,9 +287,7 @@ def _byte(key: Key) -> int:
 
 
 def _line(cells: Any) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode()
+    return csv_text([cells]).encode()
 
 
 def _parsed(data: bytes, path: Path, before: int) -> list[SweepRow]:
@@ -324,7 +323,7 @@ def _row(cells: list[str]) -> SweepRow:
     values: dict[str, Any] = {}
     for name, cell in zip(COLUMNS, cells, strict=True):
         kind = _TYPES[name]
-        values[name] = _PARSERS[kind](cell) if cell or kind == "str" else None
+        values[name] = _PARSERS[kind](csv_value(cell)) if cell or kind == "str" else None
     return SweepRow(**values)
 
 

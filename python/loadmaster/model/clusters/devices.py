@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,6 +14,10 @@ from loadmaster.model.runtime import SendCost
 
 #: Dtypes for which a device type may state its peak.
 DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
+
+
+#: Parts of a name that stand for something else: a range of names, and the ends of a link.
+_TAKEN = re.compile(r"\{(\d+\.\.\d+|from|to)\}")
 
 
 @dataclass(frozen=True)
@@ -75,5 +80,12 @@ class Device:
     memory: int
 
     def __post_init__(self) -> None:
+        checks.text("the name of a device", self.name)
+        checks.text(f"the type of device {self.name!r}", self.type)
+        if taken := _TAKEN.search(self.name):
+            raise InputError(
+                f"device {self.name!r}: a name may not have {taken[0]} in it, which stands for "
+                "other names in files"
+            )
         memory = parse_bytes(self.memory, f"memory of device {self.name!r}")
         object.__setattr__(self, "memory", memory)

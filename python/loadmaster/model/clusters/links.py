@@ -192,7 +192,7 @@ def one_by_one(row: Link | Mesh) -> Iterator[Link]:
 def link_texts(row: Link | Mesh) -> Iterator[str]:
     """The links that a row stands for, each as JSON, without its source."""
     sources, destinations = (list(map(json.dumps, names)) for names in row.ends)
-    figures = json.dumps((float(row.bandwidth), float(row.latency), row.channels))[1:]
+    figures = json.dumps((float(row.bandwidth), float(row.latency) + 0.0, row.channels))[1:]
     for src in sources:
         there = figures.replace("{from}", src[1:-1])
         for dst in destinations:

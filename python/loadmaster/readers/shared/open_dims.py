@@ -7,6 +7,7 @@ from typing import Any
 
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
+from loadmaster.base.quoting import command
 
 Dim = int | str | None  # fixed, symbolic, or nothing said
 
@@ -116,12 +117,12 @@ def _refuse_open(
             continue
         if shape is None:
             problems.append(f"input {name!r} has no shape")
-            options.append(f"--shape {name}=1,3,224,224")
+            options.append(command("--shape", f"{name}=1,3,224,224"))
             batch_settles = False
         elif not all(isinstance(d, int) for d in shape):
             problems.append(f"input {name!r} is {spelled(declared[name] or [])}")
             template = ",".join(str(d) if isinstance(d, int) else "N" for d in shape)
-            options.append(f"--shape {name}={template}")
+            options.append(command("--shape", f"{name}={template}"))
             rest = (d for d in shape[1:] if not isinstance(d, int))
             batch_settles = batch_settles and all(d is not None and d in firsts for d in rest)
     if problems:

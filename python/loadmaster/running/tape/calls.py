@@ -116,7 +116,9 @@ def runner(
         return f"c{len(constants) - 1}"
 
     arguments = [written(argument) for argument in call.args]
-    arguments += [f"{name}={written(argument)}" for name, argument in call.kwargs.items()]
+    if call.kwargs:  # As a mapping: a name may be no word of Python, or one of its own.
+        named = (f"{name!r}: {written(argument)}" for name, argument in call.kwargs.items())
+        arguments.append(f"**{{{', '.join(named)}}}")
     called = f"f({', '.join(arguments)})"
     if call.several:
         lines = [f"r = {called}"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.quoting import command
 from loadmaster.model.graph import PLACEHOLDERS
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.shared.names import run_order
@@ -155,8 +156,8 @@ class Modules:
         """The constraints that keep the modules of some ops on the device of the first."""
         plan = self.plan
         names = (self.full(self.of[op] or "") or plan.graph.names[op] for op in ops)
-        pins = (f"--pin {name!r}={plan.device(ops[0])}" for name in dict.fromkeys(names))
-        return " ".join(pins)
+        device = plan.device(ops[0])
+        return " ".join(command("--pin", f"{name}={device}") for name in dict.fromkeys(names))
 
     def reads(self) -> list[tuple[int, int]]:
         """Pairs of a parameter, buffer or op, and an op below the root that reads it.

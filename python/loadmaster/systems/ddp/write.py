@@ -8,19 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.base import checks
+from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, python_file
+from loadmaster.base.text import shown
 from loadmaster.model.graph import BUFFER
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.ddp.plan import USUAL
 from loadmaster.systems.ddp.semantics import NAME
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.processes import command, devices_of, no_replicas, start
+from loadmaster.systems.shared.processes import (
+    command,
+    devices_of,
+    no_replicas,
+    optimizer_of,
+    start,
+)
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.shares import batch_size
 
 _FILE = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
 
-{run}
+{run:words}
 
     device = start()
     model = parallelize(Model(), device)
@@ -62,7 +72,7 @@ def parallelize(model, device):
 
 
 def optimizer_of(model, optimizer, **options):
-    """{optimizer_text}"""
+    """{optimizer_text:words}"""
 {optimizer_code}
 
 def sampler_of(dataset, **options):
@@ -70,17 +80,22 @@ def sampler_of(dataset, **options):
     return DistributedSampler(dataset, drop_last=True, **options)
 '''
 
+#: The batch norms of all processes together.
+_SYNCHRONISED = "synchronised"
+
 _WAYS = {
     "replicated": (
         "An optimizer of all parameters, which every process updates alike.",
-        "    return optimizer(model.parameters(), **options)\n",
+        Code("    return optimizer(model.parameters(), **options)\n"),
         "",
     ),
     "sharded": (
         "An optimizer whose state is shared out: each process updates some parameters.",
-        "    return ZeroRedundancyOptimizer(\n"
-        "        model.parameters(), optimizer, parameters_as_bucket_view=True, **options\n"
-        "    )\n",
+        Code(
+            "    return ZeroRedundancyOptimizer(\n"
+            "        model.parameters(), optimizer, parameters_as_bucket_view=True, **options\n"
+            "    )\n"
+        ),
         "from torch.distributed.optim import ZeroRedundancyOptimizer\n",
     ),
 }
@@ -122,24 +137,23 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     devices = devices_of(plan)
     said = _said(plan)
     text, code, imports = _WAYS[said["optimizer"]]
-    if said["batch_norm"] == "synchronised":
+    if said["batch_norm"] == _SYNCHRONISED:
         norms = "    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
         imports = f"from torch import nn\n{imports}"
     else:
         norms = ""
     batch = batch_size(plan.graph) or len(devices)
-    file = _FILE.format(
+    file = python_file(
+        _FILE,
         run=command(plan, devices),
-        figures="\n".join(figures(plan, _more(plan, said, len(devices)))),
+        figures=figures(plan, _more(plan, said, len(devices))),
         processes=start(plan, devices),
-        imports=imports,
+        imports=Code(imports),
         batch=batch,
         each=batch // len(devices),
         bucket=said["bucket_cap_mb"],
-        norms=norms,
-        optimizer=optimizer
-        if (optimizer := plan.graph.meta.get("optimizer", ""))[:1].isupper()
-        else "SGD",
+        norms=Code(norms),
+        optimizer=optimizer_of(plan),
         optimizer_text=text,
         optimizer_code=code,
     )
@@ -149,18 +163,37 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
 
 
 def _said(plan: Plan) -> Mapping[str, Any]:
-    """The plan's buckets, optimizer and batch norms."""
+    """The plan's buckets, optimizer and batch norms.
+
+    Raises
+    ------
+    InputError
+        The file that the plan is from says others than there are.
+    """
     usual = {"bucket_cap_mb": USUAL, "optimizer": "replicated", "batch_norm": "local"}
     if any(label.startswith("all_reduce/statistics") for label in plan.program.graph.collectives):
-        usual["batch_norm"] = "synchronised"
-    settings: Mapping[str, Any] = plan.program.graph.meta.get(NAME, usual)
+        usual["batch_norm"] = _SYNCHRONISED
+    if not _is_own(plan):
+        return usual
+    settings = plan.program.graph.meta[NAME]
+    where = f"meta.{NAME} of graph {plan.graph.name!r}"
+    if not isinstance(settings, Mapping) or set(settings) != set(usual):
+        raise InputError(f"{where} is {shown(settings)}: wants {', '.join(usual)}")
+    checks.positive(f"{where}: bucket_cap_mb", settings["bucket_cap_mb"])
+    checks.one_of(f"{where}: optimizer", settings["optimizer"], _WAYS)
+    checks.one_of(f"{where}: batch_norm", settings["batch_norm"], ("local", _SYNCHRONISED))
     return settings
+
+
+def _is_own(plan: Plan) -> bool:
+    """True if the plan was made for DistributedDataParallel, and says how."""
+    return plan.target == NAME and NAME in plan.program.graph.meta
 
 
 def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
     """Further lines of the head of the file."""
     lines = []
-    if NAME not in plan.program.graph.meta and n > 1:
+    if not _is_own(plan) and n > 1:
         lines.append(
             "The plan was made for no target: buckets are DistributedDataParallel's usual ones, "
             "and gradients take room for the whole step, which its peaks leave out."

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes, write_json
+from loadmaster.base.quoting import lines, python, python_words
 from loadmaster.base.units import counted
 from loadmaster.dimensions.form import FLAT, PARTIAL, REPLICATE
 from loadmaster.model.graph import PARAMETER
@@ -260,27 +261,26 @@ class _DTensorFile:
         names = {row.partition("(")[0] for _, row in [*rows, *outputs]} - {"FusedColwise"}
         names |= {"ColwiseParallel"} if is_fused else set()
         names |= {"parallelize_module"} if names else set()
-        mesh = ", ".join(f"{name!r}: {size}" for name, size in self._axes())
-        lines = [self._head(), "from __future__ import annotations", ""]
-        lines += ["import torch"] if is_fused else []
+        code = [self._head(), "from __future__ import annotations", ""]
+        code += ["import torch"] if is_fused else []
         if self.of_batch:
-            lines.append("from torch.distributed.fsdp import fully_shard")
+            code.append("from torch.distributed.fsdp import fully_shard")
         if names:
             of = "DTensor, Replicate, Shard" if is_fused else "Replicate, Shard"
-            lines.append(f"from torch.distributed.tensor import {of}")
-            lines.append("from torch.distributed.tensor.parallel import (")
-            lines += [f"    {name}," for name in sorted(names)] + [")"]
-        lines += ["", "#: Axes of the mesh, the outermost first, as init_device_mesh takes them."]
-        lines += [f"MESH = {{{mesh}}}"]
-        lines += [_FUSED.rstrip()] if is_fused else []
+            code.append(f"from torch.distributed.tensor import {of}")
+            code.append("from torch.distributed.tensor.parallel import (")
+            code += [f"    {name}," for name in sorted(names)] + [")"]
+        code += ["", "#: Axes of the mesh, the outermost first, as init_device_mesh takes them."]
+        code += [f"MESH = {python(dict(self._axes()))}"]
+        code += [_FUSED.rstrip()] if is_fused else []
         if rows:
-            lines += ["", "", "#: Styles of modules, by their paths."]
-            lines += ["STYLES = {", *[f"    {k!r}: {v}," for k, v in rows], "}"]
+            code += ["", "", "#: Styles of modules, by their paths."]
+            code += ["STYLES = {", *[f"    {python(k)}: {v}," for k, v in rows], "}"]
         if outputs:
-            lines += ["", "#: What becomes of what modules give, after their styles."]
-            lines += ["OUTPUTS = {", *[f"    {k!r}: {v}," for k, v in outputs], "}"]
+            code += ["", "#: What becomes of what modules give, after their styles."]
+            code += ["OUTPUTS = {", *[f"    {python(k)}: {v}," for k, v in outputs], "}"]
         tables = [*["STYLES"] * bool(rows), *["OUTPUTS"] * bool(outputs)]
-        return "\n".join([*lines, "", "", *self._parallelize(tables)]) + "\n"
+        return "\n".join([*code, "", "", *self._parallelize(tables)]) + "\n"
 
     def _axes(self) -> list[tuple[str, int]]:
         """Names and sizes of the axes of the mesh, as the file has them: with parameters whole
@@ -313,34 +313,34 @@ class _DTensorFile:
         over = f", {plan.makespan / single:.3f} of one device's" if single else ""
         devices = counted(self.mesh.size, "device")
         peak = max(plan.memory.peak.tolist()) / 1e9
-        lines = [
-            f'"""{self.graph.name}: parallelize(model, mesh), for {devices}.',
+        words = [
+            f"{self.graph.name}: parallelize(model, mesh), for {devices}.",
             "",
             f"Predicted step: {plan.makespan * 1e3:.4g} ms{over}. Peak per device: {peak:.3g} GB.",
             f"Lower bound: {plan.lower_bound * 1e3:.4g} ms.",
         ]
         styles = self.styled.styles.values()
         if any(not style.is_local for style in styles):
-            lines += [
+            words += [
                 "",
                 "Some modules give DTensors, since code behind them knows the sizes of the whole:",
                 "run forward and backward within torch.distributed.tensor.experimental's",
                 "implicit_replication(), so that plain tensors beside them count as whole.",
             ]
         if self.styled.loss_parallel:
-            lines += [
+            words += [
                 "",
                 "Classes of the loss are shared out: run loss and backward within",
                 "torch.distributed.tensor.parallel's loss_parallel().",
             ]
         if self.are_whole:
-            lines += [
+            words += [
                 "",
                 f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of",
                 "one place. It keeps a copy of them, which the peak leaves out.",
             ]
-        lines += ["", *(f"- {note}" for note in plan.notes)] if plan.notes else []
-        return "\n".join([*lines, '"""', ""])
+        words += ["", *(f"- {note}" for note in plan.notes)] if plan.notes else []
+        return f'"""{lines(map(python_words, words))}\n"""\n'
 
     def _rows(self, said: Callable[[Style], str]) -> list[tuple[str, str]]:
         """Lines of styles, one per module or per modules that are alike; no empty one."""
@@ -355,24 +355,29 @@ class _DTensorFile:
         return list(lines.items())
 
     def _parallelize(self, tables: list[str]) -> list[str]:
-        lines = [
+        code = [
             "def parallelize(model, mesh):",
             '    """Cuts a model, in place, on a mesh of MESH."""',
         ]
-        lines += [f"    parallelize_module(model, mesh['tp'], {table})" for table in tables]
+        code += [f"    parallelize_module(model, mesh['tp'], {table})" for table in tables]
         for module, name, owner in self._tied():
-            lines.append(f"    model.{module}.{name} = model.{owner}.{name}")
+            tied, its = python(module), python(f"{owner}.{name}".removeprefix("."))
+            code.append(
+                f"    model.get_submodule({tied}).register_parameter("
+                f"{python(name)}, model.get_parameter({its}))"
+            )
         if self.of_batch:
-            at, more = ", ".join(repr(self.mesh.names[axis]) for axis in self.of_batch), ""
+            axes, more = [self.mesh.names[axis] for axis in self.of_batch], ""
             if self.are_whole:
-                at, more = f"{at}, {_ONE!r}", ", reshard_after_forward=False"
+                axes, more = [*axes, _ONE], ", reshard_after_forward=False"
+            at = ", ".join(map(python, axes))
             for layers in self._lists():
-                lines += [
-                    f"    for layer in model.{layers}:",
+                code += [
+                    f"    for layer in model.get_submodule({python(layers)}):",
                     f"        fully_shard(layer, mesh=mesh[{at}]{more})",
                 ]
-            lines.append(f"    fully_shard(model, mesh=mesh[{at}]{more})")
-        return [*lines, "    return model"]
+            code.append(f"    fully_shard(model, mesh=mesh[{at}]{more})")
+        return [*code, "    return model"]
 
     def _tied(self) -> list[tuple[str, str, str]]:
         """Modules with a cut weight that is another's: the module, its weight, and the first module

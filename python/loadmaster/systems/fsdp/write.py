@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, json_text, lines, python, python_file
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.parallelism import Parallelism
@@ -22,7 +22,7 @@ from loadmaster.systems.fsdp.semantics import NAME
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.fully_sharded import unit_patterns
 from loadmaster.systems.shared.names import listed
-from loadmaster.systems.shared.processes import command, start
+from loadmaster.systems.shared.processes import command, optimizer_of, start
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
@@ -33,7 +33,7 @@ SHARDS = ".shards.json"
 
 _FILE = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
 
-{run}
+{run:words}
 
     device = start()
     model = parallelize(Model(), device)
@@ -131,7 +131,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     >>> plan = lm.place(graph, cluster, target="fsdp", replicas=2)
     >>> written = lm.writers.fsdp(plan)
     >>> [line for line in written.splitlines() if line.startswith("MESH") or "h.3" in line]
-    ['MESH = {"shard": 2}', '    "h.3": False,']
+    ["MESH = {'shard': 2}", "    'h.3': False,"]
     """
     parallelism = _parallelism(plan)
     assert plan.recipe is not None
@@ -139,23 +139,23 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     units = _units(plan, root)
     again = _modules(plan, plan.recipe.recompute, root)
     batch = batch_size(plan.graph) or len(devices)
-    optimizer = str(plan.graph.meta.get("optimizer", ""))
-    file = _FILE.format(
+    file = python_file(
+        _FILE,
         run=command(plan, devices),
-        figures="\n".join(figures(plan, _more(plan))),
+        figures=figures(plan, _more(plan)),
         processes=start(plan, devices),
-        imports=_IMPORT if again else "",
+        imports=Code(_IMPORT if again else ""),
         batch=batch,
         each=batch // len(devices),
-        mesh=json.dumps(_mesh(parallelism)),
+        mesh=_mesh(parallelism),
         units=_table(units),
-        recomputed=_RECOMPUTED.format(paths=_table(again)) if again else "",
-        wrap=_WRAP if again else "",
-        optimizer=optimizer if optimizer[:1].isupper() else "SGD",
+        recomputed=python_file(_RECOMPUTED if again else "", paths=_table(again)),
+        wrap=Code(_WRAP if again else ""),
+        optimizer=optimizer_of(plan),
     )
     if path is not None:
         write_bytes(path, file.encode())
-        text = json.dumps(shards(plan, root=root), indent=1) + "\n"
+        text = f"{json_text(shards(plan, root=root), indent=1)}\n"
         write_bytes(f"{os.fspath(path)}{SHARDS}", text.encode())
     return file
 
@@ -235,10 +235,10 @@ def _lines(plan: Plan) -> Mapping[str, str]:
 
 def _units(plan: Plan, root: str) -> dict[str, bool]:
     """Modules that are wrapped, inner ones first, and whether they are gathered again."""
-    lines, graph = _lines(plan), plan.graph
+    patterns, graph = _lines(plan), plan.graph
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
-    words = [*lines.values(), "kept"]
-    wrapped = innermost([graph.modules[op] for op in of], list(lines), "units")
+    words = [*patterns.values(), "kept"]
+    wrapped = innermost([graph.modules[op] for op in of], list(patterns), "units")
     units = {_below(path, root): words[at] == "again" for path, at in wrapped if path}
     return dict(sorted(units.items(), key=lambda row: -row[0].count(".")))
 
@@ -260,12 +260,12 @@ def _below(path: str, root: str) -> str:
     return path[len(root) + 1 :]
 
 
-def _table(rows: Mapping[str, bool] | Sequence[str]) -> str:
+def _table(rows: Mapping[str, bool] | Sequence[str]) -> Code:
     """A dictionary or a tuple, a line for each."""
     if isinstance(rows, Mapping):
-        lines = [f"    {json.dumps(path)}: {again},\n" for path, again in rows.items()]
-        return "{\n" + "".join(lines) + "}" if rows else "{}"
-    return "(\n" + "".join(f"    {json.dumps(path)},\n" for path in rows) + ")"
+        of = lines(Code(f"    {python(path)}: {again},") for path, again in rows.items())
+        return Code(f"{{\n{of}\n}}" if rows else "{}")
+    return Code(f"(\n{lines(Code(f'    {python(path)},') for path in rows)}\n)")
 
 
 def _more(plan: Plan) -> Iterator[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, comment, lines, python, python_file, python_words
 from loadmaster.dimensions.form import FLAT
 from loadmaster.model.families import families
 from loadmaster.model.graph import BUFFER, INPUT, PARAMETER
@@ -28,7 +29,7 @@ from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.layout import Layout
 
-_FILE = '''"""{title}: shardings for jax.jit, written by Loadmaster.
+_FILE = '''"""{title:words}: shardings for jax.jit, written by Loadmaster.
 
 {usage}
 """
@@ -43,14 +44,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 #: Axes of the mesh, the outermost first.
-AXES = {{{axes}}}
+AXES = {axes}
 
-#: Which of jax.devices() is at each place of the mesh, row by row: {devices}.
+#: Which of jax.devices() is at each place of the mesh, row by row:
+{devices}
 DEVICES = {numbers}
 
 #: How arrays lie, by their names, in which * is any number.{layout}
 SPECS = {{
-{specs}}}
+{specs}
+}}
 
 {constraints}
 def mesh(devices=None):
@@ -83,7 +86,8 @@ _CONSTRAINTS = """\
 #: What jax.lax.with_sharding_constraint is to say of what ops make, where it does not follow from
 #: the arrays that they read: by the names that the plan has for the ops, or for their modules.
 CONSTRAINTS = {{
-{rows}}}
+{rows}
+}}
 
 """
 
@@ -222,7 +226,7 @@ class _JaxFile:
             taken[where] = taken.get(where, 1) * axis.size
         return True
 
-    def _rows(self, nodes: Mapping[int, str]) -> list[str]:
+    def _rows(self, nodes: Mapping[int, str]) -> list[Code]:
         """A line per array, or per arrays whose names differ in numbers alone, if specs are one."""
         named: dict[str, tuple[str, str]] = {}
         alike_ones: dict[str, list[tuple[str, str]]] = {}
@@ -235,14 +239,14 @@ class _JaxFile:
             others = alike_ones[alike(name)]
             key = alike(name) if {spec} == {other for other, _ in others} else name
             is_one = key == name or {output} == {other for _, other in others}
-            rows[key] = f"{spec},  # {output}" if is_one else f"{spec},"
-        return [f"    {key!r}: {row}\n" for key, row in rows.items()]
+            rows[key] = f"{spec},{comment(output, '  # ')}" if is_one else f"{spec},"
+        return [Code(f"    {python(key)}: {row}") for key, row in rows.items()]
 
     # -- the text ---------------------------------------------------------------------------------
 
     def text(self) -> str:
         """The file."""
-        structure, specs = self.structure, []
+        structure, specs = self.structure, list[Code]()
         for kind, words in (
             (PARAMETER, "Parameters."),
             (BUFFER, "State beside them."),
@@ -250,22 +254,24 @@ class _JaxFile:
         ):
             nodes = np.flatnonzero(structure.stands_for == kind).tolist()
             rows = self._rows({n: self.graph.names[structure.op[n]] for n in nodes})
-            specs += [f"    # {words}\n", *rows] if rows else []
+            specs += [comment(words, "    # "), *rows] if rows else []
         on = self.mesh.on(self.plan.cluster).tolist()
         of = families(self.plan.cluster)
         names = [self.plan.cluster.devices[d].name for d in on]
         rows = self._rows(self._constrained())
-        return _FILE.format(
+        several = ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}"
+        return python_file(
+            _FILE,
             title=self.graph.name,
-            usage=self._usage(),
-            figures="\n".join(figures(self.plan, self._unsaid())),
-            axes=", ".join(f"{axis.name!r}: {axis.size}" for axis in self.mesh.axes),
-            devices=", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}",
+            usage=lines(map(python_words, self._usage())),
+            figures=figures(self.plan, self._unsaid()),
+            axes={axis.name: axis.size for axis in self.mesh.axes},
+            devices=comment(f"{several}.", "#: "),
             numbers=[of[d][1] for d in on],
-            layout="" if self._is_jax else _TORCH,
-            specs="".join(specs),
-            constraints=_CONSTRAINTS.format(rows="".join(rows)) if rows else "",
-            constrain=_CONSTRAIN if rows else "",
+            layout=Code("" if self._is_jax else _TORCH),
+            specs=lines(specs),
+            constraints=python_file(_CONSTRAINTS if rows else "", rows=lines(rows)),
+            constrain=Code(_CONSTRAIN if rows else ""),
         )
 
     def _constrained(self) -> dict[int, str]:
@@ -295,12 +301,12 @@ class _JaxFile:
         framework = str(self.graph.meta.get("framework", ""))
         return framework in ("jax", "stablehlo", "hlo")
 
-    def _usage(self) -> str:
+    def _usage(self) -> list[str]:
         arguments = self._arguments()
-        lines = ["    on = mesh()"]
+        words = ["    on = mesh()"]
         if not self._is_jax:
             inputs = ", ".join(f"{name!r}: {name}" for name in arguments[INPUT])
-            lines += [
+            words += [
                 "    parameters = jax.device_put(parameters, shardings(on, parameters))",
                 f"    inputs = jax.device_put(inputs, shardings(on, inputs))  # {{{inputs}}}",
                 "    loss, gradients = jax.jit(jax.value_and_grad(loss_of))(parameters, inputs)"
@@ -309,22 +315,22 @@ class _JaxFile:
                 "",
                 "Parameters are a dict by PyTorch's names, in its shapes.",
             ]
-            return "\n".join(lines)
+            return words
         names = self._in_order()
         state = [i for i, name in enumerate(names) if name not in arguments[INPUT]]
-        lines += [f"    {name}_on = shardings(on, {name}, {name!r})" for name in names]
-        lines += ["    step = jax.jit(", "        step,"]
+        words += [f"    {name}_on = shardings(on, {name}, {name!r})" for name in names]
+        words += ["    step = jax.jit(", "        step,"]
         given_on = [f"{name}_on" for name in names]
-        lines.append(f"        in_shardings={_tuple(given_on)},")
+        words.append(f"        in_shardings={_tuple(given_on)},")
         back = _tuple([*(given_on[i] for i in state), "None"])
         if len(arguments[BUFFER]) or self._is_donated:
-            lines.append(f"        out_shardings={back},  # as the step returns them")
+            words.append(f"        out_shardings={back},  # as the step returns them")
         if self._is_donated:
-            lines.append(f"        donate_argnums={tuple(state)},")
-        lines += ["    )"]
+            words.append(f"        donate_argnums={tuple(state)},")
+        words += ["    )"]
         if not self._is_donated and len(arguments[BUFFER]):
-            lines += ["", "The step was read without donated arguments: it has its state twice."]
-        return "\n".join(lines)
+            words += ["", "The step was read without donated arguments: it has its state twice."]
+        return words
 
     def _arguments(self) -> Mapping[int, list[str]]:
         """The first words of the names of placeholders, by what these are."""
@@ -354,13 +360,13 @@ def _tuple(words: Sequence[str]) -> str:
     return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
 
-def _written(spec: Sequence[Sequence[str]]) -> str:
+def _written(spec: Sequence[Sequence[str]]) -> Code:
     """A spec in Python.
 
     >>> _written([["dp"], [], ["dp", "tp"]]), _written([[], []])
     ("P('dp', None, ('dp', 'tp'))", 'P()')
     """
     if not any(spec):
-        return "P()"
-    words = [repr(tuple(a)) if len(a) > 1 else repr(a[0]) if a else "None" for a in spec]
-    return f"P({', '.join(words)})"
+        return Code("P()")
+    axes = [tuple(a) if len(a) > 1 else a[0] if a else None for a in spec]
+    return Code(f"P({', '.join(map(python, axes))})")

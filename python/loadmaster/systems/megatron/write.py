@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, comment, lines, shell_file
+from loadmaster.base.quoting import command as words_of
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.plans.plan import Plan
@@ -21,6 +23,9 @@ from loadmaster.systems.shared.precision import elements_in
 from loadmaster.systems.shared.processes import command
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.shares import batch_size
+
+#: A flag of Megatron's scripts, and what follows it.
+Flag: TypeAlias = tuple[object, ...]
 
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -96,72 +101,73 @@ def megatron(
     ]
     ranks = " ".join(spelled[device] for device in ranked.devices)
     neighbours = f" (experts are apart on {apart} next to each other)" if apart > 1 else ""
-    text = _SCRIPT.format(
-        figures="\n".join(figures(plan, _more(plan, parallelism))),
-        ranks=f"#   {ranks}: tp {parallelism.tp} changes fastest, then dp {parallelism.dp}"
-        f"{neighbours}, then pp {parallelism.stages}.",
-        flags="\n".join(f"    {flag}" for flag in flags),
-        command=command(plan, ranked.devices, '"$@" "${PLAN[@]}"'),
+    order = f"tp {parallelism.tp} changes fastest, then dp {parallelism.dp}{neighbours}, then pp"
+    text = shell_file(
+        _SCRIPT,
+        figures=figures(plan, _more(plan, parallelism)),
+        ranks=comment(f"{ranks}: {order} {parallelism.stages}.", "#   "),
+        flags=lines(Code(f"    {words_of(*words)}") for words in flags),
+        command=command(plan, ranked.devices, Code('"$@" "${PLAN[@]}"')),
     )
     if path is not None:
         write_bytes(path, text.encode())
     return text
 
 
-def _sizes(parallelism: Parallelism) -> Iterator[str]:
+def _sizes(parallelism: Parallelism) -> Iterator[Flag]:
     """Layers, and how many devices share what."""
-    yield f"--num-layers {sum(parallelism.layers)}"
-    yield f"--tensor-model-parallel-size {parallelism.tp}"
+    yield "--num-layers", sum(parallelism.layers)
+    yield "--tensor-model-parallel-size", parallelism.tp
     if parallelism.sequence:
-        yield "--sequence-parallel"
-    yield f"--pipeline-model-parallel-size {parallelism.stages}"
+        yield ("--sequence-parallel",)
+    yield "--pipeline-model-parallel-size", parallelism.stages
     if len(set(parallelism.layers)) > 1:
         runs = "|".join(f"t*{n}" for n in parallelism.layers)
-        yield f"--pipeline-model-parallel-layout {shlex.quote(f'E{runs}L')}"
+        yield "--pipeline-model-parallel-layout", f"E{runs}L"
     elif parallelism.virtual > 1:
-        yield f"--num-layers-per-virtual-pipeline-stage {parallelism.layers[0]}"
+        yield "--num-layers-per-virtual-pipeline-stage", parallelism.layers[0]
 
 
-def _experts(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
+def _experts(plan: Plan, parallelism: Parallelism) -> Iterator[Flag]:
     """Routed experts that devices have apart."""
     if parallelism.ep > 1:
         structure = Structure.of(Dimensions.of(plan.graph))
-        yield f"--num-experts {number_of_experts(structure)}"
-        yield f"--expert-model-parallel-size {parallelism.ep}"
+        yield "--num-experts", number_of_experts(structure)
+        yield "--expert-model-parallel-size", parallelism.ep
         if parallelism.experts == "apart":
-            yield "--expert-tensor-parallel-size 1"
+            yield "--expert-tensor-parallel-size", 1
         kinds = {label.partition("/")[0] for label in plan.program.graph.collectives}
         dispatcher = "alltoall" if "all_to_all" in kinds else "allgather"
-        yield f"--moe-token-dispatcher-type {dispatcher}"
+        yield "--moe-token-dispatcher-type", dispatcher
 
 
-def _batches(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
+def _batches(plan: Plan, parallelism: Parallelism) -> Iterator[Flag]:
     batch = batch_size(plan.graph)
     if batch is not None:
-        yield f"--micro-batch-size {batch // (parallelism.dp * parallelism.micro_batches)}"
-        yield f"--global-batch-size {batch}"
+        yield "--micro-batch-size", batch // (parallelism.dp * parallelism.micro_batches)
+        yield "--global-batch-size", batch
 
 
-def _optimizer(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
+def _optimizer(plan: Plan, parallelism: Parallelism) -> Iterator[Flag]:
     """Flags of the sum of gradients over replicas, and of the update."""
     if parallelism.dp == 1:
         return
-    yield "--overlap-grad-reduce"
+    yield ("--overlap-grad-reduce",)
     if plan.recipe is not None:
-        yield f"--ddp-bucket-size {elements_in(plan, plan.recipe.bucket_bytes)}"
+        yield "--ddp-bucket-size", elements_in(plan, plan.recipe.bucket_bytes)
     if parallelism.shard_state == "optimizer":
-        yield "--use-distributed-optimizer"
-        yield "--overlap-param-gather"
+        yield ("--use-distributed-optimizer",)
+        yield ("--overlap-param-gather",)
 
 
-def _recomputed(parallelism: Parallelism, reasons: list[Reason]) -> list[str]:
+def _recomputed(parallelism: Parallelism, reasons: list[Reason]) -> list[Flag]:
     """The flags of recomputed layers: some modules of all, or all, or the first few of each run."""
     if parallelism.recompute == "none":
         return []
     if parallelism.recompute == "selective":
-        modules = f"--recompute-modules {' '.join(parallelism.recompute_modules)}"
-        grouped = ["--moe-grouped-gemm"] if "moe_act" in parallelism.recompute_modules else []
-        return ["--recompute-granularity selective", modules, *grouped]
+        modules: Flag = ("--recompute-modules", *parallelism.recompute_modules)
+        grouped = [("--moe-grouped-gemm",)] if "moe_act" in parallelism.recompute_modules else []
+        return [("--recompute-granularity", "selective"), modules, *grouped]
     if not parallelism.recompute_layers:
         method, n = "uniform", 1
     else:
@@ -171,9 +177,9 @@ def _recomputed(parallelism: Parallelism, reasons: list[Reason]) -> list[str]:
             said = ", ".join(map(str, parallelism.recompute_layers))
             reasons.append(f"runs have unequal numbers of recomputed layers ({said})")
     return [
-        "--recompute-granularity full",
-        f"--recompute-method {method}",
-        f"--recompute-num-layers {n}",
+        ("--recompute-granularity", "full"),
+        ("--recompute-method", method),
+        ("--recompute-num-layers", n),
     ]
 
 

@@ -17,6 +17,9 @@ from loadmaster.plans.plan import Plan
 from loadmaster.systems.onnx.manifest import FORMAT, MANIFEST, VERSION, read_manifest
 from loadmaster.systems.onnx.parts import PREFIX, ModelSegment, PlacedModel, save, without_facts
 
+#: Characters of a device's name in that of a file.
+_LONGEST = 100
+
 #: ONNX Runtime's execution provider and its option for the number of the device, by family.
 _PROVIDERS = {"gpu": ("CUDAExecutionProvider", "device_id"), "cpu": ("CPUExecutionProvider", "")}
 
@@ -97,7 +100,7 @@ def onnx(
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "_", name)
+    return re.sub(r"[^A-Za-z0-9.-]", "_", name[:_LONGEST])
 
 
 def _provider(family: str, number: int) -> list[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, python, python_file
 from loadmaster.base.units import counted
 from loadmaster.model.micro import IN_V, Micro
 from loadmaster.model.module_paths import module_path
@@ -83,7 +84,7 @@ def parallelize(model, inputs, loss_fn=None, device=None, group=None):
 
 
 def _send_in_order(stage):
-    """{in_order}"""
+    """{in_order:words}"""
     *nodes, output = stage.graph.nodes
     for node in nodes:
         if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
@@ -99,13 +100,13 @@ def _send_in_order(stage):
 
 #: Ops that make a message of a tensor, and why.
 _SENT = (
-    '"contiguous", (node,)',
+    Code('"contiguous", (node,)'),
     "Elements of what a stage is sent and sends lie one after another, as messages want them.",
 )
 #: Where the gradients of weights come later than those of inputs, PyTorch detaches what was sent in
 #: place, which no view bears, nor an op of the stage that has kept it for the gradient of a weight.
 _SENT_APART = (
-    '"clone", (node,), {"memory_format": torch.contiguous_format}',
+    Code('"clone", (node,), {"memory_format": torch.contiguous_format}'),
     "Messages are copies: PyTorch detaches them in place before the gradients of weights.",
 )
 
@@ -179,27 +180,27 @@ def pipelining(
         raise refusal(plan, "pipelining", reasons)
     spelled = device_names(plan, torch_device, names)
     points = (staged.cuts.points[place] for place in staged.places)
-    spec = "".join(f'\n    "{module}": "{side}",' for module, side in points)
+    spec = "".join(f"\n    {python(module)}: {python(side)}," for module, side in points)
     trains = "b" in plan.graph.phases
     sent, in_order = _SENT_APART if staged.schedule in ("zero-bubble", IN_V) else _SENT
-    file = _FILE.format(
+    in_v = staged.schedule == IN_V
+    file = python_file(
+        _FILE,
         ranks=len(staged.devices),
-        figures="\n".join(figures(plan)),
-        schedule=SCHEDULES[staged.schedule],
+        figures=figures(plan),
+        schedule=Code(SCHEDULES[staged.schedule]),
         devices=tuple(spelled[d] for d in staged.devices),
         stages=staged.n_stages,
-        spec=spec and f"{spec}\n",
+        spec=Code(spec and f"{spec}\n"),
         micro=1 if staged.micro is None else staged.micro.n,
-        of_rank=f"r and {staged.n_stages - 1} - r"
-        if staged.schedule == IN_V
-        else f"r, r + {len(staged.devices)}, ...",
-        indices="(rank, STAGES - 1 - rank)"
-        if staged.schedule == IN_V
-        else "range(rank, STAGES, len(DEVICES))",
-        which="stages" if staged.schedule in MULTI else "stages[0]",
-        loss_fn=", loss_fn" if trains else "",
-        step=(_TRAINED if trains else _EVALUATED).format(
-            last="first" if staged.schedule == IN_V else "last"
+        of_rank=Code(
+            f"r and {staged.n_stages - 1} - r" if in_v else f"r, r + {len(staged.devices)}, ..."
+        ),
+        indices=Code("(rank, STAGES - 1 - rank)" if in_v else "range(rank, STAGES, len(DEVICES))"),
+        which=Code("stages" if staged.schedule in MULTI else "stages[0]"),
+        loss_fn=Code(", loss_fn" if trains else ""),
+        step=python_file(
+            _TRAINED if trains else _EVALUATED, last=Code("first" if in_v else "last")
         ),
         sent=sent,
         in_order=in_order,

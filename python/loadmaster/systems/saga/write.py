@@ -85,7 +85,7 @@ def saga_schedule(plan: Plan, path: str | os.PathLike[str] | None = None) -> dic
 
 def _written(document: dict[str, Any], path: str | os.PathLike[str] | None) -> dict[str, Any]:
     if path is not None:
-        write_bytes(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+        write_bytes(path, (json.dumps(document, indent=1) + "\n").encode())
     return document
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from loadmaster.base.quoting import Code, lines
+from loadmaster.base.text import escaped
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.words import no_placement, parallelism_in_words, title
@@ -13,7 +15,7 @@ from loadmaster.plans.words import no_placement, parallelism_in_words, title
 _WIDTH = 100
 
 
-def figures(plan: Plan, more: Iterable[str] = ()) -> list[str]:
+def figures(plan: Plan, more: Iterable[str] = ()) -> Code:
     """Lines of comments: step time, over one device, peaks, bound, where times come from, notes.
 
     Parameters
@@ -26,16 +28,20 @@ def figures(plan: Plan, more: Iterable[str] = ()) -> list[str]:
     --------
     >>> import loadmaster as lm
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
-    >>> print(figures(plan)[0])
+    >>> print(figures(plan).splitlines()[0])
     # lenet_train_b256 on 2xV100-NVLink, by heft of Loadmaster.
     """
-    return [
-        line
+    return lines(
+        Code(line)
         for sentence in sentences(plan, more)
         for line in textwrap.wrap(
-            sentence, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
+            escaped(sentence),
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#   ",
+            break_long_words=False,
         )
-    ]
+    )
 
 
 def sentences(plan: Plan, more: Iterable[str] = ()) -> list[str]:

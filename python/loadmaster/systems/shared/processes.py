@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from loadmaster.base.quoting import Code, python_file, python_name
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
@@ -18,14 +19,17 @@ _BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
 #: Part of a device's name that may say which machine it is in.
 _MACHINE = re.compile(r"(?:node|host|machine)\d+")
 
+#: The user's own file.
+_SCRIPT = Code("train.py")
+
 _START = '''\
 #: Processes, one on each device of the plan.
 PROCESSES = {n}
 
 
-def start(backend="{backend}", **options):
+def start(backend={backend}, **options):
     """Joins the processes that torchrun began; the device of this one."""
-    device = torch.device("{kind}", {number})
+    device = torch.device({kind}, {number})
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
@@ -36,15 +40,20 @@ def start(backend="{backend}", **options):
 '''
 
 
-def start(plan: Plan, devices: Sequence[int]) -> str:
+def start(plan: Plan, devices: Sequence[int]) -> Code:
     """The function ``start`` of a file: it joins the processes, and gives each its device."""
     family = families(plan.cluster)[devices[0]][0]
     kind = {"gpu": "cuda"}.get(family, family)
-    number = "0" if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))'
-    return _START.format(n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
+    number = Code("0" if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))')
+    return python_file(_START, n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
 
 
-def command(plan: Plan, devices: Sequence[int], script: str = "train.py") -> str:
+def optimizer_of(plan: Plan) -> Code:
+    """The class in ``torch.optim`` of the graph's optimizer; of a graph without one, SGD."""
+    return python_name(plan.graph.meta.get("optimizer", ""), "SGD")
+
+
+def command(plan: Plan, devices: Sequence[int], script: Code = _SCRIPT) -> Code:
     """The command that begins a process on each of these devices, in this order, for a script.
 
     >>> import loadmaster as lm
@@ -57,7 +66,7 @@ def command(plan: Plan, devices: Sequence[int], script: str = "train.py") -> str
     machines = {match[0] if (match := _MACHINE.match(name)) else "" for name in names}
     if len(machines) > 1:
         each = -(-len(devices) // len(machines))
-        return (
+        return Code(
             f"torchrun --nnodes {len(machines)} --nproc-per-node {each} --rdzv-backend c10d "
             f"--rdzv-endpoint HOST:PORT {script}"
         )
@@ -65,7 +74,7 @@ def command(plan: Plan, devices: Sequence[int], script: str = "train.py") -> str
     there = sum(family == "gpu" for family, _ in of)
     visible = ",".join(map(str, numbers)) if numbers not in ([], [*range(there)]) else ""
     before = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
-    return f"{before}torchrun --nproc-per-node {len(devices)} {script}"
+    return Code(f"{before}torchrun --nproc-per-node {len(devices)} {script}")
 
 
 def devices_of(plan: Plan) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import read_bytes, write_bytes, written
+from loadmaster.base.quoting import command
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.shared.names import device_names, refuse_parts
 
@@ -96,11 +97,11 @@ def tensorflow_graph(
         for text in node.attr[_CLASS].list.s if _CLASS in node.attr else ():
             other = text.decode().removeprefix(_LOCATION)
             if other in devices and devices[other] != node.device:
+                pin = command("--pin", f"{node.name}={plan.device(other)}")
                 raise InputError(
                     f"TensorFlow must colocate {node.name!r} with {other!r}, but the plan has them "
                     f"on {plan.device(node.name)} and {plan.device(other)}: place it again with "
-                    f"--pin {node.name!r}={plan.device(other)}, or give both ops one colocation "
-                    "group"
+                    f"{pin}, or give both ops one colocation group"
                 )
     if path is not None:
         write_bytes(path, placed.SerializeToString(deterministic=True))

@@ -14,6 +14,7 @@ import numpy as np
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, lines, python, python_file
 from loadmaster.model.graph import INPUT
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.shapes import parse_output
@@ -28,7 +29,7 @@ from loadmaster.systems.torchtitan.checkpointing import level_of
 from loadmaster.systems.torchtitan.semantics import NAME
 from loadmaster.transforms.shares import batch_size
 
-_FILE = '''"""{title}: parallelism for torchtitan 0.3, written by Loadmaster.
+_FILE = '''"""{title:words}: parallelism for torchtitan 0.3, written by Loadmaster.
 
     # my_runs.py, beside this file: a function that returns the configuration of a run
     from torchtitan.models.llama3.config_registry import llama3_8b
@@ -45,11 +46,13 @@ Take the configuration of the model that was planned for.
 {imports}
 #: Of config.parallelism.
 PARALLELISM = {{
-{parallelism}}}
+{parallelism}
+}}
 
 #: Of config.training.
 TRAINING = {{
-{training}}}
+{training}
+}}
 
 
 def parallelize(config):
@@ -120,8 +123,8 @@ def torchtitan(
         raise refusal(plan, NAME, reasons)
     assert parallelism is not None, "it was refused"
     layer_list = LayerList.of(plan.graph, root, layers)
-    lines = plan.recipe.recompute if plan.recipe is not None else ()
-    level = parallelism.recompute if is_own else level_of(plan.graph, layer_list, lines)
+    recomputed = plan.recipe.recompute if plan.recipe is not None else ()
+    level = parallelism.recompute if is_own else level_of(plan.graph, layer_list, recomputed)
     if level is None:
         raise refusal(
             plan,
@@ -129,16 +132,19 @@ def torchtitan(
             ["what is recomputed are neither all layers nor what selective checkpointing selects"],
         )
     checkpoint = _CHECKPOINTS.get(level)
-    text = _FILE.format(
+    text = python_file(
+        _FILE,
         title=plan.graph.name,
         devices=parallelism.devices,
-        figures="\n".join(figures(plan, _unsaid(parallelism))),
-        imports=f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
-        if checkpoint
-        else "",
+        figures=figures(plan, _unsaid(parallelism)),
+        imports=Code(
+            f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
+            if checkpoint
+            else ""
+        ),
         parallelism=_rows(_parallelism(plan, parallelism, layer_list)),
         training=_rows(_training(plan, parallelism)),
-        checkpoint=f"{checkpoint}.Config()" if checkpoint else "None",
+        checkpoint=Code(f"{checkpoint}.Config()" if checkpoint else "None"),
     )
     if path is not None:
         write_bytes(path, text.encode())
@@ -225,5 +231,5 @@ def _unsaid(parallelism: Parallelism) -> Iterator[str]:
         yield "What torchtitan cuts of each layer is in its own plan of the model."
 
 
-def _rows(said: dict[str, Any]) -> str:
-    return "".join(f"    {name!r}: {value!r},\n" for name, value in said.items())
+def _rows(said: dict[str, Any]) -> Code:
+    return lines(Code(f"    {python(name)}: {python(value)},") for name, value in said.items())

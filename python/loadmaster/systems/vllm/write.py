@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from loadmaster.base.files import write_bytes
+from loadmaster.base.quoting import Code, comment, yaml_file
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.systems.shared.figures import figures
@@ -22,9 +23,9 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 _FILE = """\
 {figures}
 #
-# {command}
+{command:words}
 # Ranks are on
-#   {ranks}: tp {tp} changes fastest, then pp {pp}.
+{ranks}
 tensor-parallel-size: {tp}
 pipeline-parallel-size: {pp}
 {experts}"""
@@ -84,13 +85,16 @@ def vllm(
     parallelism, counts = ranked.parallelism, ranked.parallelism.layers
     is_uneven = len(set(counts)) > 1
     partition = f"{PARTITION}={','.join(map(str, counts))} " if is_uneven else ""
-    text = _FILE.format(
-        figures="\n".join(figures(plan, _more())),
+    ranks = " ".join(spelled[device] for device in ranked.devices)
+    order = f"tp {parallelism.tp} changes fastest, then pp {parallelism.stages}"
+    text = yaml_file(
+        _FILE,
+        figures=figures(plan, _more()),
         command=f"{partition}vllm serve MODEL --config vllm.yaml",
-        ranks=" ".join(spelled[device] for device in ranked.devices),
+        ranks=comment(f"{ranks}: {order}.", "#   "),
         tp=parallelism.tp,
         pp=parallelism.stages,
-        experts="enable-expert-parallel: true\n" if parallelism.experts == "apart" else "",
+        experts=Code("enable-expert-parallel: true\n" if parallelism.experts == "apart" else ""),
     )
     if path is not None:
         write_bytes(path, text.encode())

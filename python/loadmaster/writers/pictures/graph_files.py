@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from xml.sax.saxutils import escape, quoteattr
+
+from loadmaster.base.quoting import dot, markup
 
 #: GraphML's name of a type.
 _KINDS = {str: "string", float: "double", int: "long"}
@@ -24,7 +25,7 @@ def dot_text(
       0 -> 1 [];
     }
     """
-    lines = [f"digraph {_quoted(name)} {{", "  node [shape=ellipse, style=filled];"]
+    lines = [f"digraph {dot(name)} {{", "  node [shape=ellipse, style=filled];"]
     lines += [f"  {i} [{_attributes(values)}];" for i, values in enumerate(nodes)]
     lines += [f"  {src} -> {dst} [{_attributes(values)}];" for src, dst, values in edges]
     return "\n".join([*lines, "}", ""])
@@ -47,7 +48,7 @@ def graphml_text(
             f'  <key id="{key}" for="{owner}" attr.name="{key}" attr.type="{_KINDS[kind]}"/>'
             for owner, key, kind in keys
         ),
-        f'  <graph id={quoteattr(_printable(name))} edgedefault="directed">',
+        f'  <graph id="{markup(name)}" edgedefault="directed">',
     ]
     lines += [f'    <node id="{i}">{_data(values)}</node>' for i, values in enumerate(nodes)]
     lines += [
@@ -59,23 +60,11 @@ def graphml_text(
 
 def _attributes(values: Attributes) -> str:
     return ", ".join(
-        f"{key}={_quoted(value) if isinstance(value, str) else value}"
-        for key, value in values.items()
+        f"{key}={dot(value) if isinstance(value, str) else value}" for key, value in values.items()
     )
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def _data(values: Attributes) -> str:
     return "".join(
-        f'<data key="{key}">{escape(_printable(str(value)))}</data>'
-        for key, value in values.items()
+        f'<data key="{key}">{markup(str(value))}</data>' for key, value in values.items()
     )
-
-
-def _printable(text: str) -> str:
-    """Without control characters, which XML cannot hold."""
-    return "".join(c if c >= " " or c in "\t\n" else " " for c in text)

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, ink_on, style, time_ticks, write
+from loadmaster.base.drawing import (
+    DPI,
+    INK,
+    MUTED,
+    check_suffix,
+    ink_on,
+    short,
+    style,
+    time_ticks,
+    write,
+)
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.plans.plan import Plan
@@ -137,7 +147,7 @@ class _PipelineFrame:
 def _figure(plan: Plan, blocks: Blocks, width: int, title: str | None) -> Figure:
     from matplotlib.figure import Figure
 
-    names = [device.name for device in plan.cluster.devices]
+    names = [short(device.name) for device in plan.cluster.devices]
     left = int(max(map(len, names)) * _LETTER) + _LEFT
     height = _HEADING + _ROW * len(names) + _BELOW
     rows = Pixels(width - left - _RIGHT, plan.makespan or 1e-9)

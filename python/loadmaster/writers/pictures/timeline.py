@@ -19,6 +19,7 @@ from loadmaster.base.drawing import (
     RULE,
     TRACK,
     check_suffix,
+    short,
     style,
     time_ticks,
     write,
@@ -40,7 +41,6 @@ MEMORY, MEMORY_EDGE, OVER = "#b3c5d4", "#5f7d96", "#c43c2c"
 
 _PIXELS_PER_HOP = 8
 _RIGHT, _HEADING, _LEGEND_ROW = 104, 58, 18
-_LETTERS = 24
 _CHANNEL_HEIGHT = 15
 
 
@@ -108,16 +108,12 @@ class _TimelineFrame:
 
 
 def _frame(plan: Plan, view: View, width: int) -> _TimelineFrame:
-    letters = [7.6 * len(_short(lane.name)) for lane in view.devices]
-    letters += [6.6 * len(_short(lane.name)) for lane in view.channels]
+    letters = [7.6 * len(short(lane.name)) for lane in view.devices]
+    letters += [6.6 * len(short(lane.name)) for lane in view.channels]
     left = max(60, int(max(letters)) + 16)
     tall = 30 if len(view.devices) <= 8 else 20
     lanes = Pixels(width - left - _RIGHT, plan.makespan or 1e-9)
     return _TimelineFrame(width, left, lanes, tall)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"
 
 
 def _figure(plan: Plan, width: int, title: str | None) -> Figure:
@@ -229,7 +225,7 @@ def _fill(axes: Axes, boxes: list[Floats], faces: list[Floats], z: float = 2) ->
 
 def _beside(axes: Axes, y: float, name: str, note: str, size: float, alarm: bool = False) -> None:
     place = axes.get_yaxis_transform()
-    axes.text(-0.01, y, _short(name), ha="right", va="center", fontsize=size, transform=place)
+    axes.text(-0.01, y, short(name), ha="right", va="center", fontsize=size, transform=place)
     colour = OVER if alarm else MUTED
     axes.text(1.01, y, note, va="center", fontsize=min(size, 8.5), color=colour, transform=place)
 

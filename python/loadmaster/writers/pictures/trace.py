@@ -8,7 +8,6 @@ in about a second.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.files import uncollected, write_bytes
+from loadmaster.base.files import uncollected, write_json
 from loadmaster.base.units import format_bytes
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Bars, Floats, Ints, of_messages, of_ops
@@ -51,8 +50,7 @@ def write_trace(plan: Plan, path: str | os.PathLike[str]) -> None:
     ...     path.exists()
     True
     """
-    text = json.dumps(trace_document(plan), ensure_ascii=False, separators=(",", ":"))
-    write_bytes(path, text.encode())
+    write_json(path, trace_document(plan))
 
 
 def trace_document(plan: Plan) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from loadmaster.running.measured.measured import Measured
 from loadmaster.running.measured.ratios import HEAD
 from loadmaster.writers.pictures.bars import Pixels, merged, shades
 from loadmaster.writers.pictures.lanes import Lane, lanes_of
-from loadmaster.writers.report.markup import Figure
+from loadmaster.writers.report.markup import Figure, label
 
 Cells = tuple[str, ...]
 
@@ -106,9 +105,7 @@ def _layout(measured: Measured, names: list[str]) -> Figure:
             "automargin": True,
             "tickvals": [row + at for row in range(len(names)) for at in (-_APART, _APART)],
             "ticktext": [
-                text
-                for name in names
-                for text in (f"{html.escape(name, quote=False)}, predicted  ", "measured  ")
+                text for name in names for text in (f"{label(name)}, predicted  ", "measured  ")
             ],
             "showgrid": False,
             "zeroline": False,

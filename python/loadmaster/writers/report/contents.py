@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadmaster.base.quoting import json_text
 from loadmaster.base.units import format_bytes
 from loadmaster.plans.plan import Plan
 from loadmaster.running.measured.measured import Measured
@@ -69,12 +69,7 @@ def contents(plan: Plan, chain: list[ChainPart], measured: Measured | None = Non
     ``chain`` are the parts of the chain of causes.
     """
     columns = PackedColumns()
-    text = json.dumps(
-        _document(plan, chain, measured, columns),
-        separators=(",", ":"),
-        ensure_ascii=False,
-        allow_nan=False,
-    ).encode()
+    text = json_text(_document(plan, chain, measured, columns)).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + columns.to_bytes()
 

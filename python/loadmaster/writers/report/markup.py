@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+from loadmaster.base.quoting import markup
 
 #: A figure as Plotly has it, ``data`` and ``layout``. Building one needs no plotly.
 Figure = dict[str, Any]
@@ -24,7 +25,12 @@ _MANY = 4
 
 def text(words: str) -> str:
     """Words with HTML escaped."""
-    return html.escape(words)
+    return markup(words)
+
+
+def label(words: str) -> str:
+    """Words within a figure of Plotly, which takes some elements of HTML for its own."""
+    return words.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def breakable(words: str) -> str:

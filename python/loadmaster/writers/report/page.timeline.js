@@ -166,7 +166,7 @@ function memoryTraces(from, to) {
     return { name: `${plain(device.name)}: peak ${size(device.peak)} of ${size(device.capacity)}`,
              type: "scatter", mode: "lines", x, y: used.map((b) => (100 * b) / whole), yaxis: "y2", showlegend: false,
              line: { shape: "hv", width: 1.4, color: device.colour },
-             text: used.map(size), hovertemplate: `${plain(device.name)}: %{text} (%{y:.1f} %)<extra></extra>` };
+             text: used.map((b) => `${plain(device.name)}: ${size(b)}`), hovertemplate: "%{text} (%{y:.1f} %)<extra></extra>" };
   });
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from loadmaster.base.units import format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.blocks import WHAT, Blocks
 from loadmaster.writers.pictures.pipeline import IDLE, tint
-from loadmaster.writers.report.markup import Figure
+from loadmaster.writers.report.markup import Figure, label
 
 #: Pixels of a row, and of what is around all of them.
 _ROW, _AROUND = 34, 90
@@ -27,7 +26,7 @@ def pipeline(plan: Plan) -> Figure:
     O(V log V).
     """
     blocks = Blocks.of(plan)
-    names = [html.escape(device.name, quote=False) for device in plan.cluster.devices]
+    names = [label(device.name) for device in plan.cluster.devices]
     works = np.unique(blocks.device).tolist()
     rows = [
         f"{names[d]}  <br>idle {100 * blocks.idle[d]:.0f} %, {blocks.alive[d]} alive  "
