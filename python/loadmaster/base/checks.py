@@ -99,7 +99,7 @@ def product(sizes: Sequence[int]) -> int:
     """
     if len(sizes) <= 64 and (total := math.prod(sizes)) <= 2**64:
         return total
-    raise InputError(f"the product of {shown(list(sizes))} is more than is supported, 2^64")
+    raise InputError(f"the product of {shown(list(sizes))} is out of range: more than 2^64")
 
 
 def positive(name: str, value: object) -> float:

@@ -331,7 +331,8 @@ class _Columns(GraphColumns):
         """Append an op that produces the named values; its index."""
         index = len(self.ops["name"])
         work = work or Cost()
-        size = sum(t.nbytes or 0 for t in tensors if t is not None)
+        with naming(f"op {head.name!r}"):
+            size = sum(t.nbytes or 0 for t in tensors if t is not None)
         row = {
             "name": head.name,
             "kind": head.kind,

@@ -19,6 +19,7 @@ import numpy as np
 
 from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError, malformed
+from loadmaster.base.files import naming
 from loadmaster.readers.onnx.costs import (
     ELEMENT_TYPES,
     METADATA,
@@ -287,7 +288,8 @@ class ShapeWalker:
         outs = [replace(self._complete(t, v)) for v, t in zip(node.output, outs, strict=True)]
         op = replace(op, outs=[t if v else None for v, t in zip(node.output, outs, strict=True)])
         if work is None:
-            work = cost(op) + self._bodies_once(node, known)
+            with naming(f"op {name!r}"):
+                work = cost(op) + self._bodies_once(node, known)
         known.update((v, t) for v, t in zip(node.output, outs, strict=True) if v)
         self._note(op, work)
         return CostedNode(op, work)

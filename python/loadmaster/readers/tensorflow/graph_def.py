@@ -288,7 +288,8 @@ class _GraphDefReading:
         placeholder = kind in PLACEHOLDERS
         view = self._is_view(op)
         changes = is_update(kind) and bool(self._reads[op]) and bool(self._reads[op][0])
-        size = sum(t.nbytes or 0 for t in outs if t.dtype not in HANDLES)
+        with naming(f"op {op!r}"):
+            size = sum(t.nbytes or 0 for t in outs if t.dtype not in HANDLES)
         work = Cost() if placeholder or view else self._work(op, kind, outs)
         variable = node.kind in VARIABLES
         return {

@@ -174,7 +174,8 @@ def _add(execution: Execution, node: Any, seconds: float) -> None:
         size = described.allocation_description.requested_bytes
         if min(output.slot, size) < 0:
             raise InputError(f"op {node.node_name!r} has output {output.slot} of {size} bytes")
-        execution.outputs[output.slot] = tensor(described.dtype, described.shape, size)
+        with naming(f"op {node.node_name!r}"):
+            execution.outputs[output.slot] = tensor(described.dtype, described.shape, size)
 
 
 def _from_cost_graph(graph: Any) -> dict[str, Execution]:
@@ -185,7 +186,8 @@ def _from_cost_graph(graph: Any) -> dict[str, Execution]:
         execution = Execution(node.device, "", 1, node.compute_cost * 1e-6)
         for port, output in enumerate(node.output_info):
             if output.size >= 0:
-                execution.outputs[port] = tensor(output.dtype, output.shape, output.size)
+                with naming(f"op {node.name!r}"):
+                    execution.outputs[port] = tensor(output.dtype, output.shape, output.size)
         executions[node.name] = execution
     return executions
 
