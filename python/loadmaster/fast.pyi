@@ -333,6 +333,9 @@ class Cluster:
     def device_types(self) -> list[int]:
         """Index into `types` per device."""
     @property
+    def machines(self) -> list[int]:
+        """The number of each device's machine."""
+    @property
     def channels(self) -> list[str]:
         """Names of the channels."""
     @property

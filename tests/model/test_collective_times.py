@@ -84,6 +84,33 @@ def test_times_that_cannot_be_used_are_refused():
         lm.Cluster.from_toml(toml)
 
 
+def test_measured_times_inside_a_host_are_not_used_between_hosts():
+    two = lm.Cluster.preset("2x8xH100-IB")
+    way = two.collective("all_reduce", [0, 8], 10**9)
+    # Two steps of a half each over the network cards.
+    assert (way.algorithm, way.seconds) == ("ring", pytest.approx(2 * (15e-6 + 5e8 / 48e9)))
+    for part in (two.subset([0, 8]), two.subset([0, 1, 8]).subset([1, 2])):
+        again = part.collective("all_reduce", range(2), 10**9)
+        assert (again.algorithm, again.seconds) == (way.algorithm, way.seconds)
+    assert two.collective("all_reduce", [8, 15], 10**9).algorithm == "table"
+    small = [two.collective("all_reduce", range(k), 8192).seconds for k in (8, 16)]
+    assert small == sorted(small), "two hosts are not quicker than one"
+
+
+def test_times_go_where_links_no_longer_tell_hosts():
+    names = [f"{host}{i}" for host in "ab" for i in range(2)]
+    links = [lm.Link(a, b, 10e9 if a[0] == b[0] else 1e9) for a in names for b in names if a != b]
+    devices = [lm.Device(name, "gpu", "1GiB") for name in names]
+    cluster = lm.Cluster(devices, links, collectives=[times()])
+    assert cluster.collective("all_reduce", ["a0", "a1"], 10).algorithm == "table"
+    assert cluster.collective("all_reduce", ["a0", "b0"], 10).algorithm == "ring"
+    for kept, known in ((["a0", "a1"], 1), (["a0", "a1", "b0"], 1), (["a0", "b0"], 0)):
+        part = cluster.subset(kept)
+        assert len(part.collectives) == known
+        assert part.name == f"[{len(kept)}]"
+        assert part.collective("all_reduce", ["a0", kept[-1]], 10).seconds < 1.0 or known
+
+
 def test_presets_of_h100_take_what_nccl_takes():
     with (DATA / "collectives.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -92,7 +119,13 @@ def test_presets_of_h100_take_what_nccl_takes():
         k, cluster = int(row["devices"]), clusters[int(row["nodes"])]
         # The table has what each device sends in an all-to-all.
         whole = int(row["bytes"]) * (k if row["collective"] == "all_to_all" else 1)
-        found = cluster.collective(row["collective"], range(k), whole)
-        assert found.seconds * 1e6 == pytest.approx(float(row["microseconds"]), rel=0.02), row
+        wanted = float(row["microseconds"])
+        if row["nodes"] == "2":
+            # The tuner expects less of small sizes over two nodes than in one: that is not so.
+            share = {"all_reduce": 1, "all_to_all": 4}.get(row["collective"], 2)
+            inside = clusters[1].collective(row["collective"], range(8), whole // share)
+            wanted = max(wanted, inside.seconds * 1e6)
+        seconds = cluster.collective(row["collective"], range(k), whole).seconds
+        assert seconds * 1e6 == pytest.approx(wanted, rel=0.02), row
     others = set(lm.presets()) - {"8xH100-NVLink", "8xH100-NVLink-eager", "2x8xH100-IB"}
     assert not any(lm.Cluster.preset(name).collectives for name in others)

@@ -179,7 +179,7 @@ def test_hosts_share_a_port_each():
 
 MISTAKES = [
     (("2xRTX9090", "pcie4"), "did you mean 'RTX4090-24GB'"),
-    (("2xL4",), "link='pcie4'"),
+    (("1xL4,1xV100-PCIe",), "link='pcie4'"),
     (("2xL4", "pcei4"), "did you mean 'pcie4'"),
     (("2xL4", "nvlink3"), "L4-24GB has no NVLink"),
     (("2xL4", "pcie9"), "pcie5"),
@@ -198,6 +198,53 @@ def test_mistakes_are_answered_by_the_way_out(words, said):
     assert "\n" not in str(error.value)
 
 
+def test_the_link_is_the_types_own_where_none_is_said():
+    for gpus, link in (("2xL4", "pcie4"), ("8xMI300X", "xgmi"), ("4xH200", "nvlink")):
+        assert lm.Cluster.new(gpus).digest == lm.Cluster.new(gpus, link).digest
+    for known in TYPES.values():
+        assert not known.link or link_asked(known.link, known.nvlink)
+        assert not known.port or known.link in ("nvlink", "xgmi"), "sold in whole hosts"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "network", "ports", "wanted", "rate"),
+    [
+        ("8xH100-SXM5-80GB", "400Gb", None, 8, 48e9),
+        ("8xH100-SXM5-80GB", "NDR", None, 8, 48e9),
+        ("8xH100-SXM5-80GB", "400GB/s", None, 8, 50e9),
+        ("8xH100-SXM5-80GB", "400GB/s", 1, 1, 400e9),
+        ("8xH100-SXM5-80GB", "400Gb", 4, 4, 48e9),
+        ("2xL4", "25GbE", None, 1, 2.94e9),
+        ("2xL4", "25Gb", 2, 2, 2.94e9),
+    ],
+)
+def test_a_host_has_the_ports_that_it_is_sold_with_or_that_are_asked_for(
+    gpus, network, ports, wanted, rate
+):
+    cluster = lm.Cluster.new(gpus, hosts=2, network=network, ports=ports)
+    n = cluster.n_devices // 2
+    routes = [cluster.route(i, n + j) for i in range(n) for j in range(n)]
+    assert {route.bandwidth for route in routes} == {rate}
+    for end in range(2):
+        held = [route.channels[end] for route in routes]
+        assert len(set(held)) == wanted
+        assert {held.count(port) for port in held} == {n * n // wanted}
+    assert f"{wanted} port" in cluster.description
+    assert lm.Cluster.from_toml(cluster.to_toml()).digest == cluster.digest
+    # One flow gets one port; all together get all ports.
+    flow = cluster.collective("all_reduce", [0, n], 10**9).seconds
+    assert flow == pytest.approx(1e9 / rate, abs=2e-4)
+
+
+def test_cards_of_a_host_sum_together():
+    cluster = lm.Cluster.new("8xH100-SXM5-80GB", hosts=2, network="400GB/s")
+    # Inside 7/8 of the bytes twice by NVLink, across an eighth twice by halves over each card.
+    by_hand = 2 * (3 * 10e-6 + 7 / 8 * 2**30 / 376e9) + 2 * (50e-6 + 2**30 / 16 / 50e9)
+    way = cluster.collective("all_reduce", range(16), "1GiB")
+    assert way.algorithm == "hierarchical"
+    assert way.seconds == pytest.approx(by_hand) == pytest.approx(7.84e-3, rel=1e-3)
+
+
 def test_hosts_want_a_network_and_a_network_hosts():
     with pytest.raises(InputError, match="--network 25GbE"):
         lm.Cluster.new("1xL4", hosts=2)
@@ -205,6 +252,12 @@ def test_hosts_want_a_network_and_a_network_hosts():
         lm.Cluster.new("1xL4", network="25GbE")
     with pytest.raises(InputError, match="did you mean '25GbE'"):
         lm.Cluster.new("1xL4", hosts=2, network="25GeB")
+    with pytest.raises(InputError, match=r"ports is 3.*from 1 to 2"):
+        lm.Cluster.new("2xL4", hosts=2, network="25GbE", ports=3)
+    with pytest.raises(InputError, match="ports 2 is between hosts"):
+        lm.Cluster.new("2xL4", ports=2)
+    with pytest.raises(InputError, match="no network is named '400GB'"):
+        lm.Cluster.new("1xL4", hosts=2, network="400GB")
     with pytest.raises(InputError, match="hosts is 65"):
         lm.Cluster.new("1xL4", hosts=65, network="25GbE")
 
@@ -284,7 +337,7 @@ def test_new_writes_a_cluster(tmp_path, capsys):
     assert main([*words.split(), str(file)]) == 0
     assert "cluster written to" in capsys.readouterr().err
     assert lm.Cluster.read(file).n_devices == 6
-    assert main(["cluster", "new", "--gpus", "4xL4", "--link", "pcie4"]) == 0
+    assert main(["cluster", "new", "--gpus", "4xL4"]) == 0
     printed = lm.Cluster.from_toml(capsys.readouterr().out)
     assert printed.digest == lm.Cluster.preset("4xL4-PCIe").digest
 

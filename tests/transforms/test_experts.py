@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -282,7 +283,8 @@ def test_where_few_experts_have_all_the_work_each_is_on_all_devices():
 
 
 def test_a_recipe_keeps_it_and_applies_it():
-    recipe = planned(1.3).recipe
+    # With 1.3 sharding cuts no experts there: their exchange no longer pays.
+    recipe = replace(planned(1.0).recipe, expert_imbalance=1.3)
     again = Recipe.from_toml(recipe.to_toml())
     assert again == recipe
     cluster = lm.Cluster.preset("8xV100-NVLink")

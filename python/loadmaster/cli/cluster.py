@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 #: Actions of the command, and the flags that are for each alone.
 KINDS = {
     "detect": ("measure", "cpu"),
-    "new": ("gpus", "link", "hosts", "network"),
+    "new": ("gpus", "link", "hosts", "network", "ports"),
     "types": (),
 }
 
 _QUESTIONS = {
     "gpus": "GPUs of one host, such as 2xRTX4090,1xA100 (`loadmaster cluster types` lists them)?",
-    "link": "What joins them: pcie3, pcie4, pcie5, nvlink, xgmi, or a rate such as 25GB/s?",
+    "link": "What joins them (their own): pcie4, nvlink, xgmi, or a rate such as 25GB/s?",
     "hosts": "How many such hosts (1)?",
-    "network": "What joins the hosts: 25GbE, 100GbE, 200Gb-IB, NDR, or a rate?",
+    "network": "What joins the hosts: 25GbE, 200Gb-IB, NDR, or all of a host's, such as 3GB/s?",
 }
 
 
@@ -50,6 +50,7 @@ def add(commands: Any) -> None:
             "detect --measure -o cluster.toml",
             "new --gpus 4xL4 --link pcie4 -o cluster.toml",
             "new --gpus 2xRTX4090,1xA100 --link pcie4 --hosts 2 --network 25GbE",
+            "new --gpus 8xH100 --hosts 2 --network 400Gb",
             "types",
         ),
     )
@@ -69,11 +70,20 @@ def add(commands: Any) -> None:
     group = command.add_argument_group("new")
     group.add_argument("--gpus", metavar="GPUS", help="those of one host: 2xRTX4090,1xA100")
     group.add_argument(
-        "--link", metavar="LINK", help="what joins them: pcie4, pcie4x8, nvlink, xgmi, 25GB/s"
+        "--link",
+        metavar="LINK",
+        help="what joins them: pcie4, pcie4x8, nvlink, xgmi, 25GB/s; default: the GPUs' own",
     )
     group.add_argument("--hosts", metavar="N", help="equal hosts; default: 1")
     group.add_argument(
-        "--network", metavar="NETWORK", help="what joins hosts: 25GbE, 200Gb-IB, NDR, 3GB/s"
+        "--network",
+        metavar="NETWORK",
+        help="what joins hosts: a port's 25GbE, 200Gb-IB, NDR, 400Gb, or all ports' 3GB/s",
+    )
+    group.add_argument(
+        "--ports",
+        metavar="N",
+        help="network ports of a host; default: one per GPU for types sold so, else one",
     )
 
 
@@ -115,8 +125,12 @@ def _new(arguments: argparse.Namespace) -> None:
             "--hosts 2 --network 25GbE"
         )
     hosts = values.whole("--hosts", asked["hosts"]) if asked["hosts"] else 1
-    cluster = Cluster.new(asked["gpus"] or "", asked["link"], hosts=hosts, network=asked["network"])
-    _give(arguments, cluster, cluster.to_toml(), [])
+    ports = values.whole("--ports", asked["ports"]) if asked["ports"] else None
+    cluster = Cluster.new(
+        asked["gpus"] or "", asked["link"], hosts=hosts, network=asked["network"], ports=ports
+    )
+    note(cluster.description)
+    _give(arguments, cluster, cluster.to_toml(), [cluster.description])
 
 
 def _answers(asked: dict[str, str | None]) -> dict[str, str | None]:

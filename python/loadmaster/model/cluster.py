@@ -407,7 +407,13 @@ class Cluster:
 
     @classmethod
     def new(
-        cls, gpus: str, link: str | None = None, *, hosts: int = 1, network: str | None = None
+        cls,
+        gpus: str,
+        link: str | None = None,
+        *,
+        hosts: int = 1,
+        network: str | None = None,
+        ports: int | None = None,
     ) -> Cluster:
         """A cluster from a few words, with the figures of Loadmaster's tables.
 
@@ -418,13 +424,18 @@ class Cluster:
             that begins.
         link : str, optional
             What joins them: ``"pcie4"``, ``"pcie4x8"`` (8 lanes), ``"nvlink"`` (all that the GPUs
-            have), ``"nvlink2x1"`` (1 link), ``"xgmi"``, or a rate (``"25 GB/s"``). Must be there
-            for several. GeForce cards of today copy to each other through the host's memory.
+            have), ``"nvlink2x1"`` (1 link), ``"xgmi"``, or a rate (``"25 GB/s"``). Absent: what
+            joins such GPUs as they are sold, where all have the same. GeForce cards of today copy
+            to each other through the host's memory.
         hosts : int
             Equal hosts, at most 64.
         network : str, optional
-            What joins hosts, one port each: ``"25GbE"``, ``"200Gb-IB"``, ``"NDR"``, or a rate.
-            Must be there for several.
+            What joins hosts, by the speed of a port: ``"25GbE"``, ``"200Gb-IB"``, ``"NDR"``,
+            ``"400Gb"``. A rate in bytes (``"400GB/s"``) is that of all ports of a host. Must be
+            there for several hosts.
+        ports : int, optional
+            Network ports of a host, of which a transfer uses one. Absent: one per GPU for types
+            that are sold so (``loadmaster cluster types``), else one.
 
         Raises
         ------
@@ -438,10 +449,13 @@ class Cluster:
         >>> two = Cluster.new("2xL4", "pcie4", hosts=2, network="25GbE")
         >>> two.route("node0.gpu1", "node1.gpu0").channels
         ('node0.nic.tx', 'node1.nic.rx')
+        >>> cards = Cluster.new("8xH100", hosts=2, network="400Gb")
+        >>> cards.route("node0.gpu1", "node1.gpu0").channels
+        ('node0.gpu1.nic.tx', 'node1.gpu0.nic.rx')
         """
         from loadmaster.model.machine.described import described
 
-        return described(gpus, link, hosts=hosts, network=network)
+        return described(gpus, link, hosts=hosts, network=network, ports=ports)
 
     @classmethod
     def detect(cls, *, cpu: bool | None = None) -> Cluster:

@@ -88,6 +88,13 @@ impl Table {
         Some(format!("devices are busy for {busy} s of {seconds} s for {bytes} bytes"))
     }
 
+    /// Lets no point take less than one of fewer bytes: noise in what was measured, and no more.
+    pub fn rise(&mut self) {
+        for i in 1..self.points.len() {
+            self.points[i].1 = self.points[i].1.max(self.points[i - 1].1);
+        }
+    }
+
     /// What so many bytes take.
     pub fn taken(&self, bytes: u64) -> Taken {
         let seconds = self.along(bytes, |i| self.points[i].1);

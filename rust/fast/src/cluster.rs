@@ -129,6 +129,13 @@ impl Cluster {
         self.core.device_ids().map(|d| self.core.type_of(d)).collect()
     }
 
+    /// The number of each device's machine: what stands before the last point of its name; where no name
+    /// has a point, the widest links join devices of one machine.
+    #[getter]
+    fn machines(&self) -> Vec<u32> {
+        self.core.device_ids().map(|device| self.core.machine_of(device)).collect()
+    }
+
     /// Names of the channels.
     #[getter]
     fn channels(&self) -> Vec<String> {

@@ -19,17 +19,30 @@ from loadmaster.model.runtime import Dispatch
 
 
 def subset(cluster: Cluster, devices: Iterable[str | int]) -> Cluster:
-    """The cluster with only some devices; their links stay, routes are computed again."""
-    kept = [cluster.devices[cluster.index(d)] for d in devices]
-    names = {d.name for d in kept}
-    return Cluster(
-        kept,
-        among(cluster.wiring, names),
-        cluster.types,
-        name=f"{cluster.name}[{len(kept)}]",
-        collectives=cluster.collectives,
-        dispatch=cluster.dispatch,
-    )
+    """The cluster with only some devices; their links stay, routes are computed again.
+
+    Measured times of collectives go where links no longer tell which devices are of one host.
+    """
+    at = [cluster.index(d) for d in devices]
+    kept = [cluster.devices[i] for i in at]
+    links = list(among(cluster.wiring, {d.name for d in kept}))
+
+    def part(collectives: Iterable[CollectiveTimes]) -> Cluster:
+        name = f"{cluster.name}[{len(kept)}]"
+        return Cluster(
+            kept,
+            links,
+            cluster.types,
+            name=name,
+            collectives=collectives,
+            dispatch=cluster.dispatch,
+        )
+
+    whole = part(cluster.collectives)
+    hosts = [cluster._core.machines[i] for i in at]
+    pairs = set(zip(hosts, whole._core.machines, strict=True))
+    is_told = len(pairs) == len(set(hosts)) == len(set(whole._core.machines))
+    return whole if is_told else part(())
 
 
 def without_device(cluster: Cluster, device: str | int) -> Cluster:

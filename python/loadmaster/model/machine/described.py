@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from dataclasses import dataclass
+from itertools import permutations, product
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
+from loadmaster.base.units import RATE, counted
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device
 from loadmaster.model.clusters.links import Mesh
@@ -26,22 +28,18 @@ _SOME = re.compile(r"(\d{1,4})\s*x\s*(.+)", re.I)
 
 
 def described(
-    gpus: str, link: str | None = None, *, hosts: int = 1, network: str | None = None
+    gpus: str,
+    link: str | None = None,
+    *,
+    hosts: int = 1,
+    network: str | None = None,
+    ports: int | None = None,
 ) -> Cluster:
     """See :meth:`Cluster.new`."""
     hosts = checks.integer("hosts", hosts, 1, _MOST_HOSTS, wants=f"from 1 to {_MOST_HOSTS}")
     types = _types(gpus, link or "")
-    if len(types) > 1 and not link:
-        raise InputError(
-            f"{gpus} are {len(types)} devices, and no link is given: --link pcie4, or link='pcie4'"
-        )
-    if hosts > 1 and not network:
-        raise InputError(
-            f"{hosts} hosts, and no network is given: --network 25GbE, or network='25GbE'"
-        )
-    if hosts == 1 and network:
-        raise InputError(f"network {network} is between hosts, and there is one: --hosts 2")
-    figures = network_asked(network) if network else None
+    link = link or _own_link(gpus, types)
+    joins = _network(types, hosts, network, ports)
     devices: list[Device] = []
     links: list[Mesh] = []
     names_of: list[tuple[str, ...]] = []
@@ -52,17 +50,18 @@ def described(
         rows = zip(names, types, strict=True)
         devices += [Device(name, known.type.name, known.memory) for name, known in rows]
         links += _inside(names, types, link, before)
-    if figures is not None:
-        links += _between(names_of, figures)
+    if joins is not None:
+        links += _between(names_of, joins)
     shape = "+".join(f"{n}x{known.type.name}" for n, known in _counted(types))
     joined = f"-{link}" if link and len(types) > 1 else ""
-    whole = f"{hosts}x({shape}{joined})-{network}" if hosts > 1 else f"{shape}{joined}"
+    of_hosts = f"-{network}" + (f"x{ports}" if ports else "")
+    whole = f"{hosts}x({shape}{joined}){of_hosts}" if hosts > 1 else f"{shape}{joined}"
     return Cluster(
         devices,
         links,
         {known.type.name: known.type for known in types}.values(),
         name=whole,
-        description=_words(types, link, hosts, network),
+        description=_words(types, link, hosts, joins),
         source="types: the table of Loadmaster; links: as each says",
     )
 
@@ -99,6 +98,49 @@ def _types(gpus: str, link: str) -> list[KnownType]:
     return types
 
 
+def _own_link(gpus: str, types: Sequence[KnownType]) -> str | None:
+    """The link that joins such devices in hosts as they are sold; None for one device."""
+    if len(types) == 1:
+        return None
+    own = {known.link for known in types}
+    if len(own) > 1 or "" in own:
+        raise InputError(
+            f"{gpus} are {len(types)} devices, and no link is given: --link pcie4, or link='pcie4'"
+        )
+    return own.pop()
+
+
+@dataclass(frozen=True)
+class HostPorts:
+    """Ports of each host to the others: the network's name, how many, and the figures of one."""
+
+    name: str
+    ports: int
+    figures: LinkFigures
+
+
+def _network(
+    types: Sequence[KnownType], hosts: int, name: str | None, ports: int | None
+) -> HostPorts | None:
+    """The network between hosts; None for one host. Types that are sold so have a port each."""
+    if hosts == 1:
+        if name or ports:
+            said = f"network {name}" if name else f"ports {ports}"
+            raise InputError(f"{said} is between hosts, and there is one: --hosts 2")
+        return None
+    if not name:
+        raise InputError(
+            f"{hosts} hosts, and no network is given: --network 25GbE, or network='25GbE'"
+        )
+    most = len(types)
+    if ports is None:
+        ports = most if all(known.port for known in types) else 1
+    ports = checks.integer(
+        "ports", ports, 1, most, wants=f"the ports of a host, from 1 to {most}, one per device"
+    )
+    return HostPorts(name, ports, network_asked(name, ports))
+
+
 def _inside(
     names: Sequence[str], types: Sequence[KnownType], link: str | None, before: str
 ) -> Iterator[Mesh]:
@@ -131,11 +173,22 @@ def _mesh(
     return Mesh(tuple(src), tuple(dst), figures.bandwidth, figures.latency, held, figures.source)
 
 
-def _between(names_of: Sequence[tuple[str, ...]], figures: LinkFigures) -> Iterator[Mesh]:
-    """Links between hosts: each has one network port, full duplex."""
+def _between(names_of: Sequence[tuple[str, ...]], network: HostPorts) -> Iterator[Mesh]:
+    """Links between hosts, by the ports of the devices: each is full duplex. Devices that share a
+    port follow each other.
+    """
+    n, ports = len(names_of[0]), network.ports
     for a, b in permutations(range(len(names_of)), 2):
-        ports = (f"node{a}.nic.tx", f"node{b}.nic.rx")
-        yield _mesh(names_of[a], names_of[b], figures, ports)
+        if ports == n > 1:
+            held = ("{from}.nic.tx", "{to}.nic.rx")
+            yield _mesh(names_of[a], names_of[b], network.figures, held)
+            continue
+        for p, q in product(range(ports), repeat=2):
+            src = [name for i, name in enumerate(names_of[a]) if i * ports // n == p]
+            dst = [name for i, name in enumerate(names_of[b]) if i * ports // n == q]
+            of_p, of_q = (p, q) if ports > 1 else ("", "")
+            held = (f"node{a}.nic{of_p}.tx", f"node{b}.nic{of_q}.rx")
+            yield _mesh(src, dst, network.figures, held)
 
 
 def _counted(types: Sequence[KnownType]) -> Iterator[tuple[int, KnownType]]:
@@ -145,7 +198,9 @@ def _counted(types: Sequence[KnownType]) -> Iterator[tuple[int, KnownType]]:
         yield len(of_name), of_name[0]
 
 
-def _words(types: Sequence[KnownType], link: str | None, hosts: int, network: str | None) -> str:
+def _words(
+    types: Sequence[KnownType], link: str | None, hosts: int, network: HostPorts | None
+) -> str:
     """The cluster in a sentence."""
     devices = ", ".join(f"{n} x {known.type.name}" for n, known in _counted(types))
     joined = f" joined by {link}" if link and len(types) > 1 else ""
@@ -154,7 +209,9 @@ def _words(types: Sequence[KnownType], link: str | None, hosts: int, network: st
         if all(known.peer for known in types) or len(types) < 2
         else ("; copies of those without peer-to-peer pass through the host's memory")
     )
-    if hosts == 1:
+    if network is None:
         return f"One host with {devices}{joined}{staged}"
-    between = f"between hosts {network}, one port each"
+    each = "one per GPU" if network.ports == len(types) else "which its GPUs share"
+    said = f"{counted(network.ports, 'port')} a host of {RATE.write(network.figures.bandwidth)}"
+    between = f"between hosts {network.name}, {said}, {each}"
     return f"{hosts} hosts, each with {devices}{joined}{staged}; {between}"

@@ -23,6 +23,12 @@ THROUGH_HOST = ("host",)
 _LINK = re.compile(r"(pcie|nvlink)\s*(\d)(-bridge)?(?:\s*x\s*(\d{1,2}))?", re.I)
 _NETWORK = re.compile(r"(\d+(?:\.\d+)?)\s*g(?:b|bit|bps)?(?:/s)?[\s-]*(e|ib|infiniband)", re.I)
 
+#: A port's speed alone: ``400Gb``. Bytes have a capital B.
+_BITS = re.compile(r"(\d+(?:\.\d+)?)\s*[gG](?:b|bit|bps)(?:/s)?")
+
+#: Gbit/s from which on a port that is only a speed is taken for one of InfiniBand's.
+_LEAST_INFINIBAND = 100
+
 #: Names of InfiniBand's speeds, in Gbit/s of a port of four lanes.
 _INFINIBAND = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 
@@ -151,26 +157,31 @@ def link_asked(text: str, nvlink_of: str = "", *, peer: bool = True) -> LinkFigu
     )
 
 
-def network_asked(text: str) -> LinkFigures:
-    """The network that a user calls so: ``25GbE``, ``200Gb-IB``, ``NDR``, or a rate.
+def network_asked(text: str, ports: int = 1) -> LinkFigures:
+    """One port of the network that a user calls so: ``25GbE``, ``200Gb-IB``, ``NDR``, ``400Gb``. A
+    rate in bytes, such as ``400GB/s``, is that of all ports of a host.
 
     >>> network_asked("25GbE").bandwidth, network_asked("ndr").bandwidth
     (2940000000.0, 48000000000.0)
+    >>> network_asked("400Gb").bandwidth, network_asked("400GB/s", 8).bandwidth
+    (48000000000.0, 50000000000.0)
     """
     kinds, word = link_kinds(), text.strip()
-    match = _NETWORK.fullmatch(word)
-    gigabits = _INFINIBAND.get(word.casefold(), float(match[1]) if match else 0.0)
+    match, bits = _NETWORK.fullmatch(word), _BITS.fullmatch(word)
+    speed = match or bits
+    gigabits = _INFINIBAND.get(word.casefold(), float(speed[1]) if speed else 0.0)
     if gigabits:
-        is_ethernet = match is not None and match[2].casefold() == "e"
+        is_ethernet = gigabits < _LEAST_INFINIBAND if bits else match and match[2].casefold() == "e"
         kind = kinds["Ethernet" if is_ethernet else "InfiniBand"]
         bandwidth = float(round(kind.bandwidth * (gigabits * 1e9 / 8 / kind.rate)))
-        source = f"{gigabits:g} Gbit/s; {kind.source}"
+        source = f"{kind.name} of {gigabits:g} Gbit/s; {kind.source}"
         return LinkFigures(bandwidth, kind.latency, (), source)
     with suppress(InputError):
-        bandwidth = float(RATE.parse(word, "network"))
-        return LinkFigures(bandwidth, 50e-6, (), "bandwidth: as asked; latency: assumed, 50 us")
-    known = ["25GbE", "100GbE", "200Gb-IB", *(name.upper() for name in _INFINIBAND)]
+        bandwidth = float(RATE.parse(word, "network")) / ports
+        said = "as asked" if ports == 1 else f"as asked, over {ports} ports"
+        return LinkFigures(bandwidth, 50e-6, (), f"bandwidth: {said}; latency: assumed, 50 us")
+    known = ["25GbE", "100GbE", "200Gb-IB", "400Gb", *(name.upper() for name in _INFINIBAND)]
     raise InputError(
         f"no network is named {text!r}{meant(text, known)}; any number of Gbit/s will do (40GbE), "
-        "or a rate (3GB/s)"
+        "or what all ports of a host carry (3GB/s)"
     )

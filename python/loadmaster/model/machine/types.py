@@ -20,7 +20,7 @@ from loadmaster.model.clusters.rows import read_type
 _NOISE = re.compile(r"nvidia|geforce|quadro|tesla|\brtx|amd|instinct|[^a-z0-9]")
 
 #: Facts of a type that only the table has; a cluster's TOML has all else in ``[[type]]``.
-_ONLY_HERE = ("memory", "called", "nvlink", "peer", "cores", "read_at")
+_ONLY_HERE = ("memory", "called", "nvlink", "link", "port", "peer", "cores", "read_at")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class KnownType:
         Names that nvidia-smi, rocm-smi or /proc/cpuinfo give it.
     nvlink : str
         The kind of NVLink that it has (see ``links.toml``); empty: none.
+    link : str
+        What joins several in a host as they are sold, as a user would say it (``"pcie4"``); empty:
+        unknown.
+    port : bool
+        Whether hosts of it are sold with a network port for each.
     peer : bool
         Whether two of it may copy to each other over PCIe without passing through the host.
     cores : int
@@ -49,6 +54,8 @@ class KnownType:
     memory: int
     called: tuple[str, ...]
     nvlink: str
+    link: str
+    port: bool
     peer: bool
     cores: int
     read_at: str
@@ -73,6 +80,8 @@ def _known(row: Mapping[str, Any], i: int) -> KnownType:
         parse_bytes(row.get("memory", 0), f"memory of type {row['name']!r}"),
         tuple(row.get("called", ())),
         row.get("nvlink", ""),
+        row.get("link", ""),
+        row.get("port", False),
         row.get("peer", True),
         row.get("cores", 0),
         row.get("read_at", ""),

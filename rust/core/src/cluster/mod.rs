@@ -5,6 +5,7 @@
 //! channel that several links name is a shared PCIe bridge. A channel that all links of one device
 //! name is a one-port NIC.
 
+pub(crate) mod machines;
 mod wiring;
 
 use std::collections::BTreeMap;
@@ -91,6 +92,8 @@ pub struct Cluster {
     send_costs: Vec<Option<Route>>,
     /// Whether every device has a host of its own, instead of all sharing one.
     has_host_each: bool,
+    /// Per device, the number of its machine.
+    machines: Vec<u32>,
 }
 
 impl Cluster {
@@ -106,8 +109,9 @@ impl Cluster {
     /// pairs, routes over too many links; each named.
     pub fn new(devices: Vec<Device>, links: &[Links]) -> Result<Self, ClusterError> {
         let index = indices(&devices)?;
-        let mut types: Vec<String> = Vec::new();
+        let mut types: Vec<&str> = Vec::new();
         let device_type = devices.iter().map(|d| index_of(&mut types, &d.type_name)).collect();
+        let types: Vec<String> = types.into_iter().map(str::to_owned).collect();
         if types.len() > MAX_TYPES {
             return Err(ClusterError::TooManyTypes(types.len()));
         }
@@ -122,8 +126,11 @@ impl Cluster {
                 return Err(ClusterError::LongRoutes { devices: devices.len(), limit: MAX_HELD });
             }
         }
+        let n = devices.len();
+        let width = |a: usize, b: usize| routes.kinds[routes.kind[a * n + b] as usize].bandwidth;
         Ok(Self {
-            is_uniform: is_uniform(&routes.kind, devices.len()),
+            machines: machines::machines(&devices, width),
+            is_uniform: is_uniform(&routes.kind, n),
             devices,
             types,
             device_type,
@@ -200,20 +207,23 @@ impl Cluster {
     ///
     /// # Errors
     /// A table that cannot be used.
-    pub fn with_tables(self, tables: Vec<Table>) -> Result<Self, ClusterError> {
-        match tables.iter().find_map(|table| Some((table.kind, table.fault()?))) {
-            Some((kind, reason)) => Err(ClusterError::BadTable { kind: kind.name(), reason }),
-            None => Ok(Self { tables, ..self }),
+    pub fn with_tables(self, mut tables: Vec<Table>) -> Result<Self, ClusterError> {
+        if let Some((kind, reason)) = tables.iter().find_map(|table| Some((table.kind, table.fault()?))) {
+            return Err(ClusterError::BadTable { kind: kind.name(), reason });
         }
+        tables.iter_mut().for_each(Table::rise);
+        Ok(Self { tables, ..self })
     }
 
-    /// What a collective among these devices, given by machine, takes by measured times; none if no table
-    /// speaks of it.
-    pub fn collective_taken(&self, kind: Kind, machines: &[Vec<DeviceId>], bytes: u64) -> Option<Taken> {
-        let each = machines.first()?.len();
-        let is_even = machines.iter().all(|machine| machine.len() == each);
-        let (n, devices) = (machines.len(), machines.len() * each);
-        is_even.then(|| collective_times::taken(&self.tables, kind, n, devices, bytes)).flatten()
+    /// What a collective takes by measured times among so many devices, as many of each of so many
+    /// machines; none if no table speaks of it.
+    pub fn collective_taken(&self, kind: Kind, machines: usize, devices: usize, bytes: u64) -> Option<Taken> {
+        collective_times::taken(&self.tables, kind, machines, devices, bytes)
+    }
+
+    /// The number of a device's machine.
+    pub fn machine_of(&self, device: DeviceId) -> u32 {
+        self.machines[device.ix()]
     }
 
     /// Whether collectives keep some device busy.
@@ -447,10 +457,10 @@ fn indices(devices: &[Device]) -> Result<BTreeMap<&str, u32>, ClusterError> {
 }
 
 /// Position of `name`, appended if new. The list is short.
-fn index_of(names: &mut Vec<String>, name: &str) -> u32 {
-    let found = names.iter().position(|n| n == name);
+fn index_of<'a>(names: &mut Vec<&'a str>, name: &'a str) -> u32 {
+    let found = names.iter().position(|n| *n == name);
     found.unwrap_or_else(|| {
-        names.push(name.to_owned());
+        names.push(name);
         names.len() - 1
     }) as u32
 }

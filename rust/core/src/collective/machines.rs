@@ -1,20 +1,28 @@
-//! Machines: groups of devices that are joined by wider links than any that lead out of them.
-//!
-//! A cluster does not say which devices are in one machine; its links do.
+//! Parts of a group of devices: by machine, and by what the group's widest links join.
 
 use crate::cluster::Cluster;
+use crate::cluster::machines::joined_by_widest;
 use crate::ids::DeviceId;
-use crate::union::Union;
 
-/// The devices by machine, devices in the order given: those that the widest links join, directly or
-/// through others.
+/// The devices by machine, devices and machines in the order given.
 pub(super) fn machines(cluster: &Cluster, devices: &[DeviceId]) -> Vec<Vec<DeviceId>> {
+    parted(devices, devices.iter().map(|&device| cluster.machine_of(device)))
+}
+
+/// The devices by what the widest links among them join, directly or through others.
+pub(super) fn joined(cluster: &Cluster, devices: &[DeviceId]) -> Vec<Vec<DeviceId>> {
     let width = |a: usize, b: usize| cluster.route(devices[a], devices[b]).1;
-    let k = devices.len();
-    let pairs = || (0..k).flat_map(|a| (0..k).map(move |b| (a, b))).filter(|(a, b)| a != b);
-    let widest = pairs().map(|(a, b)| width(a, b)).fold(0.0, f64::max);
-    let mut union = Union::new(k);
-    pairs().filter(|&(a, b)| width(a, b) >= widest).for_each(|(a, b)| union.join(a, b));
-    let (_, sets) = union.sets(k);
-    (0..sets.n_rows()).map(|s| sets.row(s).iter().map(|i| devices[i.ix()]).collect()).collect()
+    parted(devices, joined_by_widest(devices.len(), width).into_iter())
+}
+
+/// The devices by their labels.
+fn parted(devices: &[DeviceId], labels: impl Iterator<Item = u32>) -> Vec<Vec<DeviceId>> {
+    let mut parts: Vec<(u32, Vec<DeviceId>)> = Vec::new();
+    for (&device, label) in devices.iter().zip(labels) {
+        match parts.iter_mut().find(|(known, _)| *known == label) {
+            Some((_, part)) => part.push(device),
+            None => parts.push((label, vec![device])),
+        }
+    }
+    parts.into_iter().map(|(_, part)| part).collect()
 }
