@@ -219,6 +219,11 @@ def test_no_error_of_pytorch_leaves_a_capture(does, says, device):
     assert caught.value.__suppress_context__
 
 
+def test_the_model_itself_is_named_by_its_class():
+    with pytest.raises(InputError, match=r"read off a tensor in Inner \(item"):
+        captured(Inner(lambda x: x * int(x.sum())), torch.zeros(2, WIDTH))
+
+
 def test_parameters_without_sizes_are_refused():
     with pytest.raises(InputError, match=r"'0.weight' has no sizes yet: run the model once"):
         captured(nn.Sequential(nn.LazyLinear(3)), torch.zeros(2, WIDTH))

@@ -108,6 +108,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._values = WeakIdKeyDictionary()
         self._storages: dict[int, tuple[StorageWeakRef, GraphValue]] = {}
         self._counters: dict[int, StorageWeakRef] = {}
+        self._model = ""  # the class of the model that is followed
         self._modules: list[str] = []
         self._module_of: dict[int, str] = {}  # by the sequence number of autograd's node
         self._last_module = ""
@@ -165,6 +166,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def following(self, model: torch.nn.Module) -> Iterator[None]:
         """Keeps track of which of the model's modules runs."""
         hooks = []
+        self._model = type(model).__name__
         for name, module in model.named_modules():
             hooks.append(module.register_forward_pre_hook(self._entering(name), prepend=True))
             hooks.append(module.register_forward_hook(self._leaving, always_call=True))
@@ -234,6 +236,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _depends(self, kind: str) -> str:
         module = self._modules[-1] if self._modules else ""
         where = f" in module {module!r}" if module else ""
+        if self._modules and not module:
+            where = f" in {self._model}"
         cause = f"the size of what {bare(kind)} gives{where} depends on values"
         if bare(kind) == "_local_scalar_dense":
             cause = f"a number is read off a tensor{where} (item(), or a branch on it)"
