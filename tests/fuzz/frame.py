@@ -37,16 +37,21 @@ class Target(NamedTuple):
     name: str
     run: Callable[[Random], None]
     in_ci: int
+    seconds: int = SECONDS
 
 
 TARGETS: dict[str, Target] = {}
 
 
-def target(name: str, *, in_ci: int) -> Callable[[Callable[[Random], None]], None]:
-    """Makes a function a target; continuous integration runs its first ``in_ci`` inputs."""
+def target(
+    name: str, *, in_ci: int, seconds: int = SECONDS
+) -> Callable[[Callable[[Random], None]], None]:
+    """Makes a function a target, whose inputs may take so many seconds of CPU each; continuous
+    integration runs the first ``in_ci`` of them.
+    """
 
     def register(run: Callable[[Random], None]) -> None:
-        TARGETS[name] = Target(name, run, in_ci)
+        TARGETS[name] = Target(name, run, in_ci, seconds)
 
     return register
 
@@ -82,19 +87,19 @@ class Hang(BaseException):
 
 def run_input(one: Target, seed: int, index: int) -> None:
     """Runs the input of a number: the same input for the same seed and number."""
-    with _clocked(), warnings.catch_warnings():
+    with _clocked(one.seconds), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", RuntimeWarning)
         one.run(Random(f"{one.name} {seed} {index}"))
 
 
 @contextmanager
-def _clocked() -> Iterator[None]:
+def _clocked(seconds: int) -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise Hang(f"longer than {SECONDS} s")
+        raise Hang(f"longer than {seconds} s")
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:

@@ -179,7 +179,7 @@ def test_what_is_not_considered_is_said_once():
 
 
 def test_each_way_of_recomputing_is_found():
-    modules = importlib.import_module("loadmaster.systems.shared.megatron_modules")
+    modules = importlib.import_module("loadmaster.strategies.grids.modules")
     from loadmaster.dimensions.dimensions import Dimensions
     from loadmaster.rules.layer_list import LayerList
     from loadmaster.strategies.sharding.structure import Structure

@@ -15,8 +15,8 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.micro import Micro
 from loadmaster.model.recipe import DeviceMesh
+from loadmaster.strategies.grids.grids import Asked, Grid, Grids, JudgedGrids, Known
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
-from loadmaster.systems.shared.grids import Asked, Grid, Grids, JudgedGrids, Known
 from loadmaster.systems.shared.layered import listed_layers
 from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
 

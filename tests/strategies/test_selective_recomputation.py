@@ -9,9 +9,9 @@ import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.grids.modules import lines_of_modules
+from loadmaster.strategies.grids.recomputation_levels import RecomputationLevel, worthwhile
 from loadmaster.strategies.sharding.structure import Structure
-from loadmaster.systems.shared.megatron_modules import lines_of_modules
-from loadmaster.systems.shared.recomputation_levels import RecomputationLevel, worthwhile
 
 GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2, "virtual": 1}
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InputError
 from loadmaster.model.graph import OpGraph
-from loadmaster.rules.module_cuts import ModuleCuts
+from loadmaster.model.module_paths import module_path
+from loadmaster.rules.module_cuts import ModuleCuts, inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,3 +109,11 @@ class LayerList:
     def first(self) -> int:
         """Places before the first layer: the embedding."""
         return int(self.begins[0])
+
+
+def layer_number(module: str, layer_list: LayerList) -> int:
+    """The number of the layer that a module path is in; -1: none."""
+    path = inside(".".join(module_path(module)), layer_list.cuts.root) or ""
+    prefix = f"{layer_list.name}." if layer_list.name else ""
+    word = path[len(prefix) :].partition(".")[0] if path.startswith(prefix) else ""
+    return int(word) if word.isdecimal() else -1

@@ -49,6 +49,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.verdict import Verdict
 from loadmaster.strategies.auto import throughput
 from loadmaster.strategies.auto.course import search_from
+from loadmaster.strategies.auto.grids import grids
 from loadmaster.strategies.auto.inside import searched_inside
 from loadmaster.strategies.auto.left_out import left_out, where_whole, whole_offer
 from loadmaster.strategies.auto.loose import loose_replicas
@@ -229,7 +230,10 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
         known.append(offer[0])
         yield offer
     if not (known and run.budget.lacks(0.0)):
-        yield from run.refusals[Kind.PIPELINES].each("pipelines", pipelines(run, known))
+        for name, plans in (("pipelines", pipelines), ("grids of layers", grids)):
+            for offer in run.refusals[Kind.PIPELINES].each(name, plans(run, known)):
+                known.append(offer[0])
+                yield offer
 
 
 def _of_replicas_and_shards(run: Run) -> Iterator[tuple[Candidate, Best]]:

@@ -14,14 +14,19 @@ from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.grids.fastest import (
+    fastest,
+    levels,
+    parts_of_layers,
+    with_whole_state,
+)
+from loadmaster.strategies.grids.grids import ANY, Asked, Grids, JudgedGrids
+from loadmaster.strategies.grids.modules import APART
+from loadmaster.strategies.grids.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 from loadmaster.systems.megatron.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.asked_sizes import check_sizes
-from loadmaster.systems.shared.fastest_grids import fastest
-from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids
 from loadmaster.systems.shared.layered import listed_layers
-from loadmaster.systems.shared.megatron_modules import APART, lines_of_modules
-from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 from loadmaster.transforms.samples import samples_to_share
 
 #: Values of ``recompute`` beside names of modules.
@@ -69,7 +74,7 @@ def megatron(
         Whether what lies between the products may be cut by tokens (sequence parallelism).
     recompute : bool or str, optional
         Whether layers are recomputed as a whole (``"full"``), or which of their modules, such as
-        ``"core_attn,layernorm"`` (:mod:`loadmaster.systems.shared.megatron_modules`);
+        ``"core_attn,layernorm"`` (:mod:`loadmaster.strategies.grids.modules`);
         ``"selective"``: some. Absent: as little as fits.
     distributed_optimizer : bool, optional
         Whether replicas have a part each of the optimizer's state. Absent: what is better.
@@ -87,8 +92,8 @@ def megatron(
     """
     asked = Asked(tp, pp, dp, micro_batches, virtual, expert_parallel)
     grids = grids_of(problem, NAME, root, layers, sequence=sequence)
-    levels = _levels(grids, recompute)
-    grids = replace(grids, flat=distributed_optimizer is not False, levels=levels)
+    flat = distributed_optimizer is not False
+    grids = replace(grids, flat=flat, levels=_levels(grids, recompute))
     if expert_parallel is not None and expert_parallel > 1 and not grids.n_experts:
         raise refused(NAME, "the model has no routed experts, and expert_parallel shares them")
     try_whole = distributed_optimizer is None
@@ -167,10 +172,7 @@ def best_grid(
             f"no grid of {n} devices with so many micro-batches and runs of the "
             f"{len(layer_list)} layers fits: give more memory, or leave sizes out"
         )
-    one, cut = best
-    if try_whole and cut.grid.dp > 1:
-        whole = grids.judged(cut, flat=False)
-        one = problem.objective.better(one, whole)
+    one = with_whole_state(grids, *best) if try_whole else best[0]
     return accepted(one.problem, Outcome(one, 1.0))
 
 
@@ -189,17 +191,11 @@ def _levels(grids: Grids, recompute: bool | str | None) -> tuple[RecomputationLe
         return (NOTHING,)
     if recompute is True or recompute == FULL:
         return (grids.full,)
-    structure = None if grids.space is None else grids.space.structure
-    lines = {} if structure is None else lines_of_modules(structure, grids.listed)
-    parts = {
-        name: RecomputationLevel.of(grids.problem, (line,), grids.kind, (name,))
-        for name, line in lines.items()
-    }
-    if recompute is None or recompute == SELECTIVE:
-        some = worthwhile(parts, APART)
-        if recompute is None:
-            return (NOTHING, *(one for one in some if one.spared < grids.full.spared), grids.full)
-        if some:
+    if recompute is None:
+        return levels(grids)
+    parts = parts_of_layers(grids)
+    if recompute == SELECTIVE:
+        if some := worthwhile(parts, APART):
             return some
         raise refused(NAME, "nothing in its layers can be recomputed alone")
     names = [name.strip() for name in str(recompute).split(",")]

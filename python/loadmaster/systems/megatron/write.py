@@ -12,9 +12,9 @@ from loadmaster.base.quoting import command as words_of
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.plans.plan import Plan
+from loadmaster.strategies.grids.expert_parallel import number_of_experts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.systems.megatron.semantics import NAME
-from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.names import device_names, torch_device

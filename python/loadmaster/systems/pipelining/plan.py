@@ -18,11 +18,11 @@ from loadmaster.model.micro import NAMED, Named
 from loadmaster.rules.module_cuts import ModuleCuts
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.grids.module_space import ModuleSpace
 from loadmaster.strategies.pipelines.pipeline import PipelineChoices, fastest
 from loadmaster.strategies.pipelines.space import PipelineSpace, lacks
 from loadmaster.systems.pipelining.semantics import NAME
 from loadmaster.systems.registry import refused
-from loadmaster.systems.shared.module_space import ModuleSpace
 
 
 def pipelining(

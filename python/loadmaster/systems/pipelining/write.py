@@ -22,8 +22,8 @@ from loadmaster.model.micro import IN_V, Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.module_cuts import ModuleCuts, inside
+from loadmaster.strategies.grids.module_space import MULTI
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.module_space import MULTI
 from loadmaster.systems.shared.names import device_names, torch_device
 from loadmaster.systems.shared.refusal import Reason, refusal
 

@@ -9,7 +9,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.rules.layer_list import LayerList
-from loadmaster.systems.shared.tensor_parallel import check_heads
+from loadmaster.strategies.grids.tensor_parallel import check_heads
 
 
 def check_sizes(

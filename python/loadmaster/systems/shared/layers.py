@@ -9,10 +9,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
-from loadmaster.rules.layer_list import LayerList
-from loadmaster.rules.module_cuts import inside
+from loadmaster.rules.layer_list import LayerList, layer_number
 from loadmaster.systems.shared.refusal import Reason
 
 
@@ -157,11 +155,3 @@ def stages(split: LayerSplit, names: Sequence[str]) -> list[dict[str, object]]:
         rows.append({"device": names[device], "first_layer": first, "layers": count})
         first += count
     return rows
-
-
-def layer_number(module: str, layer_list: LayerList) -> int:
-    """The number of the layer that a module path is in; -1: none."""
-    path = inside(".".join(module_path(module)), layer_list.cuts.root) or ""
-    prefix = f"{layer_list.name}." if layer_list.name else ""
-    word = path[len(prefix) :].partition(".")[0] if path.startswith(prefix) else ""
-    return int(word) if word.isdecimal() else -1

@@ -23,9 +23,11 @@ from loadmaster.model.patterns import innermost
 from loadmaster.model.recomputed import RecomputedSegments, RecomputeLine
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.grids.expert_parallel import experts_apart, shared
+from loadmaster.strategies.grids.modules import lines_of_modules
+from loadmaster.strategies.grids.tensor_parallel import in_layers, norms_by_tokens
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
-from loadmaster.systems.shared.expert_parallel import experts_apart, shared
 from loadmaster.systems.shared.layers import (
     LayerSplit,
     layer_split,
@@ -33,10 +35,8 @@ from loadmaster.systems.shared.layers import (
     stage_split,
     with_ends,
 )
-from loadmaster.systems.shared.megatron_modules import lines_of_modules
 from loadmaster.systems.shared.processes import devices_of, no_replicas
 from loadmaster.systems.shared.refusal import Reason
-from loadmaster.systems.shared.tensor_parallel import in_layers, norms_by_tokens
 from loadmaster.systems.shared.uniform_meshes import DATA, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import batch_size, only_gradients

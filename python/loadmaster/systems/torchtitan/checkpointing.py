@@ -18,7 +18,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.model.patterns import instances
 from loadmaster.model.recomputed import RecomputedSegments, line_of
 from loadmaster.rules.layer_list import LayerList
-from loadmaster.systems.shared.recomputation_levels import whole_layers
+from loadmaster.strategies.grids.recomputation_levels import whole_layers
 
 #: Ops whose results are kept, by their names in PyTorch's aten, and by how such a name begins.
 _KEPT = {

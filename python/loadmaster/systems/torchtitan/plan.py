@@ -21,13 +21,17 @@ from loadmaster.model.micro import IN_V
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.grids.fastest import fastest
+from loadmaster.strategies.grids.grids import ANY, Asked, Grids, JudgedGrids, Known
+from loadmaster.strategies.grids.recomputation_levels import (
+    NOTHING,
+    RecomputationLevel,
+    whole_layers,
+)
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.asked_sizes import check_sizes
-from loadmaster.systems.shared.fastest_grids import fastest
 from loadmaster.systems.shared.fully_sharded import planned
-from loadmaster.systems.shared.grids import ANY, Asked, Grids, JudgedGrids, Known
 from loadmaster.systems.shared.layered import is_encoder, listed_layers
-from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
 from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
 from loadmaster.systems.torchtitan.checkpointing import SELECTIVE, selected
 from loadmaster.systems.torchtitan.semantics import NAME

@@ -14,11 +14,11 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.recipe import DeviceMesh
+from loadmaster.strategies.grids.grids import Asked, Grid, Grids
+from loadmaster.strategies.grids.recomputation_levels import whole_layers
+from loadmaster.strategies.grids.tensor_parallel import divides, weights_cut
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
-from loadmaster.systems.shared.grids import Asked, Grid, Grids
-from loadmaster.systems.shared.recomputation_levels import whole_layers
-from loadmaster.systems.shared.tensor_parallel import divides, weights_cut
 from loadmaster.systems.shared.uniform_meshes import MODEL, PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 

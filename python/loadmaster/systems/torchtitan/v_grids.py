@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from loadmaster.model.micro import Named
+from loadmaster.strategies.grids.grids import Asked, Grid, Grids
 from loadmaster.strategies.pipelines.v_schedule import CHUNKS
-from loadmaster.systems.shared.grids import Asked, Grid, Grids
 from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
 
 

@@ -22,6 +22,8 @@ from loadmaster.model.recipe import DeviceMesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.grids.expert_parallel import number_of_experts
+from loadmaster.strategies.grids.tensor_parallel import Experts, divides, weights_cut
 from loadmaster.strategies.pipelines.piped import piped, with_recipe
 from loadmaster.strategies.sharding.judging import expanded, layout, notes
 from loadmaster.strategies.sharding.judging import with_recipe as with_labels
@@ -30,14 +32,12 @@ from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.simple.layer_ranges import ranges
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.asked_sizes import check_sizes
-from loadmaster.systems.shared.expert_parallel import number_of_experts
 from loadmaster.systems.shared.layered import (
     in_runs,
     inference_layers,
     is_encoder,
     layer_of,
 )
-from loadmaster.systems.shared.tensor_parallel import Experts, divides, weights_cut
 from loadmaster.systems.vllm.semantics import NAME
 
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from loadmaster.model.patterns import instances
 from loadmaster.model.recomputed import line_of
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.grids.expert_parallel import products_of_experts
+from loadmaster.strategies.grids.recomputation_levels import whole_layers
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import products
-from loadmaster.systems.shared.expert_parallel import products_of_experts
-from loadmaster.systems.shared.recomputation_levels import whole_layers
 from loadmaster.transforms.base import ranks
 
 #: Modules that do not go together: one has what the other keeps.

@@ -1,7 +1,7 @@
 """Levels of recomputation of the layers, from nothing to all of each layer.
 
 A level is lines of a recipe (:mod:`loadmaster.model.recomputed`), with what it costs and spares.
-What a system can recompute of a layer is its own: :mod:`.megatron_modules` has Megatron-LM's.
+What a system can recompute of a layer is its own: :mod:`.modules` has Megatron-LM's.
 """
 
 from __future__ import annotations

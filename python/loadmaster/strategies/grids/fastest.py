@@ -1,11 +1,13 @@
-"""The fastest of the grids of devices, by the judge."""
+"""The fastest of the grids of devices, by the judge, and what they may recompute."""
 
 from __future__ import annotations
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.systems.shared.grids import Asked, GridOfLayers, Grids, JudgedGrids
+from loadmaster.strategies.grids.grids import Asked, GridOfLayers, Grids, JudgedGrids
+from loadmaster.strategies.grids.modules import APART, lines_of_modules
+from loadmaster.strategies.grids.recomputation_levels import NOTHING, RecomputationLevel, worthwhile
 
 #: Most grids that are judged and fit, and most at all; so many more where routed
 #: experts may be apart, on more or fewer replicas of grids that are else the same.
@@ -50,3 +52,28 @@ def fastest(
             return best
         share *= _SPARE / best[0].overfull
     return best
+
+
+def with_whole_state(grids: Grids, one: Candidate, cut: GridOfLayers) -> Candidate:
+    """A judged grid, or the same with the optimizer's state whole on each replica if that is
+    better.
+    """
+    if cut.grid.dp == 1:
+        return one
+    return grids.problem.objective.better(one, grids.judged(cut, flat=False))
+
+
+def levels(grids: Grids) -> tuple[RecomputationLevel, ...]:
+    """Nothing, some modules of each layer, all of it: levels of recomputation, the least first."""
+    some = worthwhile(parts_of_layers(grids), APART)
+    return (NOTHING, *(one for one in some if one.spared < grids.full.spared), grids.full)
+
+
+def parts_of_layers(grids: Grids) -> dict[str, RecomputationLevel]:
+    """The level at which each module of the layers is recomputed alone, by its name."""
+    structure = None if grids.space is None else grids.space.structure
+    lines = {} if structure is None else lines_of_modules(structure, grids.listed)
+    return {
+        name: RecomputationLevel.of(grids.problem, (line,), grids.kind, (name,))
+        for name, line in lines.items()
+    }

@@ -34,6 +34,15 @@ from loadmaster.model.program import Program
 from loadmaster.model.recipe import DeviceMesh
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.grids.expert_parallel import AXIS as EXPERTS
+from loadmaster.strategies.grids.expert_parallel import number_of_experts
+from loadmaster.strategies.grids.layer_space import LayerSpace
+from loadmaster.strategies.grids.recomputation_levels import (
+    NOTHING,
+    RecomputationLevel,
+    whole_layers,
+)
+from loadmaster.strategies.grids.tensor_parallel import divides, norms_by_tokens, weights_cut
 from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.chains import Chain, Pool, StageWay, best_chain, pools, times
 from loadmaster.strategies.pipelines.estimates import estimated
@@ -52,11 +61,6 @@ from loadmaster.strategies.pipelines.staged import Staged
 from loadmaster.strategies.sharding.judging import layout as layout_of
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.systems.shared.expert_parallel import AXIS as EXPERTS
-from loadmaster.systems.shared.expert_parallel import number_of_experts
-from loadmaster.systems.shared.layer_space import LayerSpace
-from loadmaster.systems.shared.recomputation_levels import NOTHING, RecomputationLevel, whole_layers
-from loadmaster.systems.shared.tensor_parallel import divides, norms_by_tokens, weights_cut
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.reducer import updated_last
 

@@ -10,8 +10,18 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.words import words_of
 from loadmaster.model.recipe import DeviceMesh
-from loadmaster.rules.layer_list import LayerList
+from loadmaster.rules.layer_list import LayerList, layer_number
 from loadmaster.rules.module_cuts import inside
+from loadmaster.strategies.grids import expert_parallel
+from loadmaster.strategies.grids.expert_parallel import (
+    by_experts,
+    experts_apart,
+    products_of_experts,
+    products_of_routers,
+    shared,
+    weights_of,
+    whole_experts,
+)
 from loadmaster.strategies.sharding.ranking import Ranked
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
@@ -23,17 +33,6 @@ from loadmaster.strategies.sharding.uniform import (
     matrices,
     roles_only,
 )
-from loadmaster.systems.shared import expert_parallel
-from loadmaster.systems.shared.expert_parallel import (
-    by_experts,
-    experts_apart,
-    products_of_experts,
-    products_of_routers,
-    shared,
-    weights_of,
-    whole_experts,
-)
-from loadmaster.systems.shared.layers import layer_number
 from loadmaster.transforms.layout import Layout
 
 #: Treatments of routed experts by tensor parallelism.

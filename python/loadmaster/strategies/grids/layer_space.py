@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.strategies.grids.module_space import ModuleSpace
 from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line
-from loadmaster.systems.shared.module_space import ModuleSpace
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""Grids: tensor parallelism inside of replicas inside of stages of whole layers."""
