@@ -62,7 +62,7 @@ class Case:
     words: str
 
 
-@target("rivals", in_ci=2, seconds=300)
+@target("auto-rivals", in_ci=1, seconds=300)
 def one(random: Random) -> None:
     """A case, which ends as it should beside every method and every system."""
     case = drawn(random)

@@ -12,6 +12,7 @@ from stacks import stack
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.base.units import format_bytes
 from loadmaster.cli import main
 from loadmaster.transforms.weight_streaming import stream_weights, streamed
 
@@ -121,3 +122,21 @@ def test_place_and_export_without_a_word_more(tmp_path, capsys):
     assert "copied to gpu0 whenever they run" in out
     assert main(["export", plan]) == 0
     assert "cpu" in json.loads(capsys.readouterr().out).values()
+
+
+def brim(n, memory):
+    """GPUs whose links take next to no time."""
+    return lm.Cluster.mesh(n, memory=memory, bandwidth=1e12)
+
+
+@given(layers=st.integers(4, 9), gpus=st.integers(2, 4), room=st.floats(1.02, 4.0))
+def test_where_the_step_is_equal_no_device_is_filled_while_others_are_empty(layers, gpus, room):
+    graph = stack(layers)
+    alone = lm.place(graph, brim(1, "1MiB"), target="device-map").memory.peak[0]
+    memory = int(alone * room / gpus) + 300
+    plan = lm.place(graph, brim(gpus, memory), target="device-map")
+    peak = plan.memory.peak.tolist()
+    # A unit of a layer has 400 bytes of weights and tensors at most.
+    assert max(peak) <= 0.9 * memory or max(peak) - min(peak) <= 900
+    left = format_bytes(memory - max(peak))
+    assert any("the fullest device" in note and left in note for note in plan.notes)

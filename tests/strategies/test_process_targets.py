@@ -12,7 +12,7 @@ from trained import linears
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.systems.shared.fully_sharded import unit_patterns
+from loadmaster.strategies.sharding.units import unit_patterns
 
 GPT = "gpt3-330m"
 WIDTHS = (64, 64, 64, 64)

@@ -58,7 +58,7 @@ from loadmaster.strategies.auto.pipelines import pipelines
 from loadmaster.strategies.auto.planting import Planting
 from loadmaster.strategies.auto.replicas import can_be_replicated, other_replicas, replicas
 from loadmaster.strategies.auto.run import Run
-from loadmaster.strategies.auto.shards import shards
+from loadmaster.strategies.auto.shards import sharded_by_units, shards
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.registry import strategy
@@ -139,6 +139,7 @@ def place(
         checks.number("gap", gap, "a number from 0 to 1, 1 excluded", lambda v: 0 <= v < 1),
         checks.integer("chains", chains),
         checks.integer("threads", os.cpu_count() or 1 if threads is None else threads),
+        asked=problem.objective,
         may_split=may_split,
     )
     if progress is not None:
@@ -152,7 +153,9 @@ def place(
         candidate = replace(candidate, left_out=where_whole(placed, split))
     if run.ended:
         candidate = candidate.interrupted() if run.is_interrupted else candidate.noted(run.ended)
-    return candidate if problem.objective == STEP else throughput.of_step(problem, candidate)
+    if problem.objective == STEP:
+        return candidate
+    return throughput.of_step(problem, candidate, run)
 
 
 def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
@@ -168,6 +171,8 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             if is_best or not same or offer.seconds < same[0].seconds:
                 offers = [one for one in offers if one not in same]
                 offers.insert(0 if is_best else len(offers), offer)
+            if candidate.fits:
+                run.fitting.append(candidate)
             if is_best:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = candidate
@@ -230,8 +235,12 @@ def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:
         known.append(offer[0])
         yield offer
     if not (known and run.budget.lacks(0.0)):
-        for name, plans in (("pipelines", pipelines), ("grids of layers", grids)):
-            for offer in run.refusals[Kind.PIPELINES].each(name, plans(run, known)):
+        for kind, plans in (
+            (Kind.SHARDS, sharded_by_units),
+            (Kind.PIPELINES, pipelines),
+            (Kind.PIPELINES, grids),
+        ):
+            for offer in run.refusals[kind].each(kind, plans(run, known)):
                 known.append(offer[0])
                 yield offer
 

@@ -16,10 +16,7 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.grids.fastest import fastest, levels, with_whole_state
 from loadmaster.strategies.grids.grids import Asked, Grids, JudgedGrids
-from loadmaster.transforms.shares import batch_size
-
-#: A plan whose fullest device has more than this share of its memory free is not held back by it.
-_FREE = 0.3
+from loadmaster.transforms.samples import samples_to_share
 
 
 def grids(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate, Best]]:
@@ -31,28 +28,19 @@ def grids(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate, Bes
     InputError
         The model has no list of layers.
     """
-    problem, batch = run.problem, batch_size(run.problem.model)
+    problem, batch = run.problem, samples_to_share(run.problem.model)
     plain = problem.program.is_plain and not problem.model.is_member.any()
-    if batch is None or not plain or "b" not in problem.model.phases or not _is_short(run, known):
+    if batch is None or not plain or "b" not in problem.model.phases or not run.is_short(known):
         return
     of = Grids(problem, LayerList.of(problem.model), batch)
     of = replace(of, levels=levels(of))
     seen = JudgedGrids()
     seen.below(min((problem.objective.limit(one.verdict) for one in known), default=float("inf")))
-    found = fastest(of, Asked(), seen, run.budget, None)
-    if found is None:
+    quickest = fastest(of, Asked(), seen, run.budget, None)
+    if quickest is None:
         return
-    best = with_whole_state(of, *found)
+    best = with_whole_state(of, *quickest)
     if best.fits:
         yield best, replace(Best.of(best.kind, str(best.parallelism), best), request=None)
     else:
         run.lack(best.kind, str(best.parallelism), problem.cluster.shortfall(best.verdict.peak))
-
-
-def _is_short(run: Run, known: Sequence[Candidate]) -> bool:
-    """True if plans did not fit, or the best that is known nearly fills a device."""
-    if run.lacking or not known:
-        return True
-    best = run.problem.objective.best(known)
-    is_near = run.problem.objective.reaches(best.verdict, run.split_bound.seconds * 1.001)
-    return not is_near and best.overfull > 1 - _FREE

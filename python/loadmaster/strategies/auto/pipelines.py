@@ -11,14 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
+from loadmaster.judge.objective import STEP
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.candidate import Best, Candidate
-from loadmaster.strategies.kinds import Kind
+from loadmaster.strategies.kinds import Kind, Request
+from loadmaster.strategies.pipelines import gpipe, max_load, pipedream, piper
 from loadmaster.strategies.pipelines.pipeline import pipelines_below
 from loadmaster.strategies.pipelines.shapes import PipelineShape
 from loadmaster.strategies.pipelines.space import PipelineSpace, lacks
+
+#: Pipelines that are tried only where nothing else fits.
+LAST_RESORTS = {
+    "gpipe": gpipe.place,
+    "pipedream": pipedream.place,
+    "max-load": max_load.place,
+    "piper": piper.place,
+}
 
 
 def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate, Best]]:
@@ -29,7 +40,9 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
     if lacks(problem):
         return
     space = replace(PipelineSpace.of(problem), refusals=run.refusals[Kind.PIPELINES])
-    least = min((problem.objective.limit(one.verdict) for one in known), default=float("inf"))
+    # Steps of a pipeline overlap where those of others do not: by throughput none is left out.
+    rivals = known if run.asked == STEP else ()
+    least = min((problem.objective.limit(one.verdict) for one in rivals), default=float("inf"))
     best: tuple[Candidate, PipelineShape] | None = None
     for one in pipelines_below(space, least, run.budget):
         if not one[0].fits:
@@ -40,6 +53,20 @@ def pipelines(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate,
         candidate, shape = best
         candidate = shape.with_recipe(candidate).noted(*_against(problem, known))
         yield candidate, Best.of(Kind.PIPELINES, shape.words, candidate)
+    elif not any(one.fits for one in known):
+        yield from _last_resorts(run)
+
+
+def _last_resorts(run: Run) -> Iterator[tuple[Candidate, Best]]:
+    """Pipelines of papers that fit, of which some have one stage, each with what it offers."""
+    for name, place in LAST_RESORTS.items():
+        candidate = run.tried(Kind.PIPELINES, name, partial(place, run.problem))
+        if candidate is not None and candidate.fits:
+            request = Request(name)
+            yield (
+                candidate,
+                Best.of(candidate.kind, str(candidate.parallelism or name), candidate, request),
+            )
 
 
 def _against(problem: Problem, known: Sequence[Candidate]) -> tuple[str, ...]:

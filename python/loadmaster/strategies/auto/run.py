@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -11,6 +11,7 @@ from typing import TypeVar
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.judge.bounds import Bound, bound, split_bound
+from loadmaster.judge.objective import STEP, Objective
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.pace import Pace
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
@@ -46,10 +47,14 @@ class Run:
     progress : callable
         Told of every better plan.
     tuning : Tuning
+    asked : Objective
+        The user's, where steps stand in for it.
     may_split : bool
         Whether replicas are among the plans.
     best : Candidate or None
         The best plan so far.
+    fitting : list of Candidate
+        The plans that fit of those that were offered.
     writes : callable
         Writes down the recipe of a sharded plan of this run; any other plan stays as it is.
     is_sole : bool
@@ -74,8 +79,10 @@ class Run:
     threads: int = 1
     progress: Progress = _silent
     tuning: Tuning = TUNING
+    asked: Objective = STEP
     may_split: bool = False
     best: Candidate | None = None
+    fitting: list[Candidate] = field(default_factory=list)
     writes: Callable[[Candidate], Candidate] = _as_it_is
     is_sole: bool = False
     ended: str = ""
@@ -101,6 +108,17 @@ class Run:
             error = self.refusals[kind].reasons.get(words)
             self.lack(kind, words, getattr(error, "shortfall", {}))
         return candidate
+
+    def is_short(self, known: Sequence[Candidate]) -> bool:
+        """True if memory may keep plans from being shorter: some did not fit, or the best that is
+        known nearly fills a device and is not near the bound.
+        """
+        if self.lacking or not known:
+            return True
+        best = self.problem.objective.best(known)
+        bound = self.split_bound.seconds * (1 + self.tuning.near_bound)
+        is_near = self.problem.objective.reaches(best.verdict, bound)
+        return not is_near and best.overfull > 1 - self.tuning.free_memory
 
     def lack(self, kind: Kind, words: str, shortfall: Mapping[str, int]) -> None:
         """Notes that a plan of a kind does not fit."""

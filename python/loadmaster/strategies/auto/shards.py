@@ -8,7 +8,8 @@ it is sharded, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from loadmaster.strategies.auto.run import Run
@@ -16,9 +17,12 @@ from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import REQUESTS, Kind, Request, replicas_in_words
 from loadmaster.strategies.sharding import megatron
 from loadmaster.strategies.sharding.judging import with_recipe
+from loadmaster.strategies.sharding.processes import equal_groups
 from loadmaster.strategies.sharding.ranking import Ranked
+from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.sharded import in_all_spaces
-from loadmaster.strategies.sharding.space import Space, can_be_sharded
+from loadmaster.strategies.sharding.space import Space, can_be_sharded, has_shapes
+from loadmaster.strategies.sharding.units import ShardSizes, fastest, modules_of
 from loadmaster.transforms.shares import batch_size
 
 
@@ -62,3 +66,22 @@ def tensor_parallel(run: Run) -> Iterator[tuple[Candidate, Best]]:
         candidate = run.tried(Kind.SHARDS, words, partial(megatron.place, problem))
         if candidate is not None:
             yield candidate, Best.of(Kind.SHARDS, words, candidate, Request("megatron"))
+
+
+def sharded_by_units(run: Run, known: Sequence[Candidate]) -> Iterator[tuple[Candidate, Best]]:
+    """The batch shared, with the parameters of each layer gathered together when they are used,
+    where memory is short.
+    """
+    problem, graph = run.problem, run.problem.model
+    is_step = "b" in graph.phases and bool(graph.updates.any()) and problem.program.is_plain
+    if not (is_step and has_shapes(graph) and any(graph.modules) and run.is_short(known)):
+        return
+    groups = [devices for devices in equal_groups(problem) if len(devices) > 1]
+    again = layers(modules_of(graph), 1)
+    best = fastest(problem, groups, ((), again) if again else ((),), ShardSizes(), run.progress)
+    if best is None:
+        return
+    if best.fits:
+        yield best, replace(Best.of(best.kind, str(best.parallelism), best), request=None)
+    else:
+        run.lack(best.kind, str(best.parallelism), problem.cluster.shortfall(best.verdict.peak))

@@ -25,6 +25,7 @@ from loadmaster.base.units import counted, format_seconds
 from loadmaster.costs.roofline import PROVENANCES
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, bound, split_bound
+from loadmaster.judge.loads import Loads
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.judge.verdict import Resource
@@ -78,7 +79,10 @@ def place(run: Run, *, warm_start: Assignment | None = None) -> Candidate:
         if dealt:
             period = _best(problem, known).verdict.period
             run.progress("whole models in turn", Incumbent(period, run.least))
-    parts = [] if any(_is_whole(one) for one in dealt) else _in_parts(run, known)
+    parts = []
+    if not any(_is_whole(one) for one in dealt):
+        parts = _in_parts(run, known)
+        known = [_beside_seeds(problem, one) for one in known[:1]] + known[1:]
     if not (known or parts):
         raise run.refusals[Kind.WHOLE_OPS].last or InfeasibleError("nothing was found that fits")
     candidate = _best(problem, [*known, *(one for one, _ in parts)])
@@ -101,7 +105,7 @@ def _stages(run: Run, warm_start: Assignment | None) -> Candidate:
     if not best.fits or _is_short(best):
         best = _best(problem, [best, *_with_room(problem)])
     if not best.fits or _is_short(best):
-        best = _best(problem, [best, *_confirmed_in_turn(problem, _seeds(problem))])
+        best = _beside_seeds(problem, best)
     run.progress("stages", Incumbent(best.verdict.period, run.bound))
     return best
 
@@ -125,25 +129,40 @@ def _in_parts(run: Run, known: list[Candidate]) -> list[tuple[Candidate, Best]]:
     return rows
 
 
-def of_step(problem: Problem, candidate: Candidate) -> Candidate:
-    """A plan that was made for the time of a step, judged by the objective of a problem. What
-    other kinds offer are seconds of a step too, not of a period.
+def of_step(problem: Problem, candidate: Candidate, run: Run) -> Candidate:
+    """The best by the objective of a problem of the plans that a run made for the time of a step:
+    parts of the next step may begin before one has ended. What kinds offer are seconds of a step,
+    not of a period.
     """
-    placed = replace(candidate.problem, objective=problem.objective)
+    chosen = _of_stream(problem, [candidate, *run.fitting]) if candidate.fits else candidate
     best = min(candidate.offers, key=lambda one: one.seconds, default=None)
     own = {Kind.ONE_DEVICE, None if best is None else best.kind}
     others = dict.fromkeys(one.kind for one in candidate.offers if one.kind not in own)
     seen = [(str(kind), "judged") for kind in others]
     return replace(
-        candidate,
-        problem=placed,
-        verdict=placed.verdict(candidate.assignment),
+        run.writes(chosen),
+        space=candidate.space,
         bound=(split_bound if candidate.space == SPLIT_OPS else bound)(problem),
         offers=(),
         left_out=tuple(
             (kind, f"{why}, by one step's time") for kind, why in seen + list(candidate.left_out)
         ),
     )
+
+
+def _of_stream(problem: Problem, some: list[Candidate]) -> Candidate:
+    """The one with the shortest period, confirmed, of those that may have it: no period is shorter
+    than the busiest device or channel works for a step.
+    """
+    best: Candidate | None = None
+    for one in sorted(some, key=lambda one: one.verdict.step_time):
+        placed = replace(one.problem, objective=problem.objective)
+        least = Loads.of(placed, one.assignment.devices, one.schedule).busiest
+        if best is None or least < best.verdict.period * (1 - _EQUAL):
+            confirmed = _confirmed(replace(one, problem=placed))
+            best = confirmed if best is None else _best(problem, [best, confirmed])
+    assert best is not None, "there is one at least"
+    return best
 
 
 def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidate]:
@@ -165,11 +184,14 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     ]
 
 
-def _seeds(problem: Problem) -> list[Candidate]:
-    """The plans of fast strategies for a step: they leave room on other devices than stages do."""
+def _beside_seeds(problem: Problem, best: Candidate) -> Candidate:
+    """The better of a candidate and the plans of fast strategies for a step, which leave room on
+    other devices than stages do.
+    """
     refusals = Refusals()
     tried = (refusals.tried(name, partial(seed.place, problem)) for name, seed in SEEDS.items())
-    return [one for one in tried if one is not None]
+    seeds = [one for one in tried if one is not None]
+    return _best(problem, [best, *_confirmed_in_turn(problem, seeds, best)])
 
 
 def _is_short(one: Candidate) -> bool:
@@ -205,11 +227,15 @@ def _dealt(problem: Problem, best: Candidate) -> list[Candidate]:
     return [one for one in candidates if one.fits]
 
 
-def _confirmed_in_turn(problem: Problem, some: list[Candidate]) -> list[Candidate]:
-    """Those that may be the best, confirmed: a stream's period is no shorter than its load."""
+def _confirmed_in_turn(
+    problem: Problem, some: list[Candidate], *others: Candidate
+) -> list[Candidate]:
+    """Those that may be the best, beside others too, confirmed: a stream's period is no shorter
+    than its load.
+    """
     candidates: list[Candidate] = []
     for one in sorted(some, key=lambda one: problem.objective.rank(one.verdict)):
-        known = [c.verdict.period for c in candidates if c.fits]
+        known = [c.verdict.period for c in (*others, *candidates) if c.fits]
         if not known or one.verdict.period < min(known) * (1 - 1e-6):
             candidates.append(_confirmed(one))
     return candidates

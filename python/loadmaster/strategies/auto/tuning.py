@@ -67,6 +67,9 @@ class Tuning:
     #: No more seeds are tried once a step is over the bound by no more than this share of it.
     #: ``benches/unseen.py`` counts ``auto`` as behind from 0.1 % on; half of that.
     near_bound: float = 0.0005
+    #: A plan whose fullest device has more than this share of its memory free is not held back by
+    #: it. By hand.
+    free_memory: float = 0.3
 
     # -- replicas ----------------------------------------------------------------------------------
 

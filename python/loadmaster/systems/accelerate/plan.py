@@ -7,14 +7,17 @@ dropped afterwards (:mod:`loadmaster.transforms.weight_streaming`; accelerate's 
 with ``offload=True``). Buffers stay on the GPU.
 
 Modules fill one GPU after the other, in the order in which they run: that keeps one step shortest,
-as each further GPU is one more transfer. Work in even shares is judged beside it. Where the GPUs do
-not hold the weights, the last ones are filled from the end. The first keeps as much as it can
-beside what a step needs when everything of its part is streamed, and streams the rest.
+as each further GPU is one more transfer. Work in even shares, and bytes in even shares of the
+memory, are judged beside it. Of plans whose steps are as good as equal, a GPU that is nearly full
+gives way to the plan that leaves most free: real inputs are longer, and allocators waste some.
+Where the GPUs do not hold the weights, the last ones are filled from the end. The first keeps as
+much as it can beside what a step needs when everything of its part is streamed, and streams the
+rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -35,8 +38,12 @@ from loadmaster.systems.accelerate.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.transforms.weight_streaming import above, stream_weights
 
-#: Halvings of the load that the busiest GPU may have, where work is shared out evenly.
+#: Halvings of the load that the busiest or the fullest GPU may have, where it is shared out evenly.
 _HALVINGS = 30
+
+#: A GPU with less than this share of its memory free is nearly full, and steps that differ by less
+#: than the other share are as good as equal.
+_FULL, _EQUAL = 0.1, 0.005
 
 #: Most times that fewer weights are kept, where what was kept did not fit after all.
 _FEWER = 8
@@ -61,6 +68,10 @@ def place(problem: Problem, *, root: str = "") -> Candidate:
     if not any(problem.model.modules):
         raise refused(NAME, f"{problem.model.name or 'the graph'!r} has no module paths")
     return _Placing(problem, units_of(problem, root), root).best()
+
+
+#: Shares modules out to some devices within their capacity.
+_Way = Callable[[Sequence[int], NDArray[np.uint64]], NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -117,12 +128,34 @@ class _Placing:
         if not any(one.fits for one in candidates):
             why_not = self._why_not_streamed()
             if not why_not:
-                return self._streamed()
-        best = self.problem.objective.best(candidates or [self._least_over()])
+                return self._told(self._streamed())
+        best = self._with_most_free(candidates) if candidates else self._least_over()
         try:
-            return accepted(self.problem, Outcome(best, 1.0))
+            return self._told(accepted(self.problem, Outcome(best, 1.0)))
         except InfeasibleError as error:
             raise InfeasibleError(f"{error} {why_not}", error.shortfall) from error
+
+    def _with_most_free(self, candidates: list[Candidate]) -> Candidate:
+        """The best; if it leaves a GPU nearly full, of those as good as equal the one that leaves
+        most free on the fullest.
+        """
+        objective = self.problem.objective
+        best = objective.best(candidates)
+        if best.overfull <= 1 - _FULL or not best.fits:
+            return best
+        most = objective.seconds(best.verdict) * (1 + _EQUAL)
+        equal = [one for one in candidates if one.fits and objective.reaches(one.verdict, most)]
+        return min(equal, key=lambda one: one.overfull)
+
+    def _told(self, one: Candidate) -> Candidate:
+        """The plan, with what the fullest of the devices that compute has left."""
+        cluster = self.problem.cluster
+        left = {d: cluster.memory[d] - int(one.verdict.peak[d]) for d in self.computes}
+        least = min(left, key=lambda d: left[d] / max(cluster.memory[d], 1))
+        size, whole = format_bytes(max(left[least], 0)), format_bytes(cluster.memory[least])
+        return one.noted(
+            f"the fullest device, {cluster.devices[least].name}, has {size} of {whole} left"
+        )
 
     def _why_not_streamed(self) -> str:
         """Why no weights can be streamed, in a sentence; empty: some can."""
@@ -140,7 +173,9 @@ class _Placing:
     # -- all weights on the GPUs ---------------------------------------------------------------
 
     def _resident(self) -> Iterator[Candidate]:
-        """Modules that fill GPUs, and in even shares; of those, what fits or is least over."""
+        """Modules that fill GPUs, and in even shares of work and of memory; of those, what fits or
+        is least over.
+        """
         problem = self.problem
         kinds: dict[tuple[int, int], int] = {}
         for device in self.computes:
@@ -148,22 +183,21 @@ class _Placing:
             kinds.setdefault(kind, device)
         bytes_ = charged(problem, "dynamic")
         for used in (*([one] for one in kinds.values()), self.computes):
-            for is_even in (False, True) if len(used) > 1 else (False,):
+            ways = (self._filled, self._evenly_busy, self._evenly_full)
+            for way in ways if len(used) > 1 else ways[:1]:
 
                 def attempt(
                     capacity: NDArray[np.uint64],
                     used: Sequence[int] = used,
-                    is_even: bool = is_even,
+                    way: _Way = way,
                 ) -> Assignment:
-                    return self._in_order(self._filled(used, capacity, is_even=is_even))
+                    return self._in_order(way(used, capacity))
 
                 outcome = attempts(problem, attempt, bytes_, SHARES)
                 if outcome.candidate is not None:
                     yield _as_launched(outcome.candidate)
 
-    def _filled(
-        self, used: Sequence[int], capacity: NDArray[np.uint64], *, is_even: bool
-    ) -> NDArray[np.int32]:
+    def _filled(self, used: Sequence[int], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The device of each unit: in order, within the capacity of each device.
 
         Raises
@@ -171,17 +205,20 @@ class _Placing:
         InfeasibleError
             A unit has no room.
         """
-        devices = self._within(used, capacity, float("inf"))
-        if not is_even:
-            return devices
-        low, high = 0.0, float(self.seconds[:, self._types[used]].sum(axis=0).max())
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            try:
-                devices, high = self._within(used, capacity, middle), middle
-            except InfeasibleError:
-                low = middle
-        return devices
+        return self._within(used, capacity, float("inf"))
+
+    def _evenly_busy(self, used: Sequence[int], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The same, with the busiest device as little busy as can be."""
+        most = float(self.seconds[:, self._types[used]].sum(axis=0).max())
+        return _halved(lambda share: self._within(used, capacity, share * most))
+
+    def _evenly_full(self, used: Sequence[int], capacity: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The same, with the fullest device as little full as can be."""
+
+        def within(share: float) -> NDArray[np.int32]:
+            return self._filled(used, (capacity * share).astype(np.uint64))
+
+        return _halved(within)
 
     @property
     def _types(self) -> NDArray[np.int64]:
@@ -368,6 +405,24 @@ class _Placing:
             f"{on} and copied to {main} whenever they run; accelerate copies from memory that is "
             "not pinned, so the link should have the bandwidth of such copies"
         )
+
+
+def _halved(within: Callable[[float], NDArray[np.int32]]) -> NDArray[np.int32]:
+    """The devices that a function finds within the smallest share, up to 1, that has room.
+
+    Raises
+    ------
+    InfeasibleError
+        It finds none within 1.
+    """
+    devices, low, high = within(1.0), 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        try:
+            devices, high = within(middle), middle
+        except InfeasibleError:
+            low = middle
+    return devices
 
 
 def _priority(problem: Problem) -> NDArray[np.int32]:

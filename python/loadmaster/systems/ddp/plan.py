@@ -22,12 +22,11 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.processes import check_all_there, is_hopeless
 from loadmaster.strategies.simple.homes import where_allowed
 from loadmaster.systems.ddp.semantics import NAME
 from loadmaster.systems.shared.replicas import (
-    check_all_there,
     check_kind,
-    is_hopeless,
     numbers_of_devices,
 )
 from loadmaster.transforms.batch_labels import Replication, replicated
@@ -133,7 +132,7 @@ def on_replicas(
         replica = placed.program.replica[placed.reduced.op_of]
     wanted = np.array(devices, dtype=np.int32)[replica]
     at = where_allowed(placed, wanted)
-    check_all_there(placed, wanted, at, NAME)
+    check_all_there(placed, wanted, at)
     order = np.arange(placed.graph.n_ops, dtype=np.int32)
     candidate = judged(placed, Assignment(at, order), placed.program.notes if k > 1 else ())
     if k > 1 and optimizer == "sharded":

@@ -24,13 +24,12 @@ from loadmaster.model.parallelism import Parallelism, ShardState
 from loadmaster.model.recipe import DeviceMesh, Recipe
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.processes import check_all_there, is_hopeless
 from loadmaster.strategies.sharding.space import has_shapes
 from loadmaster.strategies.simple.homes import where_allowed
 from loadmaster.systems.deepspeed.semantics import NAME
 from loadmaster.systems.shared.replicas import (
-    check_all_there,
     check_kind,
-    is_hopeless,
     numbers_of_devices,
 )
 from loadmaster.transforms import replicate, shard
@@ -137,7 +136,7 @@ def _judged(problem: Problem, devices: Sequence[int], stage: int, megabytes: int
     on = np.array(devices, dtype=np.int32)
     wanted = on[np.maximum(place[placed.reduced.op_of], 0)]
     at = where_allowed(placed, wanted)
-    check_all_there(placed, wanted, at, NAME)
+    check_all_there(placed, wanted, at)
     order = np.arange(placed.graph.n_ops, dtype=np.int32)
     candidate = judged(placed, Assignment(at, order), placed.program.notes)
     parallelism = Parallelism(shard=len(devices), shard_state=STAGES[stage])

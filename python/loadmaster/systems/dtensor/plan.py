@@ -47,6 +47,9 @@ from loadmaster.systems.shared.uniform_meshes import (
     uniform_meshes,
 )
 
+#: The share of the forward pass's time that an axis shares at least.
+_SHARED = 0.01
+
 
 def place(
     problem: Problem,
@@ -238,7 +241,9 @@ def floor(space: Space, mesh: DeviceMesh, way: Way) -> float:
 
 
 def solved(space: Space, mesh: DeviceMesh, way: Way) -> Ranked | None:
-    """The cheapest labels of a way; None: there are none, or an axis shares nothing."""
+    """The cheapest labels of a way; None: there are none, or an axis shares next to nothing of the
+    forward pass: its devices would do the same.
+    """
     structure = space.structure
     states = {DATA: way.state, REPLICAS: "whole", PARTS: "flat"}
     masks = [by_batch(structure, states[name]) for name in mesh.names if name in states]
@@ -249,7 +254,11 @@ def solved(space: Space, mesh: DeviceMesh, way: Way) -> Ranked | None:
     except InfeasibleError:
         return None
     nodes = Forward.of(structure, 1).nodes
-    if not (labels.columns[:, nodes] > 0).any(axis=1).all():
+    seconds = space.problem.costs.time[structure.op[nodes]].min(axis=1)
+    # Parts of sums are no share of the work: every device adds as much.
+    shares = ~structure.ways.with_role(("whole", "partial"))[structure.way[nodes]]
+    is_shared = shares[np.arange(len(nodes)), labels.columns[:, nodes]]
+    if (is_shared @ seconds < _SHARED * seconds.sum()).any():
         return None
     return RankedStyles(mesh, labels, solver, labels.fits(space.memory(mesh)), way)
 

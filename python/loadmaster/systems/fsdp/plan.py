@@ -14,8 +14,9 @@ from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.recomputing import layers
+from loadmaster.strategies.sharding.units import modules_of
 from loadmaster.systems.fsdp.semantics import NAME
-from loadmaster.systems.shared.fully_sharded import modules_of, planned
+from loadmaster.systems.shared.fully_sharded import planned
 
 
 def plan(

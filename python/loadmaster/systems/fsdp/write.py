@@ -18,9 +18,9 @@ from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
+from loadmaster.strategies.sharding.units import unit_patterns
 from loadmaster.systems.fsdp.semantics import NAME
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.fully_sharded import unit_patterns
 from loadmaster.systems.shared.names import listed
 from loadmaster.systems.shared.processes import command, optimizer_of, start
 from loadmaster.systems.shared.refusal import Reason, refusal

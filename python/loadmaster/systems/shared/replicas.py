@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import counted
 from loadmaster.judge.problem import Problem
-from loadmaster.model.families import families
-from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.simple.data_parallel import usable
+from loadmaster.strategies.sharding.processes import equal_groups, of_one_family
 from loadmaster.systems.registry import refused
 from loadmaster.transforms.samples import joined_samples
 from loadmaster.transforms.shares import batch_size
@@ -35,45 +28,23 @@ def check_kind(problem: Problem, name: str) -> None:
 
 
 def numbers_of_devices(problem: Problem, name: str, n: int | None) -> list[list[int]]:
-    """The devices for every number of processes that divides the batch, the most first.
-
-    The fastest of the family of the fastest device, since one backend serves all processes.
+    """The devices for every number of processes that divides the batch, the most first; or for the
+    one that is asked for.
 
     Raises
     ------
     InputError
         The number asked for is more than there are devices of use, or does not divide the batch.
     """
-    family = [kind for kind, _ in families(problem.cluster)]
-    fastest = usable(problem)
-    fastest = [d for d in fastest if family[d] == family[fastest[0]]]
-    batch = batch_size(problem.model) or 1
-    if n is not None:
-        checks.integer("replicas", n, 1, len(fastest))
-        if batch % n:
-            raise InputError(
-                f"target {name!r}: replicas is {n}, and a batch of {counted(batch, 'sample')} is "
-                f"not {n} equal shares"
-            )
-    wanted = range(len(fastest), 0, -1) if n is None else (n,)
-    return [sorted(fastest[:k]) for k in wanted if batch % k == 0]
-
-
-def check_all_there(
-    placed: Problem, wanted: NDArray[np.int32], at: NDArray[np.int32], name: str
-) -> None:
-    """Refuses constraints that keep an op off its process's device."""
-    stray = np.flatnonzero(wanted != at)
-    if len(stray):
-        op, device = placed.program.label(int(placed.reduced.op_of[stray[0]])), wanted[stray[0]]
+    groups = equal_groups(problem)
+    if n is None:
+        return groups
+    checks.integer("replicas", n, 1, len(of_one_family(problem)))
+    some = [devices for devices in groups if len(devices) == n]
+    if not some:
+        batch = batch_size(problem.model) or 1
         raise InputError(
-            f"target {name!r}: a process runs all of its share, and constraints keep op {op} off "
-            f"{placed.cluster.devices[int(device)].name!r}: leave them out"
+            f"target {name!r}: replicas is {n}, and a batch of {counted(batch, 'sample')} is "
+            f"not {n} equal shares"
         )
-
-
-def is_hopeless(problem: Problem, best: Candidate, devices: Sequence[int]) -> bool:
-    """True if the work of one replica alone takes longer than the best step."""
-    types = np.array(problem.cluster.device_types)[list(devices)]
-    work = problem.time[:, types].sum(axis=0).max() / len(devices)
-    return bool(work >= best.verdict.step_time)
+    return some

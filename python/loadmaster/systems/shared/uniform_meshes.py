@@ -12,6 +12,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.model.factorisations import factorisations, sharing_more
 from loadmaster.model.families import families
 from loadmaster.model.recipe import DeviceMesh, MeshAxis
+from loadmaster.strategies.sharding import units
 from loadmaster.strategies.sharding.meshes import meshes
 from loadmaster.strategies.simple.data_parallel import usable
 from loadmaster.transforms.shares import batch_size
@@ -21,7 +22,7 @@ DATA, MODEL = "dp", "tp"
 
 #: Names of the two axes that the outer one may be taken apart into: replicas, and the devices near
 #: each other that have a part each of what is replicated.
-REPLICAS, PARTS = "replicate", "shard"
+REPLICAS, PARTS = units.REPLICAS, units.PARTS
 
 
 def tensor_parts(mesh: DeviceMesh) -> int:

@@ -1,0 +1,179 @@
+"""Data parallelism with all parameters in parts, by units that are gathered together (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.base.progress import Incumbent, Progress
+from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.words import labels_of
+from loadmaster.judge.assignment import Assignment
+from loadmaster.judge.problem import Problem
+from loadmaster.model.factorisations import factorisations
+from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.parallelism import Parallelism
+from loadmaster.model.patterns import innermost
+from loadmaster.model.recipe import DeviceMesh, Recipe
+from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.sharding.degrees import recomputing
+from loadmaster.strategies.sharding.processes import check_all_there, is_hopeless
+from loadmaster.strategies.sharding.recomputing import layers
+from loadmaster.strategies.simple.homes import where_allowed
+from loadmaster.transforms import shard
+from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.reducer import updated_last
+
+#: The name of the recipes.
+RECIPE = "fsdp"
+
+#: Axes of a mesh: of devices that have whole replicas, and of those that have a part each of one.
+REPLICAS, PARTS = "replicate", "shard"
+
+
+@dataclass(frozen=True)
+class ShardSizes:
+    """The number of devices that share a parameter, and whether units are gathered again in the
+    backward pass, where a user says it.
+    """
+
+    shard: int | None = None
+    reshard: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to run it: sizes of axes, the word of the layers, what is recomputed."""
+
+    sizes: tuple[int, ...]
+    word: str
+    recompute: tuple[str, ...]
+
+
+def fastest(
+    problem: Problem,
+    groups: Sequence[Sequence[int]],
+    levels: Sequence[Sequence[str]],
+    sizes: ShardSizes,
+    tell: Progress,
+) -> Candidate | None:
+    """The best on one of some groups of devices, with its recipe; None: there is none of the sizes.
+    Of levels of what is recomputed one is tried where nothing before it fits.
+    """
+    labels, units = _labels(problem.model), unit_patterns(problem.model)
+    best: Candidate | None = None
+    chosen: tuple[Layout, _Way] | None = None
+    for devices in groups:
+        if best is not None and best.fits and is_hopeless(problem, best, devices):
+            continue
+        for way in _ways(devices, levels, sizes):
+            if way.recompute != tuple(levels[0]) and best is not None and best.fits:
+                continue
+            layout = _layout(problem, devices, way, labels, units)
+            one = _judged(problem, devices, layout, way.recompute)
+            if best is None or problem.objective.better(best, one) is one:
+                best, chosen = one, (layout, way)
+                tell(f"sharded on {way.sizes}", Incumbent(one.verdict.step_time))
+    return None if best is None or chosen is None else _with_recipe(best, *chosen)
+
+
+def _ways(
+    devices: Sequence[int], levels: Sequence[Sequence[str]], asked: ShardSizes
+) -> Iterator[_Way]:
+    """Layouts to try on some devices: one axis and two, kept or gathered again; then the same with
+    more recomputed.
+    """
+    n = len(devices)
+    sizes = [(n,), *factorisations([n], 2, lambda sizes: sizes[-1] > 1)]
+    sizes = [one for one in sizes if asked.shard in (None, one[-1])]
+    words = {False: ["kept"], True: ["again"], None: ["kept", "again"]}[asked.reshard]
+    for modules in levels:
+        for shape in sizes:
+            for word in words:
+                yield _Way(shape, word, tuple(modules))
+
+
+def _labels(graph: OpGraph) -> NDArray[np.int32]:
+    """The labels of the ops along an axis that shares the batch, int32 [n_ops]."""
+    by_batch = Recipe(DeviceMesh.of({PARTS: 2}), {PARTS: {"**": "batch"}})
+    labels: NDArray[np.int32] = labels_of(Dimensions.of(graph), by_batch)[0]
+    return labels
+
+
+def _layout(
+    problem: Problem,
+    devices: Sequence[int],
+    way: _Way,
+    labels: NDArray[np.int32],
+    units: Sequence[str],
+) -> Layout:
+    """The layout on a mesh of one axis or of two: parameters in parts on the last."""
+    graph, names = problem.model, (REPLICAS, PARTS)[-len(way.sizes) :]
+    mesh = DeviceMesh.of(
+        dict(zip(names, way.sizes, strict=True)),
+        [problem.cluster.devices[d].name for d in devices],
+    )
+    words = {**dict.fromkeys(units, way.word), ".": "kept"}
+    layout = Layout(Dimensions.of(graph), mesh, np.stack([labels] * len(names)), units=words)
+    return layout.with_sharded_state(["parameters"] * graph.n_ops, [len(names) - 1])
+
+
+def _judged(
+    problem: Problem, devices: Sequence[int], layout: Layout, recompute: Sequence[str]
+) -> Candidate:
+    """The program of a layout, each process on its device, in the program's own order."""
+    program = updated_last(shard(problem.model, layout, recompute))
+    placed = problem.transformed(program)
+    on = np.array(devices, dtype=np.int32)
+    wanted = on[np.maximum(placed.program.rank[placed.reduced.op_of], 0)]
+    at = where_allowed(placed, wanted)
+    check_all_there(placed, wanted, at)
+    order = np.arange(placed.graph.n_ops, dtype=np.int32)
+    return judged(placed, Assignment(at, order), placed.program.notes)
+
+
+def _with_recipe(candidate: Candidate, layout: Layout, way: _Way) -> Candidate:
+    """The same with the recipe of its layout written down."""
+    recipe = replace(layout.recipe(), recompute=way.recompute, name=RECIPE)
+    program = replace(candidate.problem.program, recipe=recipe)
+    replicate, shard_size = (1, *way.sizes)[-2:]
+    parallelism = Parallelism(replicate=replicate, shard=shard_size, shard_state="parameters")
+    return replace(
+        candidate,
+        problem=replace(candidate.problem, program=program),
+        parallelism=recomputing(parallelism, layout.graph, way.recompute),
+    )
+
+
+def unit_patterns(graph: OpGraph) -> tuple[str, ...]:
+    """Patterns of the units beside the model: its numbered layers, or where it has none the modules
+    right below it. Those are left out of which another module reads a parameter.
+
+    >>> import loadmaster as lm
+    >>> unit_patterns(lm.read("example:gpt3-330m"))
+    ('h.*',)
+    """
+    modules = modules_of(graph)
+    patterns = layers(modules, 1) or tuple(
+        dict.fromkeys(module.partition(".")[0] for module in modules if module)
+    )
+    of = np.flatnonzero(graph.stands_for == PARAMETER)
+    paths = innermost([graph.modules[op] for op in of.tolist()], patterns, "units")
+    home = dict(zip(of.tolist(), paths, strict=True))
+    shared = set[int]()
+    phases = graph.phases
+    for src, dst in zip(graph.src.tolist(), graph.dst.tolist(), strict=True):
+        path, at = home.get(src, ("", -1))
+        module = graph.modules[dst]
+        if at >= 0 and phases[dst] == "f" and not f"{module}.".startswith(f"{path}."):
+            shared.add(at)
+    return tuple(pattern for at, pattern in enumerate(patterns) if at not in shared)
+
+
+def modules_of(graph: OpGraph) -> list[str]:
+    """Modules that have parameters, in their order."""
+    of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
+    return list(dict.fromkeys(graph.modules[op] for op in of))
