@@ -107,8 +107,15 @@ class Members:
 
     @cached_property
     def number(self) -> Ints:
-        """The added op of each device for each step: int64 [k, n_steps]."""
-        return self.lowering.buckets.of_step * self.copies.k + self.copies.devices[:, None]
+        """The added op of each device for each step, -1: none: int64 [k, n_steps]."""
+        number = np.full(self.takes_part.shape, -1, dtype=np.int64)
+        number[self.takes_part] = np.arange(int(self.takes_part.sum()))
+        return number[self.lowering.buckets.of_step].T
+
+    @property
+    def takes_part(self) -> NDArray[np.bool_]:
+        """Whether each device takes part in each collective: bool [n_buckets, k]."""
+        return self.lowering.takes_part
 
     @cached_property
     def read(self) -> Sizes:
@@ -138,14 +145,18 @@ class Members:
         return c.layout.ways.ways.amounts(way, c.bytes[c.steps.conversion])
 
     def source(self, at: Ints) -> tuple[Ints, Ints, Sizes]:
-        """The sources of arguments on each device: ends, tensors and bytes, [k, n]."""
+        """The sources of arguments on each device: ends, -1 where there is none, tensors and bytes,
+        [k, n].
+        """
         copies, c = self.copies, self.lowering.conversions
         tensor, of = c.layout.tensor[at], c.of_argument[at]
         ids, ends = copies.tensor_of(tensor), copies.copy(c.layout.maker[tensor])
         size = copies.bytes_of(tensor)
         if len(c):
             is_converted, last = of >= 0, self.last[np.maximum(of, 0)]
-            ends = np.where(is_converted, copies.added(self.number[:, last]), ends)
+            number = self.number[:, last]
+            added = np.where(number >= 0, copies.added(number), -1)
+            ends = np.where(is_converted, added, ends)
             ids = np.where(is_converted, self.result[:, last], ids)
             size = np.where(is_converted, self.made[:, last], size)
         return ends, ids, np.where(ids < 0, np.uint64(0), size)
@@ -154,37 +165,36 @@ class Members:
 def converting(members: Members) -> Addition:
     """The members of the collectives of conversions."""
     lowering, copies = members.lowering, members.copies
-    c, buckets, k = lowering.conversions, lowering.buckets, copies.k
-    steps, n = c.steps, len(buckets)
-    groups = copies.groups(buckets.axis)
+    c, buckets, steps = lowering.conversions, lowering.buckets, lowering.conversions.steps
+    groups = copies.layout.ways.groups(buckets.axis)
     width, counts = int(groups.max(initial=0)) + 1, [0] * len(_NOUNS)
     stems = list[str]()
     for traffic, kind in zip(buckets.traffic.tolist(), buckets.kind.tolist(), strict=True):
         name = f"{fast.COLLECTIVES[kind]}/{_NOUNS[traffic]}{counts[traffic]}"
         counts[traffic] += 1
         stems += _of_groups(name, width)
-    each = np.repeat(np.arange(n), k)
-    output = np.zeros(n * k, dtype=np.uint64)
+    each, device = np.nonzero(members.takes_part)
+    output = np.zeros(len(each), dtype=np.uint64)
     # What updates a parameter writes into its storage, and makes no tensor.
     kept = ~((c.traffic[steps.conversion] == UPDATED) & steps.is_last)
-    np.add.at(output, members.number[:, kept], members.made[:, kept])
+    number, is_there = members.number[:, kept], members.number[:, kept] >= 0
+    np.add.at(output, number[is_there], members.made[:, kept][is_there])
     ops = AddedOps(
         buckets.place[each],
         buckets.is_before[each],
         c.layout.maker[c.tensor[steps.conversion[buckets.lead]]][each],
-        np.tile(copies.devices, n),
-        each * width + groups.ravel(),
+        device,
+        each * width + groups[each, device],
         buckets.kind[each],
         output,
     )
     entering = _entering(members)
     held = np.flatnonzero(buckets.waits_for >= 0)
-    wait = buckets.waits_for[held]
-    ends = copies.added(held * k + copies.devices[:, None])
+    wait, number = buckets.waits_for[held], members.number[:, buckets.lead[held]]
     rows = [
         *entering,
         _leaving(members),
-        waits(copies, copies.is_on(wait), copies.copy(wait), ends),
+        waits(copies, copies.is_on(wait) & (number >= 0), copies.copy(wait), copies.added(number)),
     ]
     return Addition(ops, stems, rows, len(steps) + int(steps.is_first.sum()))
 
@@ -232,9 +242,10 @@ def _leaving(members: Members) -> tuple[NDArray[Any], ...]:
     d = c.layout.dimensions
     at = np.flatnonzero(c.of_argument >= 0)
     last, reader = members.last[c.of_argument[at]], d.reader[at].astype(np.int64)
-    ends = copies.added(members.number[:, last]), copies.copy(reader)
+    number = members.number[:, last]
+    ends = copies.added(number), copies.copy(reader)
     tensors = members.result[:, last], members.made[:, last]
-    return links(copies.is_on(reader), d.edge[at], *ends, *tensors)
+    return links(copies.is_on(reader) & (number >= 0), d.edge[at], *ends, *tensors)
 
 
 def summing(members: Members, before: Addition) -> Addition:
@@ -242,7 +253,7 @@ def summing(members: Members, before: Addition) -> Addition:
     copies, sums = members.copies, members.lowering.sums
     k, n, d = copies.k, len(sums), copies.layout.dimensions
     axis, op = sums.axis, sums.op
-    groups = copies.groups(axis)
+    groups = copies.layout.ways.groups(axis)
     width = int(groups.max(initial=0)) + 1
     stems = [stem for i in range(n) for stem in _of_groups(f"all_reduce/statistics{i}", width)]
     each = np.repeat(np.arange(n), k)
@@ -274,7 +285,8 @@ def summing(members: Members, before: Addition) -> Addition:
         at = at[~copies.graph.placeholder[d.root[at]]]
         source, _, _ = members.source(at)
         into = ends[:, number[d.reader[at]]]
-        rows.append(waits(copies, copies.is_on(d.root[at].astype(np.int64)), source, into))
+        is_there = copies.is_on(d.root[at].astype(np.int64)) & (source >= 0)
+        rows.append(waits(copies, is_there, source, into))
     return Addition(ops, stems, rows, n)
 
 
@@ -307,7 +319,7 @@ def slicing(members: Members, before: Addition) -> Addition:
         tensors = copies.new_tensors(first, len(of))[sender]
         first += len(of)
         always = np.ones(cut.shape, dtype=bool)
-        rows.append(links(always, copies.nowhere, ends, cut, ids, whole))
+        rows.append(links(ends >= 0, copies.nowhere, ends, cut, ids, whole))
         into = reader[of] * k + halos.receiver[of[0], sender][:, None]
         size = halos.bytes[of][:, sender].T
         rows.append(links(always, copies.nowhere, cut, into, tensors, size))

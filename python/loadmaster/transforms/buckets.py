@@ -26,6 +26,7 @@ from loadmaster.transforms.conversions import (
     UPDATED,
     WEIGHT,
     Conversions,
+    served_by,
 )
 from loadmaster.transforms.gradients import Reducer, filled, turns
 
@@ -91,6 +92,18 @@ class CollectiveBuckets:
         held_back = _held_back(c, traffic, lead, place)
         axis, kind = steps.axis[lead], steps.kind[lead]
         return cls(of_step, lead, axis, kind, traffic, place, ~is_after, held_back)
+
+    def served_by(self, conversions: Conversions) -> Ints:
+        """The conversion whose result each conversion of a parameter can be taken from, of those
+        that begin in the same bucket: itself, if there is no other.
+        """
+        c, by = conversions, np.arange(len(conversions))
+        begins = np.flatnonzero(c.steps.is_first & (c.traffic[c.steps.conversion] == WEIGHT))
+        begins = begins[np.lexsort((c.tensor[c.steps.conversion[begins]], self.of_step[begins]))]
+        of = c.steps.conversion[begins]
+        together = np.stack([self.of_step[begins], c.tensor[of]])
+        by[of] = of[served_by(together, c.want[:, of], c.owner[:, of])]
+        return by
 
 
 def _filled(c: Conversions) -> Ints:

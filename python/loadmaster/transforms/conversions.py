@@ -134,6 +134,17 @@ class Conversions:
         tensor, want, owner, traffic, first = (np.concatenate(pair, axis=-1) for pair in pairs)
         return cls(layout, tensor, want, owner, traffic, first, of_argument)
 
+    def served(self, by: Ints) -> Conversions:
+        """The conversions without those that others serve; ``by``: the conversion that serves each,
+        itself or another.
+        """
+        kept, number = np.unique(by, return_inverse=True)
+        first = self.first.copy()
+        np.minimum.at(first, by, self.first)
+        of_argument = np.where(self.of_argument >= 0, number[self.of_argument], -1)
+        columns = self.tensor[kept], self.want[:, kept], self.owner[:, kept], self.traffic[kept]
+        return Conversions(self.layout, *columns, first[kept], of_argument)
+
     @cached_property
     def bytes(self) -> NDArray[np.uint64]:
         """Bytes of the whole tensor of each conversion."""
@@ -203,7 +214,7 @@ def _read(layout: Layout) -> tuple[_Columns, Ints]:
     is_owned = ((want == OWNER) | (layout.made[:, tensor] == OWNER)).any(axis=0)
     is_expert = is_owned & (_expert_op(layout, tensor, first) >= 0)
     traffic = np.where((traffic == ACTIVATION) & is_expert, EXPERT, traffic)
-    by = _served(np.stack([tensor, is_backward[some]]), want, owner)
+    by = served_by(np.stack([tensor, is_backward[some]]), want, owner)
     kept, number = np.unique(by, return_inverse=True)
     earliest = first.copy()
     np.minimum.at(earliest, by, first)
@@ -241,7 +252,7 @@ def _expert_op(layout: Layout, tensor: Ints, first: Ints) -> Ints:
     return np.where(experts.part[op] >= 0, number, -1)
 
 
-def _served(tensor: Ints, want: NDArray[np.int32], owner: Ints) -> Ints:
+def served_by(tensor: Ints, want: NDArray[np.int32], owner: Ints) -> Ints:
     """The conversion whose result each can be taken from without a collective; itself if none.
 
     ``tensor`` has columns that are equal for conversions of one tensor, which are side by side.
@@ -254,6 +265,7 @@ def _served(tensor: Ints, want: NDArray[np.int32], owner: Ints) -> Ints:
         for of, other in ((low, low + offset), (low + offset, low)):
             is_free = (conversion(want[:, other], want[:, of]) == FREE).all(axis=0)
             is_free &= ((want[:, other] != OWNER) | (owner[:, other] == owner[:, of])).all(axis=0)
+            is_free &= by[other] != of
             by[of[is_free]] = other[is_free]
         offset += 1
     while (by[by] != by).any():

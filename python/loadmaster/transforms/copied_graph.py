@@ -94,18 +94,6 @@ class CopiedGraph:
         layout = self.layout
         return layout.ways.ways.amounts(layout.made_way[tensor], layout.tensor_bytes[tensor])
 
-    def groups(self, axis: Ints) -> Ints:
-        """The number of each device's group in collectives on axes: [n, k]."""
-        shape, places = self.layout.mesh.shape, self.layout.ways.places
-        table = []
-        for of in range(len(shape)):
-            group = np.zeros(self.k, dtype=np.int64)
-            for i in range(len(shape)):
-                if i != of:
-                    group = group * shape[i] + places[i]
-            table.append(group)
-        return np.array(table)[axis]
-
 
 def links(where: NDArray[np.bool_], *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     """Edges where there are any: their place, ends, tensor and bytes, which broadcast to [k, n]."""

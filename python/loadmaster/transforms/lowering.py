@@ -164,15 +164,45 @@ class Lowering:
         again = recompute(layout.graph, modules)
         return cls(layout.of_graph(again.graph, again.serves.tolist()), again)
 
-    @cached_property
+    @property
     def conversions(self) -> Conversions:
         """The tensors that change their spec, and by which collectives."""
-        return Conversions.of(self.layout)
+        return self._in_buckets[0]
 
-    @cached_property
+    @property
     def buckets(self) -> CollectiveBuckets:
         """The collectives of conversions: what shares one, and when it runs."""
-        return CollectiveBuckets.of(self.conversions)
+        return self._in_buckets[1]
+
+    @cached_property
+    def _in_buckets(self) -> tuple[Conversions, CollectiveBuckets]:
+        """Conversions in buckets, none of which gathers a parameter twice.
+
+        A parameter is gathered for the forward pass and for the backward pass. Where one bucket has
+        both, one of them serves all readers. What is left may fill buckets otherwise.
+        """
+        conversions = Conversions.of(self.layout)
+        while True:
+            buckets = CollectiveBuckets.of(conversions)
+            by = buckets.served_by(conversions)
+            if (by == np.arange(len(by))).all():
+                return conversions, buckets
+            conversions = conversions.served(by)
+
+    @cached_property
+    def takes_part(self) -> NDArray[np.bool_]:
+        """Whether each device takes part in each collective: bool [n_buckets, k].
+
+        The groups of an axis each have a collective of their own. One whose devices have nothing of
+        the tensors, before it or after it, has none: what one device of another axis owns.
+        """
+        steps, ways, of = self.conversions.steps, self.layout.ways, self.buckets.of_step
+        group = ways.groups(self.buckets.axis)
+        has = (ways.fractions[steps.before] > 0) | (ways.fractions[steps.after] > 0)
+        step, device = np.nonzero(has)
+        is_there = np.zeros((len(group), int(group.max(initial=0)) + 1), dtype=bool)
+        is_there[of[step], group[of[step], device]] = True
+        return np.take_along_axis(is_there, group, axis=1)
 
     @cached_property
     def sums(self) -> PartSums:

@@ -60,6 +60,17 @@ class MeshWays:
         #: The place of each device on each axis, int64 [n_axes, k].
         self.places = np.array(np.unravel_index(np.arange(self.k), mesh.shape))
 
+    def groups(self, axis: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of each device's group in collectives on axes: [n, k]."""
+        table = []
+        for of in range(len(self.places)):
+            group = np.zeros(self.k, dtype=np.int64)
+            for i, size in enumerate(self.mesh.shape):
+                if i != of:
+                    group = group * size + self.places[i]
+            table.append(group)
+        return np.array(table)[axis]
+
     def of(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The ways [n] of classes [n_axes, n]."""
         code = np.zeros(classes.shape[1], dtype=np.int64)

@@ -104,7 +104,8 @@ class Expansion:
     copies : int64 [k, n_ops]
         The copy of each op on each device; -1: the device has none.
     members : int64 [k, n_steps]
-        The op that takes part for each device in each step of the conversions.
+        The op that takes part for each device in each step of the conversions; -1: the device has
+        nothing of it.
     sums : int64 [n_sums, k]
         The op that takes part for each device in each sum of parts.
     slices : int64 [n_halos, k]
@@ -171,6 +172,7 @@ class Expansion:
         program = replace(program, notes=(*program.notes, *_notes(layout)))
         copies = np.full((k, graph.n_ops), -1, dtype=np.int64)
         copies[device[is_copy], serves[is_copy]] = np.flatnonzero(is_copy)
+        # The last place is of ops that there are none of: -1 counts from the end.
         at = np.full(len(added.ops) + 1, -1, dtype=np.int64)
         at[which[~is_copy]] = np.flatnonzero(~is_copy)
         first, n_sums = len(collectives.ops), len(lowering.sums)

@@ -65,7 +65,7 @@ class _Stage:
     axis : int
     is_join : bool
     members : list of int
-        The op of the program that runs it on each device.
+        The op of the program that runs it on each device; -1: the device has nothing of it.
     before, after : list of Piece
         The piece that each device brings, and the one that it then has.
     home : int
@@ -166,11 +166,17 @@ def _run(
     """Adds a step to the calls of its members; the piece that each device then has."""
     brought = []
     for member, piece, held in zip(stage.members, stage.before, now, strict=True):
+        if member < 0:
+            brought.append(-1)
+            continue
         slot = tensors.new(member, source)
         of_member[member].brought.append(_bring(held, piece, source, slot))
         brought.append(slot)
     after: list[HeldPiece | None] = []
     for device, (member, piece) in enumerate(zip(stage.members, stage.after, strict=True)):
+        if member < 0:
+            after.append(now[device])
+            continue
         group = tensors.group(stage.axis, device)
         moves = [PieceMove.of(stage.before[other], piece) for other in group]
         slots, mine = [brought[other] for other in group], of_member[member]
