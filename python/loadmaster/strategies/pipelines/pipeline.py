@@ -273,10 +273,12 @@ def _of_other_numbers(
     space: PipelineSpace, asked: PipelineChoices, best: PipelineShape, share: float
 ) -> list[PipelineShape]:
     """The best with another number of stages, its micro-batches and its schedule, if stages tell of
-    a shorter step then.
+    a shorter step then. Numbers are left out on which no stages have one.
     """
     schedules = [name for name in asked.schedules if name == best.schedule]
-    shapes = ranked(space, [best.m], asked.others, schedules, share)
+    least = {p: floors(space.problem, [best.m], sets=p)[0] for p in asked.others}
+    numbers = [p for p in asked.others if least[p] < best.seconds]
+    shapes = ranked(space, [best.m], numbers, schedules, share)
     return [shape for shape in shapes[:1] if shape.seconds < best.seconds]
 
 
