@@ -170,8 +170,8 @@ def _whole_ops(problem: Problem, warm_start: Assignment | None) -> list[Candidat
     starts = staged(problem)[:_STARTS]
     if len(set(problem.cluster.device_types)) == 1 and (one := of_downsets(problem)):
         starts.insert(0, one)
-    if (alone := Refusals().tried("one device", lambda: single.place(problem))) is not None:
-        starts.append(alone)
+    alone = Refusals().tried("one device", lambda: single.place(problem))
+    starts += [alone] if alone is not None else []
     starts += as_candidates(problem, warm_start)
     # Moves of single ops may send batches to and fro, from which a stream suffers.
     candidates = starts + [balanced(one) for one in starts[:_STARTS]]
