@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 
 import loadmaster as lm
@@ -23,6 +26,28 @@ def on(graph, n, target):
 def test_one_device_more_makes_no_step_longer(graph, target, n, fewer):
     more, less = on(graph, n, target), on(graph, fewer, target)
     assert more.makespan <= less.makespan
+
+
+#: Hosts are drawn of these, and what joins them.
+HOSTS = [("4xH100", "nvlink"), ("2xA100", "pcie4"), ("4xV100", "pcie3"), ("6xL40S", "pcie4")]
+NETWORKS = ["25GbE", "200Gb-IB"]
+
+
+@pytest.mark.parametrize("how", ["sharded", "target jax", "target dtensor", "target fsdp"])
+def test_more_devices_of_a_drawn_cluster_make_no_step_longer(how):
+    graph = lm.read("example:lenet")
+    for seed in range(3):
+        drawn = random.Random(f"{how} {seed}")
+        gpus, link = drawn.choice(HOSTS)
+        cluster = lm.Cluster.new(gpus, link, hosts=2, network=drawn.choice(NETWORKS))
+        steps = []
+        for n in sorted({*drawn.sample(range(2, cluster.n_devices), 2), cluster.n_devices}):
+            some = cluster.subset(list(range(n)))
+            target = how.removeprefix("target ") if how.startswith("target") else None
+            plan = lm.place(graph, some, **({"target": target} if target else {"method": how}))
+            steps.append(plan.makespan)
+        for fewer, more in pairwise(steps):
+            assert more <= fewer * (1 + 1e-6), (how, seed, steps)
 
 
 def test_an_idle_device_is_no_part_of_the_mesh(graph):

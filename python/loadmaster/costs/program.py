@@ -88,6 +88,7 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
     anew = part & (provenance == word["roofline"])
     scaled = part & ~anew & time.any(axis=1)
     parts, added = np.flatnonzero(anew), np.flatnonzero(own)
+    shortest = added_seconds(before, cluster)
     for k, device_type in enumerate(cluster.types):
         column = time[:, k]
         some = scaled & (column > 0)
@@ -99,7 +100,7 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
                 if measured is None
                 else measured[work.serves[parts]] * work.share[parts]
             )
-        least = device_type.launch or least_positive(before.time[:, k])
+        least = shortest[k]
         if device_type.has_roofline:
             column[added] = np.maximum(_roofline(work, added, device_type), least)
         else:
@@ -108,6 +109,14 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
     known = all(t.has_roofline for t in cluster.types)
     provenance[own] = word["roofline" if known else "regressed"]
     return Costs(time, before.types, provenance)
+
+
+def added_seconds(before: Costs, cluster: Cluster) -> NDArray[np.float64]:
+    """The least seconds of an op that a program adds, per device type: a launch, or the shortest
+    time of any op.
+    """
+    columns = zip(cluster.types, before.time.T, strict=True)
+    return np.array([of_type.launch or least_positive(column) for of_type, column in columns])
 
 
 def least_positive(seconds: NDArray[np.float64]) -> float:

@@ -45,6 +45,23 @@ def sharing_more(n: int, batch: int) -> list[int]:
     return numbers
 
 
+def fewer_devices(n: int, batch: int) -> list[int]:
+    """The numbers of devices to plan for where there are n, the most first: all, half of them,
+    those that share a batch better than more do, and what there is to plan for on each of these.
+    One alone is left out.
+
+    >>> fewer_devices(12, 8), fewer_devices(8, 8), fewer_devices(1, 8)
+    ([12, 8, 6, 4, 3, 2], [8, 4, 2], [])
+    """
+    numbers, left = set[int](), [n]
+    while left:
+        number = left.pop()
+        if number > 1 and number not in numbers:
+            numbers.add(number)
+            left += [number // 2, *sharing_more(number, batch)]
+    return sorted(numbers, reverse=True)
+
+
 def factorisations(
     numbers: Iterable[int], axes: int, may: Callable[[tuple[int, ...]], bool] = lambda sizes: True
 ) -> Iterator[tuple[int, ...]]:

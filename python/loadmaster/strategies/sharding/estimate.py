@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.costs.program import added_seconds
 from loadmaster.dimensions.form import FLAT, OWNER, PICKED
 from loadmaster.judge.problem import by_start, ranks
 from loadmaster.model.cluster import Cluster
@@ -89,6 +90,13 @@ class Estimator:
         self.at = self.reduced.map[self.structure.op].astype(np.int64)
         self.runs = self.structure.stands_for < 0
         self._known: dict[tuple[bytes, bool], Estimate] = {}
+
+    @cached_property
+    def launch(self) -> float:
+        """Seconds that a member of a collective takes beside what the links need."""
+        problem = self.setting.parts.problem
+        types = {place.type for place in self.setting.places}
+        return float(added_seconds(problem.costs, problem.cluster)[sorted(types)].max())
 
     @cached_property
     def network(self) -> NDArray[np.int64]:
@@ -217,6 +225,7 @@ def _sums(estimator: Estimator, lowering: Lowering, before: _Rows) -> _Rows:
     for axis, traffic in enumerate(estimator.setting.traffic):
         on = np.flatnonzero(sums.axis == axis)
         seconds[on] = traffic.each(ALL_REDUCE, sums.bytes[on].astype(np.float64))
+    seconds += estimator.launch
     number = before.n + np.arange(len(sums))
     pairs = [(estimator.at[node], number)]
     for axis in np.unique(sums.axis).tolist():
@@ -365,7 +374,8 @@ class _Converting:
         buckets, traffic = self.lowering.buckets, self.estimator.setting.traffic
         total = np.bincount(buckets.of_step, bytes_, len(buckets)).tolist()
         columns = zip(buckets.axis.tolist(), buckets.kind.tolist(), total, strict=True)
-        return np.array([traffic[axis].seconds(kind, size) for axis, kind, size in columns])
+        links = [traffic[axis].seconds(kind, size) for axis, kind, size in columns]
+        return np.array(links) + self.estimator.launch
 
 
 def _cut_size(layout: Layout, tensor: Ints, spec: NDArray[Any]) -> Ints:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadmaster.judge.problem import Problem
-from loadmaster.model.factorisations import factorisations, halvings, sharing_more
+from loadmaster.model.factorisations import factorisations, fewer_devices
 from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.simple.data_parallel import usable
 from loadmaster.transforms.shares import batch_size
@@ -35,9 +35,7 @@ def meshes(problem: Problem) -> Iterator[DeviceMesh]:
     [(4,), (2, 2), (2,)]
     """
     fastest = usable(problem)
-    n, batch = len(fastest), batch_size(problem.model) or 1
-    numbers = {*halvings(n), *sharing_more(n, batch)} - {1}
-    for number in sorted(numbers, reverse=True):
+    for number in fewer_devices(len(fastest), batch_size(problem.model) or 1):
         chosen = _near_each_other(problem, fastest[:number])
         is_uniform = len(set(_widths(problem, chosen))) == 1
         for sizes in _sizes(number, is_uniform):

@@ -1,10 +1,12 @@
 """Labels on every mesh worth trying, ranked by their estimates.
 
-One axis over all devices comes first, for every weight of what may overlap; more axes go by the
-weight that was best there. Of fewer devices, and of more axes, only meshes are tried whose work
-alone takes less than the best step so far; of fewer devices more axes only where one was better
-than all that more devices had. Plans that share everything by the batch are ranked too:
-they are what labels that only add up may miss.
+Of every number of devices one axis comes first, for every weight of what may overlap. More axes go
+by the weight that was best there, and by those that were as good until a mesh tells them apart. Of
+fewer devices, and of more axes, only meshes are tried whose work alone takes less than the best
+step so far. Of fewer devices, unless they are few, more axes are tried only where one was better
+than all that more devices had, or where a mesh that is larger on one axis came near the best step.
+Plans that share everything by the batch are ranked too: they are what labels that only add up may
+miss.
 """
 
 from __future__ import annotations
@@ -30,6 +32,16 @@ NEAR = (0.0, 0.0, 0.03, 0.1)
 #: Labels that do not fit are made to fit if their step is no longer than the best one's, times
 #: this: prices of memory find other labels, which may be faster.
 HOPE = 1.1
+
+#: Weights are as good as the best one if their labels take longer by no more than this share.
+TIED = 0.002
+
+#: Meshes of so few devices are all tried whose work alone does not take longer: they are few.
+FEW = 8
+
+#: A mesh comes near the best step if its own is longer by no more than this share: one of fewer
+#: devices may be as much faster.
+COMES_NEAR = 0.25
 
 #: Share of the memory that unequal parts are made for, where those by speed do not fit.
 LIGHTER = 0.97
@@ -87,21 +99,28 @@ class Ranked:
 def ranked(space: Space, budget: Budget) -> Iterator[Ranked]:
     """Labels as they are found, until the clock of a budget is over."""
     best: Ranked | None = None
-    of_all: Ranked | None = None
+    weights: tuple[float, ...] = WEIGHTS
+    steps: dict[tuple[int, ...], float] = {}
     for mesh in meshes(space.problem) if space.recipe is None else (space.recipe.mesh,):
         if best is not None and budget.lacks(0.0):
             return
         floor = space.work / mesh.size * _evenness(mesh)
-        if best is not None and best.fits and _is_hopeless(best, floor, mesh):
-            continue
-        weights = WEIGHTS if of_all is None else (of_all.labels.weight,)
+        if best is not None and best.fits:
+            is_near = best.labels.estimate.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
+            if is_near or not _may_gain(best, mesh, steps):
+                continue
         to_beat = HOPE * best.labels.estimate.step_time if best is not None and best.fits else inf
+        if best is not None and mesh.size < best.mesh.size and len(mesh.axes) > 1:
+            to_beat *= 1 + COMES_NEAR
+        if len(mesh.axes) == 1:
+            weights = WEIGHTS
         here = list(_on(space, mesh, weights, to_beat))
         if space.recipe is None and (lighter := _lighter(space, mesh, here)):
             here += _on(space, lighter, weights, to_beat)
         yield from here
+        steps[mesh.shape] = min((one.labels.estimate.step_time for one in here), default=inf)
         best = min((*here, *([best] if best else [])), key=lambda one: one.key, default=None)
-        of_all = of_all or best
+        weights = _open(here, weights)
 
 
 def best_of(rows: Iterable[Ranked], most: int) -> list[Ranked]:
@@ -146,12 +165,46 @@ def _evenness(mesh: DeviceMesh) -> float:
     return factor
 
 
-def _is_hopeless(best: Ranked, floor: float, mesh: DeviceMesh) -> bool:
-    """True for a mesh that cannot gain enough, or has several axes of devices of which one axis was
-    worse than what there is on more devices.
+def _open(rows: list[Ranked], weights: tuple[float, ...]) -> tuple[float, ...]:
+    """The weights by which one mesh has its best labels, or others that are as good by estimates:
+    other meshes tell which is better. All of them if the mesh has no labels.
     """
-    is_near = best.labels.estimate.step_time <= (1 + NEAR[len(mesh.axes)]) * floor
-    return is_near or (len(mesh.axes) > 1 and mesh.size < best.mesh.size)
+    best = min(rows, key=lambda one: one.key, default=None)
+    if best is None:
+        return weights
+    kept = [best]
+    for one in rows:
+        is_near = one.fits and one.key <= (not best.fits, (1 + TIED) * best.key[1])
+        is_new = all(one.labels.weight != row.labels.weight for row in kept)
+        if is_near and is_new and not any(one.is_same(row) for row in kept):
+            kept.append(one)
+    return tuple(sorted((one.labels.weight for one in kept), reverse=True))
+
+
+def _may_gain(best: Ranked, mesh: DeviceMesh, steps: dict[tuple[int, ...], float]) -> bool:
+    """True for a mesh that may have a shorter step than the best labels.
+
+    It has one axis, few devices, or as many as they have; or a mesh that is larger on one axis
+    alone came near them. ``steps``: seconds by the shapes of meshes so far.
+    """
+    if len(mesh.axes) == 1 or mesh.size <= FEW or mesh.size >= best.mesh.size:
+        return True
+    limit = (1 + COMES_NEAR) * best.labels.estimate.step_time
+    return any(step <= limit and _is_part(mesh.shape, of) for of, step in steps.items())
+
+
+def _is_part(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
+    """True if one axis of a shape alone is smaller than that of another, by half of it at most.
+
+    >>> [_is_part((2, 4), of) for of in ((4, 4), (3, 4), (8, 4), (4, 8), (2, 2, 4), (2, 4, 3))]
+    [True, True, False, False, True, False]
+    """
+    if len(of) == len(shape) + 1:
+        return any(size == 2 and of[:i] + of[i + 1 :] == shape for i, size in enumerate(of))
+    differing = [(a, b) for a, b in zip(shape, of, strict=False) if a != b]
+    return (
+        len(of) == len(shape) and len(differing) == 1 and all(a < b <= 2 * a for a, b in differing)
+    )
 
 
 def _on(

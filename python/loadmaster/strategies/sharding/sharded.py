@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError
@@ -42,8 +43,9 @@ WITHIN = 0.25
 #: Up to so many ops, those of layers that are alike may differ, if that gains.
 UNTIED = 5_000
 
-#: Number of further ones that are judged while nothing fits; and by what share of the memory the
-#: estimate may be over it, for labels to be judged beside others.
+#: Number of further ones that are judged while nothing fits, or while estimates are below the best
+#: step; and by what share of the memory the estimate may be over it, for labels to be judged beside
+#: others.
 _MORE, _OVER = 3, 0.1
 
 #: Number of times that labels are sought for less of the memory, and the share left free then.
@@ -158,13 +160,17 @@ def _judged(space: Space, budget: Budget) -> Iterator[tuple[Candidate, Ranked]]:
     if n_parts >= MANY_PARTS:
         looked_at, most = LOOKED_AT_OF_MANY, JUDGED_OF_MANY
     rows, n, fits = best_of(ranked(space, budget), looked_at), 0, False
+    quickest = inf
     if rows and space.problem.graph.n_ops <= UNTIED:
         rows = best_of([rows[0].untied(space.memory(rows[0].mesh)), *rows], 0)
     for row in rows:
         is_far = row.key > (rows[0].key[0], rows[0].key[1] * (1 + WITHIN))
         is_over = row.labels.estimate.peak > (1 + _OVER) * space.memory(row.mesh)
-        if n >= most + _MORE or (fits and (n >= most or is_far)) or (n > 0 and is_over):
+        # What is shorter by its estimate than all that was judged may be the best all the same.
+        is_last = n >= most and row.labels.estimate.step_time >= quickest
+        if n >= most + _MORE or (fits and (is_last or is_far)) or (n > 0 and is_over):
             return
         candidate = expanded(space, row)
         n, fits = n + 1, fits or candidate.fits
+        quickest = min(quickest, candidate.verdict.step_time if candidate.fits else inf)
         yield candidate.noted(*notes(row, candidate)), row

@@ -51,8 +51,14 @@ _VISITS, _SWEEPS = 1_200_000, (60, 1000)
 _PRICES = (-3.0, 3.0)
 _HALVINGS = 6
 
+#: Higher prices than the least one that are tried too, as powers of 10 times that one.
+_HIGHER = (0.75, 1.5)
+
+#: How many of the labels that fit are kept: their estimates are not exact.
+_FITTING = 3
+
 #: A step that is longer by no more than this share than without a price will do.
-_CHEAP = 0.005
+_CHEAP = 0.0005
 
 
 @dataclass(frozen=True)
@@ -238,36 +244,44 @@ class Solver:
         price = 0.0
         for weight in weights:
             labels = self.solve(weight, price, memory=memory, to_beat=to_beat)
+            fitting = [labels]
             if not labels.fits(memory) and labels.estimate.step_time < to_beat:
-                labels = self._within(labels, memory)
-                if not labels.fits(memory):
-                    # Bytes alone counted: other weights find none that hold less.
-                    yield labels
-                    return
+                fitting = self._within(labels, memory)
+            yield from fitting
+            if labels is not fitting[0] and not fitting[0].fits(memory):
+                # Bytes alone counted: other weights find none that hold less.
+                return
             # What one weight had to pay, others have to pay about as well.
-            price = labels.price
-            yield labels
+            price = min(one.price for one in fitting)
 
-    def _within(self, free: Labels, memory: float) -> Labels:
-        """Labels that fit, of the least price found by bisection; it ends where the price costs
-        next to nothing.
+    def _within(self, free: Labels, memory: float) -> list[Labels]:
+        """Labels that fit, the best few: of the least price found by bisection, which ends where it
+        costs next to nothing, and of higher ones, whose steps may be shorter all the same. The
+        labels that hold least, if none fit.
         """
         unit = free.estimate.step_time / max(free.estimate.peak, 1.0)
         low, high = _PRICES
         best = self.solve(free.weight, unit * 10**high, memory=memory)
         if not best.fits(memory):
-            return min((free, best), key=lambda one: one.estimate.peak)
+            return [min((free, best), key=lambda one: one.estimate.peak)]
+        enough, fitting = (1 + _CHEAP) * free.estimate.step_time, [best]
         for _ in range(_HALVINGS):
-            if best.estimate.step_time <= (1 + _CHEAP) * free.estimate.step_time:
+            if len(fitting) > 1 and best.estimate.step_time <= enough:
                 break
             middle = (low + high) / 2
             labels = self.solve(free.weight, unit * 10**middle, best.columns)
             if labels.fits(memory):
                 high = middle
+                fitting.append(labels)
                 best = min((labels, best), key=lambda one: one.estimate.step_time)
             else:
                 low = middle
-        return best
+        for exponent in (high + more for more in _HIGHER if high + more < _PRICES[1]):
+            if best.estimate.step_time <= enough:
+                break
+            labels = self.solve(free.weight, unit * 10**exponent, best.columns)
+            fitting += [labels] if labels.fits(memory) else []
+        return sorted(fitting, key=lambda one: one.estimate.step_time)[:_FITTING]
 
 
 def _weights(weight: float, price: float) -> NDArray[np.float64]:

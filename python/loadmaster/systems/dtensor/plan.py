@@ -43,6 +43,7 @@ from loadmaster.systems.shared.uniform_meshes import (
     PARTS,
     REPLICAS,
     in_two,
+    of_most_devices,
     tensor_parts,
     uniform_meshes,
 )
@@ -67,12 +68,12 @@ def place(
     ----------
     problem : Problem
     tp : int, optional
-        Size of the inner axis, which must divide the number of usable devices; absent: the best.
+        Size of the inner axis, which must divide the number of devices in use; absent: the best.
     replicate : int, optional
         How many replicas of parameters share the batch; 1: none. Absent: the best number.
     shard : int, optional
         How many devices that share the batch have a part each of a replica; 1: parameters are
-        whole. Absent: the best number. The three sizes multiply to the number of usable devices.
+        whole. Absent: the best number. The three sizes multiply to the number of devices in use.
     sequence : bool, optional
         Whether what lies between the products is cut by tokens (sequence parallelism), where styles
         of modules can say that; absent: where it is shorter.
@@ -99,7 +100,8 @@ def place(
             f"{asked}: these are no sizes of a mesh of all {n} devices that can be used"
         )
     tries = (False, True) if sequence is None else (sequence,)
-    ranked = best_of(_styled(space, shapes, asked, budget, tries), len(shapes))
+    rows = _styled(space, shapes, asked, budget, tries)
+    ranked = best_of(rows, of_most_devices(shapes))
     if not ranked:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
     candidate, labels = best_judged(space, ranked, "styles of modules", budget, progress)
@@ -148,6 +150,8 @@ def _styled(
     """Labels that styles can say, of every mesh; of the best mesh with fewer modules cut, too."""
     best: tuple[Ranked, Way] | None = None
     for shape in shapes:
+        if best is not None and best[0].fits and space.work / shape.size > best[0].key[1]:
+            continue
         for mesh, way in _ways(space, shape, asked, tries):
             if budget.is_cut:
                 return

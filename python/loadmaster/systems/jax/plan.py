@@ -30,7 +30,13 @@ from loadmaster.systems.jax.partition_specs import sayable
 from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
-from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, tensor_parts, uniform_meshes
+from loadmaster.systems.shared.uniform_meshes import (
+    DATA,
+    MODEL,
+    of_most_devices,
+    tensor_parts,
+    uniform_meshes,
+)
 
 
 def place(
@@ -46,7 +52,7 @@ def place(
     ----------
     problem : Problem
     tp : int, optional
-        Size of the inner axis, which must divide the number of usable devices; absent: the best.
+        Size of the inner axis, which must divide the number of devices in use; absent: the best.
     time_limit : float, optional
         Seconds on the clock; what is under way is finished first.
     progress : callable, optional
@@ -73,7 +79,7 @@ def place(
     shapes = [mesh for mesh in every if tp in (None, tensor_parts(mesh))]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the {every[0].size} devices of a mesh")
-    ranked = best_of(_labelled(space, shapes, budget), len(shapes))
+    ranked = best_of(_labelled(space, shapes, budget), of_most_devices(shapes))
     if not ranked:
         raise refused(
             NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
@@ -98,7 +104,10 @@ def _labelled(space: Space, shapes: list[DeviceMesh], budget: Budget) -> Iterato
     """Labels that specs can say, of every mesh: parameters whole or in parts on the outer axis,
     tokens whole or cut on the inner one.
     """
+    best: Ranked | None = None
     for mesh in shapes:
+        if best is not None and best.fits and space.work / mesh.size > best.key[1]:
+            continue
         for state in ("whole", "flat") if DATA in mesh.names else ("whole",):
             for roles in (TENSOR, (*TENSOR, "token")) if MODEL in mesh.names else (TENSOR,):
                 if budget.is_cut:
@@ -109,6 +118,7 @@ def _labelled(space: Space, shapes: list[DeviceMesh], budget: Budget) -> Iterato
                     ranked = _solved(space, mesh, _masks(space, mesh, state, roles, is_cut=is_cut))
                     if ranked is not None:
                         yield ranked
+                        best = min(best or ranked, ranked, key=lambda one: one.key)
                         break
 
 

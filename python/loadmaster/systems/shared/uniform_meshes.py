@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from loadmaster.judge.problem import Problem
-from loadmaster.model.factorisations import factorisations, sharing_more
+from loadmaster.model.factorisations import factorisations, fewer_devices
 from loadmaster.model.families import families
 from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.sharding import units
@@ -37,8 +37,9 @@ def tensor_parts(mesh: DeviceMesh) -> int:
 def uniform_meshes(problem: Problem) -> Iterator[DeviceMesh]:
     """Every size of the inner axis that divides a number of devices, one device first.
 
-    Numbers are that of all usable devices, and of fewer that divide the batch better. Devices are
-    of one family, that of the fastest. An axis of one device is left out.
+    Numbers are that of all usable devices first, and of fewer
+    (:func:`loadmaster.model.factorisations.fewer_devices`). Devices are of one family, that of the
+    fastest. An axis of one device is left out.
     """
     first = next(meshes(problem), None)
     if first is None:
@@ -47,11 +48,21 @@ def uniform_meshes(problem: Problem) -> Iterator[DeviceMesh]:
     fastest = family[usable(problem)[0]]
     of = zip(first.devices, first.on(problem.cluster).tolist(), strict=True)
     devices = tuple(name for name, device in of if family[device] == fastest)
-    numbers = sharing_more(len(devices), batch_size(problem.model) or 1)
-    for tp, dp in factorisations((n for n in numbers if n > 1), 2):
+    numbers = fewer_devices(len(devices), batch_size(problem.model) or 1)
+    for tp, dp in factorisations(numbers, 2):
         sizes = {DATA: dp, MODEL: tp}
         axes = tuple(MeshAxis(name, size) for name, size in sizes.items() if size > 1)
         yield DeviceMesh(axes, devices[: tp * dp])
+
+
+def of_most_devices(shapes: list[DeviceMesh]) -> int:
+    """How many of some meshes have as many devices as the first, which has the most: so many labels
+    are looked at more closely.
+
+    >>> of_most_devices([DeviceMesh.of({"dp": n}) for n in (8, 8, 4)])
+    2
+    """
+    return sum(mesh.size == shapes[0].size for mesh in shapes)
 
 
 def in_two(mesh: DeviceMesh) -> Iterator[DeviceMesh]:
