@@ -114,7 +114,7 @@ class Members:
 
     @property
     def takes_part(self) -> NDArray[np.bool_]:
-        """Whether each device takes part in each collective: bool [n_buckets, k]."""
+        """True where a device takes part in a collective: bool [n_buckets, k]."""
         return self.lowering.takes_part
 
     @cached_property

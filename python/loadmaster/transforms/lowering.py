@@ -191,7 +191,7 @@ class Lowering:
 
     @cached_property
     def takes_part(self) -> NDArray[np.bool_]:
-        """Whether each device takes part in each collective: bool [n_buckets, k].
+        """True where a device takes part in a collective: bool [n_buckets, k].
 
         The groups of an axis each have a collective of their own. One whose devices have nothing of
         the tensors, before it or after it, has none: what one device of another axis owns.

@@ -56,8 +56,8 @@ def uniform_meshes(problem: Problem) -> Iterator[DeviceMesh]:
 
 
 def of_most_devices(shapes: list[DeviceMesh]) -> int:
-    """How many of some meshes have as many devices as the first, which has the most: so many labels
-    are looked at more closely.
+    """The number of meshes that have as many devices as the first, which has the most: of so many
+    the labels are looked at more closely.
 
     >>> of_most_devices([DeviceMesh.of({"dp": n}) for n in (8, 8, 4)])
     2
