@@ -158,7 +158,12 @@ def _types(arguments: argparse.Namespace) -> None:
     table = known_types()
     if arguments.json:
         rows = [
-            {**known.type.facts, "memory": known.memory, "read_at": known.read_at}
+            {
+                **known.type.facts,
+                "memory": known.memory,
+                "called": known.called,
+                "read_at": known.read_at,
+            }
             for known in table.values()
         ]
         show_json(rows)
@@ -168,7 +173,8 @@ def _types(arguments: argparse.Namespace) -> None:
         memory = f"{format_bytes(known.memory)}, " if known.memory else ""
         peaks = {d: SPEED.write(known.type.peak[d]) for d in ("f32", "f16") if d in known.type.peak}
         said = ", ".join(f"{dtype} {peak}" for dtype, peak in peaks.items())
-        columns[name] = f"{memory}{RATE.write(known.type.memory_bandwidth)}, {said}"
+        bandwidth = RATE.write(known.type.memory_bandwidth)
+        columns[name] = "; ".join([f"{memory}{bandwidth}, {said}", *known.called[:1]])
     show_columns(columns)
 
 

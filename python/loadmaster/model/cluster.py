@@ -420,8 +420,9 @@ class Cluster:
         Parameters
         ----------
         gpus : str
-            Those of one host: ``"2xRTX4090,1xA100"``. A type is named as in the table, or by how
-            that begins.
+            Those of one host: ``"2xRTX4090,1xA100"``. A type is named as in the table (``loadmaster
+            cluster types``), as its maker's tools call it, or by an alias of the table. Of a card
+            and a module of one alias (A100, H100), PCIe joins the card.
         link : str, optional
             What joins them: ``"pcie4"``, ``"pcie4x8"`` (8 lanes), ``"nvlink"`` (all that the GPUs
             have), ``"nvlink2x1"`` (1 link), ``"xgmi"``, or a rate (``"25 GB/s"``). Absent: what

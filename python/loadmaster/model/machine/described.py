@@ -150,8 +150,8 @@ def _inside(
     without = next((known.type.name for known in types if not known.nvlink), "")
     if link.strip().casefold().startswith("nvlink") and without:
         raise InputError(f"link {link}: {without} has no NVLink; PCIe joins it: pcie4")
-    direct = link_asked(link, types[0].nvlink)
-    staged = link_asked(link, types[0].nvlink, peer=False)
+    direct = link_asked(link, types[0].nvlinks)
+    staged = link_asked(link, types[0].nvlinks, peer=False)
     peers = tuple(n for n, known in zip(names, types, strict=True) if known.peer)
     others = tuple(n for n, known in zip(names, types, strict=True) if not known.peer)
     if staged.channels != THROUGH_HOST or not others:

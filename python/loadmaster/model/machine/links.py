@@ -135,7 +135,7 @@ def link_asked(text: str, nvlink_of: str = "", *, peer: bool = True) -> LinkFigu
     """
     word = text.strip()
     if word.casefold() == "nvlink" and nvlink_of:
-        return nvlink(nvlink_of)
+        word = nvlink_of
     kinds = {name.casefold(): kind for name, kind in link_kinds().items()}
     if word.casefold() == "xgmi":
         kind = kinds["xgmi"]
