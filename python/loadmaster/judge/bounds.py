@@ -15,6 +15,7 @@ import loadmaster.fast as fast
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
+from loadmaster.model.cluster import Cluster
 
 #: Plans that run every op whole, on one device.
 WHOLE_OPS = "whole ops"
@@ -43,15 +44,19 @@ class Bound(Printed):
         together", on the fastest type that they may run on.
     space : str
         The space of plans that it holds for.
+    launches : str
+        The launches that it counts, in words.
     """
 
     seconds: float
     source: str
     parts: dict[str, float]
     space: str = WHOLE_OPS
+    launches: str = ""
 
     def __str__(self) -> str:
-        head = f"at least {format_seconds(self.seconds)} for plans of {self.space} ({self.source})"
+        why = ", ".join(filter(None, (self.source, self.launches)))
+        head = f"at least {format_seconds(self.seconds)} for plans of {self.space} ({why})"
         rows = [(f"  {part}", format_seconds(seconds)) for part, seconds in self.parts.items()]
         return in_lines([head, *aligned([("  argument", "at least"), *rows])])
 
@@ -61,7 +66,7 @@ def bound(problem: Problem) -> Bound:
     bounds_by_name = fast.bounds(problem.core)
     if problem.objective.goal == "throughput":
         together = {"heaviest ops that stay together": _heaviest(problem)}
-        return _largest({**_of_any_period(problem, bounds_by_name), **together}, WHOLE_OPS)
+        return _largest(problem, {**_of_any_period(problem, bounds_by_name), **together}, WHOLE_OPS)
     parts = {
         "critical path": bounds_by_name["critical_path"],
         "work over capacity": bounds_by_name["work"],
@@ -69,7 +74,10 @@ def bound(problem: Problem) -> Bound:
         "work between heads and tails": bounds_by_name["heads_and_tails"],
         **_launches(problem, bounds_by_name["launches"]),
     }
-    return Bound(bounds_by_name["best"], bounds_by_name["source"], parts)
+    counted = launches_in_words(problem.cluster)
+    return Bound(
+        bounds_by_name["best"], bounds_by_name["source"], parts, WHOLE_OPS, launches=counted
+    )
 
 
 def split_bound(problem: Problem) -> Bound:
@@ -83,12 +91,29 @@ def split_bound(problem: Problem) -> Bound:
     The same holds of a period: each batch is work that is done somewhere, on whole samples or on
     parts of them.
     """
-    return _largest(_of_any_period(problem, fast.bounds(problem.core)), SPLIT_OPS)
+    return _largest(problem, _of_any_period(problem, fast.bounds(problem.core)), SPLIT_OPS)
 
 
-def _largest(parts: dict[str, float], space: str) -> Bound:
+def launches_in_words(cluster: Cluster) -> str:
+    """The launches that the times of a cluster's plans, and bounds on them, count.
+
+    >>> import loadmaster as lm
+    >>> launches_in_words(lm.Cluster.preset("2xV100-NVLink"))
+    '5 us a launch'
+    """
+    if cluster.dispatch is not None:
+        host = "one host" if cluster.dispatch.one_host else "a host for each device"
+        return f"{format_seconds(cluster.dispatch.launch)} a launch by {host}"
+    seconds = sorted({kind.launch for kind in cluster.types})
+    if not any(seconds):
+        return "no launches"
+    least, most = format_seconds(seconds[0]), format_seconds(seconds[-1])
+    return f"{least} a launch" if least == most else f"{least} to {most} a launch"
+
+
+def _largest(problem: Problem, parts: dict[str, float], space: str) -> Bound:
     source = max(parts, key=lambda name: parts[name])
-    return Bound(parts[source], source, parts, space)
+    return Bound(parts[source], source, parts, space, launches_in_words(problem.cluster))
 
 
 def _of_any_period(problem: Problem, parts: fast._Bounds) -> dict[str, float]:

@@ -10,7 +10,9 @@ from loadmaster.base.quoting import command
 from loadmaster.base.text import aligned
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.plans.gradients_held import is_short
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.rejudged import on_one_device
 from loadmaster.plans.specs import mesh_in_words
 from loadmaster.strategies import kinds
 from loadmaster.strategies.candidate import Best, fullest
@@ -20,6 +22,8 @@ from loadmaster.strategies.registry import DEFAULT
 #: Ways that no method considers; systems have limits of their own.
 _NEVER = "offloading, lower precision; `loadmaster advise` has what each system can run"
 
+#: Behind a plan on one device that fits.
+_HELD = ", but not with all gradients held until PyTorch's optimizer.step()"
 
 #: Words for a kind where its plans on one device stand apart.
 _OF_SEVERAL: dict[str, str] = {Kind.WHOLE_OPS: "whole ops on several devices"}
@@ -185,6 +189,9 @@ def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     fits = "fits" if row.fits else "DOES NOT FIT"
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"
+    if row.kind is Kind.ONE_DEVICE and row.fits and not row.is_plan:
+        single = on_one_device(plan)
+        fits += _HELD if single is not None and is_short(single) else ""
     name = "" if row.kind is Kind.ONE_DEVICE else row.what
     said = ["this plan", name] if row.is_plan else [name, row.arguments]
     words = [": ".join(filter(None, said))]

@@ -14,6 +14,7 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.constraints import Constraints
+from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple import single as one_device
 
 
@@ -27,8 +28,14 @@ def whole_problem(plan: Plan) -> Problem:
 
 def single(plan: Plan) -> float | None:
     """Seconds per step on the fastest single device that holds the graph; None: none does."""
+    candidate = on_one_device(plan)
+    return None if candidate is None else candidate.verdict.step_time
+
+
+def on_one_device(plan: Plan) -> Candidate | None:
+    """The same graph on the fastest single device that holds it; None: none does."""
     try:
-        return one_device.place(whole_problem(plan)).verdict.step_time
+        return one_device.place(whole_problem(plan))
     except InfeasibleError:
         return None
 

@@ -12,7 +12,7 @@ from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.loads import Loads
 from loadmaster.plans.considered import head
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.words import parallelism_in_words, title
+from loadmaster.plans.words import bound_in_words, parallelism_in_words, title
 from loadmaster.transforms.shares import batch_size
 
 #: Devices that have a line of their own, at most.
@@ -64,7 +64,7 @@ def stream_lines(plan: Plan) -> list[str]:
         *([f"parallelism  {words}"] if (words := parallelism_in_words(plan)) else []),
         f"in flight    {counted(plan.in_flight, 'batch', 'batches')}, each "
         f"{format_seconds(plan.latency)} from its first op to its last; limited by {limit}",
-        f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): {shortest(plan)}",
+        f"lower bound  {bound_in_words(plan)}: {shortest(plan)}",
         *_device_lines(plan),
         *_short(plan),
     ]

@@ -12,11 +12,12 @@ from loadmaster.judge.problem import parallelism
 from loadmaster.judge.simulation import Simulation
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
+from loadmaster.plans import gradients_held
 from loadmaster.plans.considered import considered, head, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import stream_document, stream_lines
-from loadmaster.plans.words import no_placement, parallelism_in_words, title
+from loadmaster.plans.words import bound_in_words, no_placement, parallelism_in_words, title
 
 #: Below this parallelism, several devices gain less than 5 % even if transfers are free.
 WORTH_SPLITTING = 1.05
@@ -60,7 +61,7 @@ def summary(plan: Plan) -> str:
         *head(plan),
         *([f"parallelism  {words}"] if (words := parallelism_in_words(plan)) else []),
         *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),
-        f"lower bound  {format_seconds(plan.lower_bound)} ({plan.bound_source}): "
+        f"lower bound  {bound_in_words(plan)}: "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
         *_what_happened(plan.schedule, plan.cluster, plan.program),
     ]
@@ -69,7 +70,8 @@ def summary(plan: Plan) -> str:
 
 def _said(plan: Plan) -> list[str]:
     """Constraints of a plan, sources of its times, and notes from its making."""
-    lines = [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
+    lines = [f"gradients    {words}"] if (words := gradients_held.in_words(plan)) else []
+    lines += [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
     lines.append(f"times        {estimated(plan)}")
     sentence = verdict(plan)
     if sentence:
@@ -248,6 +250,7 @@ def document(plan: Plan) -> dict[str, Any]:
         **simulation_document(plan.schedule, plan.cluster),
         **({"fits": plan.fits} if plan.verdict.steady is not None else {}),
         "constraints": plan.constraints.to_document(),
+        **gradients_held.document(plan),
         **({} if plan.parallelism is None else {"degrees": plan.parallelism.to_document()}),
         **({} if plan.recipe is None else {"recipe": plan.recipe.to_document()}),
         "notes": list(plan.notes),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.base.units import format_seconds
+from loadmaster.judge.bounds import WHOLE_OPS, launches_in_words
 from loadmaster.plans.plan import Plan
 
 
@@ -22,6 +23,17 @@ def parallelism_in_words(plan: Plan) -> str:
     if plan.parallelism is None or plan.parallelism.devices == 1:
         return ""
     return str(plan.parallelism)
+
+
+def bound_in_words(plan: Plan) -> str:
+    """The plan's lower bound: seconds, the argument behind it, and the launches that it counts.
+
+    >>> import loadmaster as lm
+    >>> bound_in_words(lm.place("example:lenet", "2xV100-NVLink", target="graph"))
+    '374 us (critical path with forced transfers, no launches)'
+    """
+    counted = launches_in_words(plan.cluster)
+    return f"{format_seconds(plan.lower_bound)} ({plan.bound_source}, {counted})"
 
 
 def no_placement(plan: Plan) -> str:

@@ -22,6 +22,7 @@ from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.batch import ASSUMPTION, batch_of, scaled_batch
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.plans import gradients_held
 from loadmaster.plans.considered import arguments_of
 from loadmaster.plans.footprint import USES, Footprint, footprints, largest_op
 from loadmaster.plans.plan import Plan
@@ -118,6 +119,7 @@ class Fit(Printed):
             "makespan": self.plan.makespan,
             **stream_document(self.plan),
             "devices": [f.to_document() for f in self.footprints],
+            **gradients_held.document(self.plan),
             "remedies": [vars(remedy) for remedy in self.remedies],
         }
 
@@ -132,10 +134,18 @@ class Fit(Printed):
                 (f.device, *map(format_bytes, parts), left or f"{format_bytes(-f.free)} SHORT")
             )
         lines += aligned(rows)
+        if words := gradients_held.in_words(self.plan):
+            lines.append(f"{words}.")
         if self.remedies:
             lines.append("What would help:")
             lines += [f"  {remedy.text}" for remedy in self.remedies]
         return in_lines(lines)
+
+    @property
+    def _is_short(self) -> bool:
+        """True if the plan does not fit where all gradients are held until the updates."""
+        held = gradients_held.peaks_held(self.plan)
+        return held is not None and bool((held > np.array(self.plan.binding.room)).any())
 
     def _verdict(self) -> str:
         n = self.plan.cluster.n_devices
@@ -149,7 +159,9 @@ class Fit(Printed):
         rate = "" if self.plan.verdict.steady is None else f" at {rate_in_words(self.plan)}"
         if self.plan.target is not None and not rate:
             rate = f" at {format_seconds(self.plan.makespan)} per step"
-        return f"fits {self.fewest} of {n} devices{rate}; {fewer}; planned by {self.plan.made_by}:"
+        order = " if each parameter is updated in the backward pass" if self._is_short else ""
+        on = f"{self.fewest} of {n} devices"
+        return f"fits {on}{order}{rate}; {fewer}; planned by {self.plan.made_by}:"
 
 
 def fit(

@@ -121,7 +121,7 @@ def plan_for(users_problem: Problem, request: PlanRequest, *, began: float | Non
     begun, before = _started(problem, request.warm_start)
     if progress is not None:
         progress(request.planner.name, None)
-    tell = _beside_bound(problem, progress)
+    tell = _beside_bound(problem, progress, is_target=request.planner.is_target)
     passed_on = {
         "time_limit": limit,
         "progress": tell,
@@ -280,11 +280,13 @@ def _rivals_in_stages(problem: Problem, method: str) -> Iterator[Candidate]:
             yield rival(problem)
 
 
-def _beside_bound(whole: Problem, progress: Progress | None) -> Callable[..., None]:
+def _beside_bound(
+    whole: Problem, progress: Progress | None, *, is_target: bool
+) -> Callable[..., None]:
     """Tells step times as incumbents, if there is somebody to tell.
 
-    What a transform made of a problem stands beside the bound of plans that may split ops: that of
-    whole ops does not hold for it. An incumbent that has a bound keeps it.
+    What a transform made of a problem, and what a target has, stands beside the bound of plans that
+    may split ops: that of whole ops does not hold for it. An incumbent that has a bound keeps it.
     """
     least: dict[bool, float] = {}
 
@@ -297,7 +299,7 @@ def _beside_bound(whole: Problem, progress: Progress | None) -> Callable[..., No
         if isinstance(makespan, Incumbent) and makespan.lower_bound:
             progress(stage, makespan)
             return
-        is_whole = problem.program is whole.program
+        is_whole = problem.program is whole.program and not is_target
         if is_whole not in least:
             least[is_whole] = (bound if is_whole else split_bound)(whole).seconds
         progress(stage, Incumbent(makespan, least[is_whole]))

@@ -9,7 +9,7 @@ from loadmaster.base.quoting import Code, lines
 from loadmaster.base.text import escaped
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.words import no_placement, parallelism_in_words, title
+from loadmaster.plans.words import bound_in_words, no_placement, parallelism_in_words, title
 
 #: Characters of a line.
 _WIDTH = 100
@@ -63,7 +63,7 @@ def sentences(plan: Plan, more: Iterable[str] = ()) -> list[str]:
         *([f"Parallelism: {named}."] if named else []),
         f"Step: {format_seconds(plan.makespan)} as simulated, {gain} one device.",
         f"Peak memory: {', '.join(some)}.",
-        f"Lower bound: {format_seconds(plan.lower_bound)} ({plan.bound_source}); "
+        f"Lower bound: {bound_in_words(plan)}; "
         f"{no_placement(plan)} can be more than {plan.gap:.1%} faster.",
         f"Times of ops: {', '.join(f'{share:.0%} {word}' for word, share in sources if share)}.",
         *more,
