@@ -179,3 +179,16 @@ def test_a_loaded_plan_is_written_as_the_plan_was(target, tmp_path):
     write = getattr(lm.writers, target)
     assert write(again) == write(plan)
     assert again.makespan == plan.makespan
+
+
+@pytest.mark.parametrize("target", ["fsdp", "deepspeed"])
+@pytest.mark.parametrize(("batch", "devices", "way_out"), [
+    (1, 4, "capture the batch of all processes together, such as 4 times as many samples"),
+    (7, 4, "a batch of 7 samples has no equal shares for 2 of the 4 devices or more"),
+    (8, 1, "one device can be used"),
+])  # fmt: skip
+def test_what_cannot_be_shared_is_told_the_way_out(target, batch, devices, way_out):
+    graph = linears(WIDTHS, batch)
+    graph = graph.with_columns({"module": [f"layers.{name}" for name in graph.names]})
+    with pytest.raises(InputError, match=way_out):
+        lm.place(graph, v100_mesh(devices), target=target)

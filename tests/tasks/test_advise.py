@@ -26,10 +26,24 @@ def test_the_fastest_that_fits_comes_first_and_each_is_as_fast_as_its_plan(advic
     assert all(choice.plan.fits for choice in advice.choices)
 
 
-def test_a_target_of_another_kind_has_its_reason(advice):
+def test_a_target_of_another_kind_has_its_reason_in_whole(advice):
     assert list(advice.refused) == ["vllm"]
-    assert "vllm" in str(advice)
+    assert f"vllm has no plan: {advice.refused['vllm']}" in str(advice).splitlines()
     assert "inference" in advice.refused["vllm"] or "layers" in advice.refused["vllm"]
+
+
+def test_every_choice_has_its_command_in_whole(advice):
+    said = str(advice)
+    assert all(advice.command(choice) in said for choice in advice.choices)
+    assert "..." not in said
+
+
+def test_a_cluster_that_nobody_named_is_said(capsys):
+    assert main(["info", "example:lenet"]) == 0
+    said = capsys.readouterr().err
+    assert "no cluster was named, so this is for 4xV100-PCIe: --cluster names another" in said
+    assert main(["info", "example:lenet", "--cluster", "4xV100-PCIe"]) == 0
+    assert "no cluster was named" not in capsys.readouterr().err
 
 
 def test_the_command_of_a_choice_makes_its_plan(advice, capsys):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from loadmaster.base.text import escaped, shortened
+
+#: The end of a line, and what is around it.
+_LINES = re.compile(r"\s*[\r\n]\s*")
 
 #: Characters of a message. Names and values from files may be of any length.
 LONGEST = 2000
@@ -14,12 +18,14 @@ LONGEST = 2000
 class LoadmasterError(Exception):
     """Base of every error this package raises on purpose.
 
-    A message longer than :data:`LONGEST` lacks its middle, and says so. Of what a terminal would
-    obey, such as colours, there are escapes, breaks of lines apart.
+    A message is one line: those of other libraries, which may have several, are joined. One longer
+    than :data:`LONGEST` lacks its middle, and says so. Of what a terminal would obey, such as
+    colours, there are escapes.
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(escaped(shortened(str(message), LONGEST), but="\n\t"))
+        line = _LINES.sub(" ", str(message).strip())
+        super().__init__(escaped(shortened(line, LONGEST), but="\t"))
 
 
 class InputError(LoadmasterError, ValueError):

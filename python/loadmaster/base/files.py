@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shlex
 import stat
 import tempfile
 import tomllib
@@ -257,7 +258,7 @@ def check_format(
     one that is read too; a message calls the document ``noun``.
     """
     if not isinstance(document, Mapping) or document.get("format") != name:
-        raise InputError(f"{source} is not {noun}: {_format_in_words(document, name)}")
+        raise InputError(f"{source} is not {noun}: {_format_in_words(document, name, source)}")
     if document.get("version") not in (*older, version):
         before = ", ".join(map(str, older))
         raise InputError(
@@ -266,11 +267,12 @@ def check_format(
         )
 
 
-def _format_in_words(document: Any, wanted: str) -> str:
+def _format_in_words(document: Any, wanted: str, source: str) -> str:
     """The format that a document names, where it is none of ours: the part that it lacks."""
     value = document.get("format") if isinstance(document, Mapping) else None
     if value == "opgraph":
-        return "it is a graph, of which `loadmaster place GRAPH -o plan.json` makes a plan"
+        command = shlex.join(["loadmaster", "place", source, "-o", "plan.json"])
+        return f"it is a graph, of which `{command}` makes a plan"
     return f'it has no "format": "{wanted}"'
 
 

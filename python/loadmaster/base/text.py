@@ -54,15 +54,23 @@ def shown(value: object, most: int = 100) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text; one of more characters without its middle.
+    """The text; one of more characters without its middle. Words that are not long stay whole.
 
     >>> shortened("a" * 50 + "z" * 50, 40)
     'aaaaaaaaaa (80 characters left out) zzzzzzzzzz'
+    >>> shortened("one of those " + "very " * 20 + "many longer words", 40)
+    'one of (119 characters left out) words'
     """
     if len(text) <= most:
         return text
     half = max((most - 36) // 2, 10)
-    return f"{text[:half]} ({len(text) - 2 * half} characters left out) {text[-half:]}"
+    start, end = text[:half], text[-half:]
+    if not text[half].isspace() and (at := start.rfind(" ")) >= half // 2:
+        start = start[:at]
+    if not text[-half - 1].isspace() and -1 < (at := end.find(" ")) <= half // 2:
+        end = end[at:]
+    start, end = start.rstrip(), end.lstrip()
+    return f"{start} ({len(text) - len(start) - len(end)} characters left out) {end}"
 
 
 def fits(text: str, pieces: Sequence[str]) -> bool:
@@ -123,14 +131,24 @@ def meant(name: object, known: Iterable[str], listed_by: str = "") -> str:
     >>> meant("planted", ["planted/1", "trees/1"], "loadmaster instances")
     ": did you mean 'planted/1'? `loadmaster instances` lists them"
     """
-    import difflib
-
     names = list(known)
-    folded = {one.casefold(): one for one in reversed(names)}
-    word = str(name).casefold()
-    begin = sorted((one for one in folded if len(word) > 2 and one.startswith(word)), key=len)
-    close = [folded[one] for one in begin[:1] or difflib.get_close_matches(word, folded, 1)]
+    close = closest(name, names)
     listed = f"there are {', '.join(names)}" if names else "there is none"
     listed = f"`{listed_by}` lists them" if listed_by else listed
-    begun = f": did you mean {close[0]!r}? {listed[0].upper()}" if close else f"; {listed[0]}"
+    begun = f": did you mean {close!r}? {listed[0].upper()}" if close else f"; {listed[0]}"
     return begun + listed[1:]
+
+
+def closest(name: object, known: Iterable[str]) -> str | None:
+    """The name that is meant by one that is not there; None: none is like it.
+
+    >>> closest("taget", ["method", "target"]), closest("eager", ["method", "target"])
+    ('target', None)
+    """
+    import difflib
+
+    folded = {one.casefold(): one for one in reversed(list(known))}
+    word = str(name).casefold()
+    begin = sorted((one for one in folded if len(word) > 2 and one.startswith(word)), key=len)
+    close = begin[:1] or difflib.get_close_matches(word, folded, 1)
+    return folded[close[0]] if close else None

@@ -17,6 +17,7 @@ from typing import TextIO
 
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.base.files import limited_input
+from loadmaster.cli import options
 from loadmaster.cli.parser import parsed
 from loadmaster.cli.printing import note, open_streams
 
@@ -43,6 +44,8 @@ def _run(argv: Sequence[str] | None) -> int | None:
     arguments = parsed(sys.argv[1:] if argv is None else argv)
     with limited_input(getattr(arguments, "max_input", None)):
         code: int | None = arguments.run(arguments)
+    if said := options.unsaid(arguments):
+        note(said)
     return code
 
 
@@ -59,4 +62,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    note(f"warning: {message}")
+    note(f"warning: {' '.join(str(message).split())}")

@@ -50,5 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
             targets=targets or None,
             progress=progress,
         )
-    show(arguments, replace(advice, graph=arguments.graph, cluster=arguments.cluster))
+    flags = tuple(options.words_of(arguments, but=("cluster", "targets", "json")))
+    show(
+        arguments,
+        replace(advice, graph=arguments.graph, cluster=arguments.cluster, flags=flags),
+    )
     say_where([], "the plans are not saved: a choice's command saves one")

@@ -6,8 +6,11 @@ import argparse
 from typing import Any
 
 from loadmaster.base.errors import InputError
+from loadmaster.base.text import meant
 from loadmaster.cli import inputs, options, values
 from loadmaster.cli.printing import check_targets, say_where, show
+
+_OPTIONS = ("balance", "max_bytes", "order", "rules")
 
 
 def add(commands: Any) -> None:
@@ -23,9 +26,7 @@ def add(commands: Any) -> None:
     options.add_cluster(command)
     command.add_argument("--method", default="parallel", help="default: parallel")
     command.add_argument("--groups", type=int, default=200, help="default: 200")
-    options.add_repeated(
-        command, "--option", "KEY=VALUE", "balance, max_bytes, order or rules (repeatable)"
-    )
+    options.add_repeated(command, "--option", "KEY=VALUE", f"{', '.join(_OPTIONS)} (repeatable)")
     command.add_argument("-o", "--output", metavar="FILE", help="draw: .dot, .gv or .graphml")
 
 
@@ -36,9 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     check_targets(arguments.output)
     chosen = values.options(arguments.option)
-    unknown = sorted(set(chosen) - {"balance", "max_bytes", "order", "rules"})
-    if unknown:
-        raise InputError(f"coarsen has no option {unknown[0]!r}")
+    for name in sorted(set(chosen) - set(_OPTIONS)):
+        raise InputError(f"coarsen has no option {name!r}{meant(name, _OPTIONS)}")
     cluster = inputs.cluster(arguments.cluster)
     coarse = coarsen(
         inputs.graph(arguments),

@@ -146,11 +146,37 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     )
 
 
+def unsaid(arguments: argparse.Namespace) -> str:
+    """The cluster that a command took because none was named, in a sentence; or nothing."""
+    if getattr(arguments, "cluster", None) is not _OTHERWISE:
+        return ""
+    return (
+        f"no cluster was named, so this is for {_OTHERWISE}: --cluster names another, and "
+        "`loadmaster cluster detect -o cluster.toml` writes that of this machine"
+    )
+
+
 def settle(arguments: argparse.Namespace) -> None:
     """Puts an instance on its own cluster where no other is named."""
     graph = getattr(arguments, "graph", None) or ""
     if getattr(arguments, "cluster", None) is _OTHERWISE and graph.startswith("instance:"):
         arguments.cluster = graph
+
+
+def words_of(arguments: argparse.Namespace, but: Sequence[str]) -> list[str]:
+    """The flags that a command was given, but for some, as words of a command line."""
+    words = []
+    for action in arguments.command._actions:
+        value = getattr(arguments, action.dest, action.default)
+        if not action.option_strings or action.dest in but or value == action.default:
+            continue
+        flag = action.option_strings[-1]
+        if action.nargs == 0:
+            words.append(flag)
+        else:
+            # A value may begin as a flag does.
+            words += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+    return words
 
 
 def add_costs(command: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.base.quoting import command
-from loadmaster.base.text import Printed, aligned, in_lines, shortened
+from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_bytes, format_seconds
-from loadmaster.judge.bounds import WHOLE_OPS
+from loadmaster.judge.bounds import WHOLE_OPS, launches_in_words
 from loadmaster.plans.comparison import one_device
 from loadmaster.plans.considered import considered
 from loadmaster.plans.plan import Plan
@@ -18,9 +18,6 @@ from loadmaster.plans.words import no_placement, parallelism_in_words, title
 from loadmaster.transforms.shares import batch_size
 
 _SPLITTING = "replicas, split ops, pipelines"
-
-#: Characters of a reason why a target has no plan.
-_REASON = 100
 
 
 @dataclass(frozen=True)
@@ -59,12 +56,15 @@ class Advice(Printed):
         Why a target that was tried has no plan.
     graph, cluster : str
         As the command line takes them, for the commands: names or paths, or words for them.
+    flags : tuple of str
+        Arguments of the command line that are those of each command too.
     """
 
     choices: tuple[Choice, ...]
     refused: Mapping[str, str]
     graph: str
     cluster: str
+    flags: tuple[str, ...] = ()
 
     @property
     def best(self) -> Plan:
@@ -73,8 +73,8 @@ class Advice(Printed):
 
     def command(self, choice: Choice) -> str:
         """The command that makes a choice's plan."""
-        words = command("loadmaster", "place", self.graph, "--cluster", self.cluster)
-        return f"{words}{choice.arguments} -o plan.json"
+        words = ("loadmaster", "place", self.graph, "--cluster", self.cluster, *self.flags)
+        return command(*words, *choice.arguments.split(), "-o", "plan.json")
 
     def to_document(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -92,13 +92,14 @@ class Advice(Printed):
         batch = batch_size(best.graph)
         single = one_device(choice.plan for choice in self.choices)
         rows = [self._row(choice, single) for choice in self.choices]
+        commands = [(choice.name, self.command(choice)) for choice in self.choices]
         return in_lines(
             [
                 f"{title(best)}: {step}{f', batch {batch}' if batch else ''}",
                 *(f"  {line}" for line in aligned(rows)),
-                *(f"  {self.command(choice)}" for choice in self.choices[:1]),
+                *(f"  {line}" for line in aligned(commands)),
                 f"{no_placement(best).capitalize()} can be more than {best.gap:.1%} faster than "
-                f"the first ({best.bound_source}).",
+                f"the first ({best.bound_source}, {launches_in_words(best.cluster)}).",
                 *self._left_out(),
                 f"Times {estimated(best)}.",
             ]
@@ -118,11 +119,10 @@ class Advice(Printed):
             format_seconds(plan.makespan),
             ratio,
             f"fits, {memory}" if plan.fits else f"DOES NOT FIT, {memory}",
-            f"place ...{choice.arguments}",
         )
 
     def _left_out(self) -> list[str]:
-        lines = [f"{name}: {shortened(why, _REASON)}" for name, why in self.refused.items()]
+        lines = [f"{name} has no plan: {why}" for name, why in self.refused.items()]
         streams = any(one.name == "device-map" for one in self.choices)
         spaces = [] if any(one.plan.space != WHOLE_OPS for one in self.choices) else [_SPLITTING]
         left = [*spaces, *([] if streams else ["weights kept on the CPU"]), "lower precision"]

@@ -8,7 +8,7 @@ a call, checked; its fields are what the command line, completion and the docume
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -16,7 +16,15 @@ from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_h
 
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
-from loadmaster.base.text import meant, shown
+from loadmaster.base.text import closest, meant, shown
+
+#: Arguments of ``loadmaster place`` beside ``--option``.
+ARGUMENTS = (
+    *("cluster", "costs", "explore", "seed", "objective", "on_oom", "max_memory"),
+    *("constraints", "pin", "reserve", "no_split", "kinds", "contiguous"),
+    *("method", "effort", "time_limit", "split", "target"),
+    *("recipe", "expert_imbalance", "save_recipe", "warm_start", "output"),
+)
 
 #: Keywords that :func:`loadmaster.place` itself passes on to functions that take them.
 PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
@@ -203,11 +211,27 @@ def check_options(owner: str, function: Callable[..., Any], options: Mapping[str
     declared = options_type(function)
     known = [option.name for option in listed(declared)]
     for name in sorted(set(options) - set(known)):
-        raise InputError(f"{owner} has no option {name!r}{meant(name, known)}")
+        raise no_option(f"{owner} has no option {name!r}", name, known)
     for option in listed(declared):
         if option.is_needed and option.name not in options:
             raise InputError(f"{owner} needs the option {option.name!r}")
     declared(**options)
+
+
+def no_option(begun: str, name: str, known: Sequence[str]) -> InputError:
+    """The error for an option of no known name, which says what is meant: an option, or another
+    argument.
+
+    >>> print(no_option("heft has no option 'taget'", "taget", ["rounds"]))
+    heft has no option 'taget': did you mean --target, an argument of its own? There are rounds
+    """
+    others = [one for one in ARGUMENTS if one not in known]
+    other = closest(name, [*known, *others])
+    if other not in others:
+        return InputError(f"{begun}{meant(name, known)}")
+    flag = f"--{other.replace('_', '-')}"
+    listed = f"There are {', '.join(known)}" if known else "There is no option"
+    return InputError(f"{begun}: did you mean {flag}, an argument of its own? {listed}")
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:

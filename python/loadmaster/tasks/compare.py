@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from loadmaster.base.errors import InfeasibleError, InputError, MissingExtraError
@@ -13,6 +14,7 @@ from loadmaster.plans.comparison import Comparison
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.planner import Planner
 from loadmaster.rules.constraints import Constraints
+from loadmaster.strategies.options import no_option
 from loadmaster.strategies.registry import Method, options_of
 from loadmaster.systems.registry import check_no_target, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, OnOom, as_cluster, as_graph
@@ -65,7 +67,8 @@ def compare(
     takes = {Planner(method): [option.name for option in options_of(method)] for method in methods}
     for name in options:
         if not any(name in known for known in takes.values()):
-            raise InputError(f"none of the methods {', '.join(methods)} has an option {name!r}")
+            begun = f"none of the methods {', '.join(methods)} has an option {name!r}"
+            raise no_option(begun, name, [*dict.fromkeys(chain.from_iterable(takes.values()))])
     takes |= {Planner(target_of(target).name, is_target=True): [] for target in targets}
     for i, (planner, known) in enumerate(takes.items(), start=1):
         name = str(planner)

@@ -30,7 +30,7 @@ from loadmaster.strategies.simple.homes import where_allowed
 from loadmaster.systems.deepspeed.semantics import NAME
 from loadmaster.systems.shared.replicas import (
     check_kind,
-    numbers_of_devices,
+    numbers_of_several,
 )
 from loadmaster.transforms import replicate, shard
 from loadmaster.transforms.reducer import gathered_last, updated_last
@@ -74,11 +74,7 @@ def plan(
         It does not fit.
     """
     check_kind(problem, NAME)
-    groups = [
-        devices for devices in numbers_of_devices(problem, NAME, replicas) if len(devices) > 1
-    ]
-    if not groups:
-        raise InputError(f"target {NAME!r}: there is one process, and nothing to share")
+    groups = numbers_of_several(problem, NAME, replicas)
     if stage is not None:
         checks.integer("stage", stage, 1, 3)
     if stage == 3 and not has_shapes(problem.model):

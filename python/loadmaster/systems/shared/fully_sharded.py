@@ -14,7 +14,7 @@ from loadmaster.strategies.sharding.judging import without_rule
 from loadmaster.strategies.sharding.space import has_shapes
 from loadmaster.strategies.sharding.units import ShardSizes, fastest
 from loadmaster.systems.registry import refused
-from loadmaster.systems.shared.replicas import check_kind, numbers_of_devices
+from loadmaster.systems.shared.replicas import check_kind, numbers_of_several
 
 
 def planned(
@@ -33,11 +33,7 @@ def planned(
     check_kind(problem, name)
     if not has_shapes(graph) or not any(graph.modules):
         raise refused(name, f"{graph.name!r} does not say its modules and the shapes of tensors")
-    groups = [
-        devices for devices in numbers_of_devices(problem, name, replicas) if len(devices) > 1
-    ]
-    if not groups:
-        raise InputError(f"target {name!r}: there is one process, and nothing to share")
+    groups = numbers_of_several(problem, name, replicas)
     if shard_size is not None:
         checks.integer("shard_size", shard_size, 2)
     best = fastest(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from loadmaster.base.errors import InputError
+from loadmaster.plans import commands
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.registry import is_planned_for
 from loadmaster.systems.shared.names import NAMED
@@ -36,7 +37,7 @@ def refusal(plan: Plan, name: str, reasons: Iterable[Reason]) -> InputError:
     said = "; ".join(map(_said, reasons))
     way = ""
     if is_planned_for(name):
-        way = f". What plans for it: loadmaster place GRAPH --cluster CLUSTER --target {name}"
+        way = f". What plans for it: {commands.of(plan, 'place', '--target', name)}"
     return InputError(f"the plan by {plan.made_by} cannot be written as {name}: {said}{way}")
 
 

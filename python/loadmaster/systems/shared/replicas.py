@@ -48,3 +48,29 @@ def numbers_of_devices(problem: Problem, name: str, n: int | None) -> list[list[
             f"not {n} equal shares"
         )
     return some
+
+
+def numbers_of_several(problem: Problem, name: str, n: int | None) -> list[list[int]]:
+    """As :func:`numbers_of_devices`, without one device alone.
+
+    Raises
+    ------
+    InputError
+        There are no several devices with an equal share each: what is in the way, and the way out.
+    """
+    several = [some for some in numbers_of_devices(problem, name, n) if len(some) > 1]
+    if several:
+        return several
+    if n is not None:
+        raise InputError(f"target {name!r}: replicas is {n}, and several share the state")
+    most = len(of_one_family(problem))
+    if most == 1:
+        raise InputError(
+            f"target {name!r}: one device can be used, or is of the fastest kind, and there is "
+            "nothing to share: leave constraints out, or plan for more devices"
+        )
+    batch = counted(batch_size(problem.model) or 1, "sample")
+    raise InputError(
+        f"target {name!r}: a batch of {batch} has no equal shares for 2 of the {most} devices or "
+        f"more: capture the batch of all processes together, such as {most} times as many samples"
+    )

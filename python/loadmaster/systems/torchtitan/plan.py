@@ -118,7 +118,8 @@ def torchtitan(
     if not candidates:
         raise InfeasibleError(
             f"no replicas of equal parts of the batch, and no runs of {len(layer_list)} layers "
-            "that fit: give more memory, or a batch that more devices divide"
+            "that fit: give more memory, or capture a batch that more devices divide, that of all "
+            "processes together"
         )
     best_of_all = problem.objective.best(candidates)
     return accepted(best_of_all.problem, Outcome(best_of_all, 1.0))

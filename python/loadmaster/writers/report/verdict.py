@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from loadmaster.base.units import format_seconds
+from loadmaster.plans import commands
 from loadmaster.plans.considered import considered, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
 from loadmaster.plans.summary import is_estimated, moved, shares_of_time, shortage, verdict
-from loadmaster.plans.words import no_placement, parallelism_in_words
+from loadmaster.plans.words import bound_in_words, no_placement, parallelism_in_words
 from loadmaster.strategies.kinds import Kind
 from loadmaster.writers.report.markup import definitions, text
 
-#: The commands that take measured times in place of estimates.
-MEASURE = (
-    "loadmaster calibrate MODEL --cluster CLUSTER --profile STEPS.csv -o costs.json",
-    "loadmaster place MODEL --cluster CLUSTER --costs costs.json",
-)
+#: Arguments of the commands that take measured times in place of estimates.
+_CALIBRATE = ("--profile", "STEPS.csv", "-o", "costs.json")
+_PLACE = ("--costs", "costs.json")
 
 
 def head(plan: Plan) -> str:
@@ -47,10 +46,11 @@ def _sentence(plan: Plan) -> str:
 def _banner(plan: Plan) -> str:
     if not is_estimated(plan):
         return ""
-    commands = "".join(f"<code>{text(command)}</code>" for command in MEASURE)
+    measure = commands.of(plan, "calibrate", *_CALIBRATE), commands.of(plan, "place", *_PLACE)
+    shown = "".join(f"<code>{text(command)}</code>" for command in measure)
     return (
         f'<aside role="note"><p>Times of ops are estimates: {text(shares_of_time(plan))}. '
-        f"For times of your devices, profile some steps, then plan again:</p>{commands}</aside>"
+        f"For times of your devices, profile some steps, then plan again:</p>{shown}</aside>"
     )
 
 
@@ -63,7 +63,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("parallelism", parallelism_in_words(plan)),
         ("recipe", "" if plan.recipe is None else recipe_in_words(plan)),
         *_others(plan),
-        ("lower bound", f"{format_seconds(plan.lower_bound)} ({plan.bound_source})"),
+        ("lower bound", bound_in_words(plan)),
         ("gap", _gap(plan)),
         ("not considered", not_considered(plan)),
         ("memory", _memory(plan)),
