@@ -159,11 +159,11 @@ def test_constraints_say_their_units(tmp_path):
     assert lm.Constraints.read(path).reserve == {"*": 2**31}
 
 
-def test_the_way_back_of_a_link_is_two_lines():
+def test_the_way_back_of_a_link_is_said_in_the_words_of_the_file():
     one_way = PAIR.replace('"*"\nto = "*"', '"a0"\nto = "a1"') + 'bandwidth = "1GB/s"'
     with pytest.raises(InputError) as caught:
         lm.Cluster.from_toml(one_way)
     lines = 'from = ["a0", "a1"]\nto = ["a0", "a1"]'
-    assert lines in str(caught.value)
+    assert lines.replace("\n", " ") in str(caught.value)
     both = one_way.replace('from = "a0"\nto = "a1"', lines)
     assert lm.Cluster.from_toml(both).n_channels == 2

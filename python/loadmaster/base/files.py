@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import shlex
 import stat
 import tempfile
 import tomllib
@@ -24,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from loadmaster.base import quoting
 from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.quoting import json_text
 from loadmaster.base.units import format_bytes, parse_bytes
@@ -271,7 +271,7 @@ def _format_in_words(document: Any, wanted: str, source: str) -> str:
     """The format that a document names, where it is none of ours: the part that it lacks."""
     value = document.get("format") if isinstance(document, Mapping) else None
     if value == "opgraph":
-        command = shlex.join(["loadmaster", "place", source, "-o", "plan.json"])
+        command = quoting.command("loadmaster", "place", source, "-o", "plan.json")
         return f"it is a graph, of which `{command}` makes a plan"
     return f'it has no "format": "{wanted}"'
 
