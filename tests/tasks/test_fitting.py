@@ -250,13 +250,13 @@ def test_bad_input_is_refused_before_anything_is_tried(lenet):
 
 def test_what_replicas_lack_is_among_the_remedies():
     graph, cluster = lm.read("example:alexnet"), lm.Cluster.preset("2xV100-PCIe")
-    little = cluster.with_memory("700MiB")
+    little = cluster.with_memory("600MiB")
     found = lm.fit(graph, little)
     replicas = found.remedies[0]
     assert not found.fits
     assert replicas.what == "replicas"
     assert "optimizer sharded flat" in replicas.text
-    enough = cluster.with_memory(700 * 2**20 + replicas.amount)
+    enough = cluster.with_memory(600 * 2**20 + replicas.amount)
     sharded = {"aggregation": "reduce-scatter", "shards": "flat"}
     assert lm.place(graph, enough, "data-parallel", **sharded).fits
     with pytest.raises(lm.InfeasibleError, match="Replicas and shards do not fit either: "):

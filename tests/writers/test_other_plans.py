@@ -32,7 +32,7 @@ def plan_by(method):
         ("pipeline", "dtensor", "it is a pipeline of stages"),
         ("pipeline", "fsdp", "it is a pipeline of stages"),
         ("pipeline", "deepspeed", "it is a pipeline of stages"),
-        ("sharded", "dtensor", "the batch ops are cut otherwise.*; updates are shared"),
+        ("sharded", "dtensor", "updates are shared among replicas, and parameters are whole"),
         ("sharded", "megatron", "ops are shared otherwise than a replica has: .* more"),
     ],
 )

@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int | None:
     arguments = parsed(sys.argv[1:] if argv is None else argv)
-    with limited_input(getattr(arguments, "max_input", None)):
-        code: int | None = arguments.run(arguments)
     if said := options.unsaid(arguments):
         note(said)
+    with limited_input(getattr(arguments, "max_input", None)):
+        code: int | None = arguments.run(arguments)
     return code
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from difflib import SequenceMatcher
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
@@ -25,6 +26,9 @@ ARGUMENTS = (
     *("method", "effort", "time_limit", "split", "target"),
     *("recipe", "expert_imbalance", "save_recipe", "warm_start", "output"),
 )
+
+#: Likeness from which another argument is suggested for an option.
+_NEARLY = 0.8
 
 #: Keywords that :func:`loadmaster.place` itself passes on to functions that take them.
 PASSED_ON = ("time_limit", "progress", "warm_start", "start_search")
@@ -227,7 +231,7 @@ def no_option(begun: str, name: str, known: Sequence[str]) -> InputError:
     """
     others = [one for one in ARGUMENTS if one not in known]
     other = closest(name, [*known, *others])
-    if other not in others:
+    if other not in others or SequenceMatcher(None, name, other).ratio() < _NEARLY:
         return InputError(f"{begun}{meant(name, known)}")
     flag = f"--{other.replace('_', '-')}"
     listed = f"There are {', '.join(known)}" if known else "There is no option"
