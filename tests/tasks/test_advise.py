@@ -39,10 +39,10 @@ def test_every_choice_has_its_command_in_whole(advice):
 
 
 def test_a_cluster_that_nobody_named_is_said(capsys):
-    assert main(["info", "example:lenet"]) == 0
+    assert main(["advise", "example:lenet", "--targets", "ddp"]) == 0
     said = capsys.readouterr().err
     assert "no cluster was named, so this is for 4xV100-PCIe: --cluster names another" in said
-    assert main(["info", "example:lenet", "--cluster", "4xV100-PCIe"]) == 0
+    assert main(["advise", "example:lenet", "--targets", "ddp", "--cluster", "2xV100-PCIe"]) == 0
     assert "no cluster was named" not in capsys.readouterr().err
 
 

@@ -17,7 +17,6 @@ from typing import TextIO
 
 from loadmaster.base.errors import InfeasibleError, LoadmasterError
 from loadmaster.base.files import limited_input
-from loadmaster.cli import options
 from loadmaster.cli.parser import parsed
 from loadmaster.cli.printing import note, open_streams
 
@@ -42,11 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int | None:
     arguments = parsed(sys.argv[1:] if argv is None else argv)
-    if said := options.unsaid(arguments):
-        note(said)
     with limited_input(getattr(arguments, "max_input", None)):
         code: int | None = arguments.run(arguments)
-    return code
+        return code
 
 
 def _fail(why: object, code: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadmaster.cli import inputs, options
-from loadmaster.cli.printing import say_where, show
+from loadmaster.cli.printing import note, say_where, show
 
 
 def add(commands: Any) -> None:
@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     targets, cluster = inputs.targets(arguments), inputs.cluster(arguments.cluster)
     inputs.check_planners((), targets)
+    if said := options.unsaid(arguments):
+        note(said)
     with ProgressLine() as progress:
         progress("reading the graph")
         graph = inputs.graph(arguments, progress=progress)
