@@ -434,7 +434,7 @@ LINEAR = nn.Linear(8, 8)
     ("model", "options", "message"),
     [
         (Branch(), {}, r"a number is read off a tensor in module 'gate'"),
-        (Picks(), {}, r"the size of what index gives depends on values"),
+        (Picks(), {}, r"the size of what index gives in Picks depends on values"),
         (Chooses(), {"train": False}, r"calls cond.*torch\.export\.export"),
         (nn.Linear(8, 8).requires_grad_(False), {}, "depends on a parameter that is trained"),
         (LINEAR, {"loss": lambda y: y}, "the loss is no scalar: give loss="),

@@ -76,7 +76,7 @@ def test_other_inputs_are_refused(folder, placed):
         placed.run({"x": np.ones((3, 4), np.float32)})
     with pytest.raises(InputError, match="no value for the input 'x'"):
         placed.run({})
-    with pytest.raises(InputError, match="steps is 0: wants an integer, at least 1"):
+    with pytest.raises(InputError, match="steps is 0: wants an integer from 1 to"):
         placed.measure(0)
     with pytest.raises(InputError, match="which has no segment"):
         lm.writers.OnnxProcesses(folder / "parts", feeds(), on={"gpu7": "cpu:0"})
