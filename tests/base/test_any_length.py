@@ -85,7 +85,7 @@ def test_half_a_character_is_no_text():
 @pytest.mark.parametrize("parse", [parse_toml, lambda text, _: parse_json(text.encode(), "it")])
 def test_a_number_of_thousands_of_digits_is_refused_in_words(parse):
     text = "9" * 5000 if parse is not parse_toml else "n = " + "9" * 5000
-    with pytest.raises(InputError, match="a number of more digits than any"):
+    with pytest.raises(InputError, match="a number has too many digits"):
         parse(text, "it")
 
 

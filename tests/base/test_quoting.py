@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import csv
+import html
 import json
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -22,6 +24,7 @@ from loadmaster.base.quoting import (
     command,
     comment,
     json_text,
+    markdown,
     markup,
     python,
     python_file,
@@ -152,3 +155,10 @@ def test_a_range_of_any_length_is_a_range():
 def test_half_of_a_pair_of_surrogates_is_no_name(made):
     with pytest.raises(lm.InputError, match="wants a text"):
         made("\ud800")
+
+
+@given(TEXTS)
+def test_nothing_in_markdown_is_a_link_or_code_or_another_cell(text):
+    written = markdown(text)
+    assert not set(re.sub(r"\\[\\\[\]`*|]", "", written)) & set("\\[]`*|<>\n")
+    assert html.unescape(re.sub(r"\\([\\\[\]`*|])", r"\1", written)) == escaped(text)

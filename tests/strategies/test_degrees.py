@@ -33,7 +33,12 @@ def named(sizes, labels, **rest):
         ({"dp": 4}, {"dp": BATCH}, {}, "DDP over 4"),
         ({"dp": 4}, {"dp": BATCH}, {"shard_state": {"**": "optimizer"}}, "ZeRO-1 over 4"),
         ({"dp": 2, "x": 4}, {"dp": BATCH, "x": BATCH}, {}, "DDP over 8"),
-        ({"dp": 4}, {"dp": BATCH}, {"recompute": ["h.*"]}, "DDP over 4, full recomputation"),
+        (
+            {"dp": 4},
+            {"dp": BATCH},
+            {"recompute": ["h.*"]},
+            "DDP over 4, full recomputation of 24 modules",
+        ),
         # Layers are shared by the batch, and the rest is whole.
         ({"dp": 4}, {"dp": {"h.**": "batch"}}, {}, None),
         # Nothing is shared.

@@ -19,7 +19,7 @@ GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4}
         (TRAINED, "ddp", {"optimizer": "sharded"}, "ZeRO-1 over 8"),
         (TRAINED, "fsdp", {"shard_size": 4}, "HSDP 2 x 4"),
         (TRAINED, "fsdp", {"recompute": True, "shard_size": 8},
-         "FSDP over 8, full recomputation"),
+         "FSDP over 8, full recomputation of 24 modules"),
         (TRAINED, "deepspeed", {"stage": 1}, "ZeRO-1 over 8"),
         (TRAINED, "deepspeed", {"stage": 2}, "ZeRO-2 over 8"),
         (TRAINED, "dtensor", {"tp": 2, "shard": 4}, "TP 2 x FSDP 4"),

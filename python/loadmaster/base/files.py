@@ -214,7 +214,7 @@ def _parsing(problem: str) -> Iterator[None]:
         raise InputError(f"{problem}: nested too deeply") from None
     except ValueError as error:
         is_long = "set_int_max_str_digits" in str(error)
-        reason = "a number of more digits than any that is meant" if is_long else error
+        reason = "a number has too many digits" if is_long else error
         raise InputError(f"{problem}: {reason}") from None
 
 

@@ -24,6 +24,9 @@ _NO_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 #: Breaks of lines, and tabs, that a parser of XML would change.
 _CHANGED_BY_XML = str.maketrans({"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})
 
+#: Characters by which Markdown makes links, code, emphasis and cells of tables.
+_OF_MARKDOWN = re.compile(r"[\\\[\]`*|]")
+
 #: Types whose ``repr`` is a literal of Python.
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -184,12 +187,12 @@ def markup(text: str) -> Code:
 
 
 def markdown(text: str) -> Code:
-    r"""Text of Markdown, also in the cell of a table.
+    r"""Text of Markdown, also in the cell of a table: no link, no emphasis, no HTML.
 
-    >>> print(markdown("a|b\n<script>"))
-    a\|b\n&lt;script&gt;
+    >>> print(markdown("a|b\n<script>[c](d)"))
+    a\|b\\n&lt;script&gt;\[c\](d)
     """
-    return Code(html.escape(escaped(text), quote=False).replace("|", "\\|"))
+    return Code(_OF_MARKDOWN.sub(r"\\\g<0>", html.escape(escaped(text), quote=False)))
 
 
 def dot(text: str) -> Code:

@@ -88,8 +88,8 @@ class Parallelism:
         Modules of a layer that are recomputed, in the words of the system; for "selective". Empty:
         what the system selects.
     recompute_layers : tuple of int
-        Of each virtual stage, how many layers are recomputed, from its first one on; for "full".
-        Empty: all layers.
+        Of each virtual stage, how many modules (of a list of layers, its first ones) are
+        recomputed; for "full". Empty: all layers.
 
     Raises
     ------
@@ -239,7 +239,12 @@ class Parallelism:
             yield f"{self.micro_batches} micro-batches"
         if self.recompute != "none":
             modules = ", ".join(self.recompute_modules)
-            yield f"{self.recompute} recomputation" + f" ({modules})" * bool(modules)
+            of = counted(sum(self.recompute_layers), "module")
+            yield (
+                f"{self.recompute} recomputation"
+                + f" ({modules})" * bool(modules)
+                + f" of {of}" * bool(self.recompute_layers)
+            )
 
     def _data(self) -> str:
         """The name of data parallelism, where nothing else is shared."""

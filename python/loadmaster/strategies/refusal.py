@@ -1,4 +1,4 @@
-"""Why nothing is placed: errors that name the op, the device and the bytes short."""
+"""Errors where nothing could be placed: they name the op, the device and the bytes short."""
 
 from __future__ import annotations
 

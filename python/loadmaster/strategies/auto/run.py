@@ -16,8 +16,8 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.auto.pace import Pace
 from loadmaster.strategies.auto.tuning import TUNING, Tuning
 from loadmaster.strategies.candidate import INTERRUPTED, Candidate
+from loadmaster.strategies.dropped import Refusals
 from loadmaster.strategies.kinds import Kind
-from loadmaster.strategies.refusals import Refusals
 
 T = TypeVar("T")
 

@@ -38,6 +38,7 @@ from loadmaster.strategies.auto.run import Run
 from loadmaster.strategies.auto.seeds import SEEDS
 from loadmaster.strategies.auto.shards import shards, tensor_parallel
 from loadmaster.strategies.candidate import Best, Candidate
+from loadmaster.strategies.dropped import Refusals
 from loadmaster.strategies.kinds import Kind
 from loadmaster.strategies.pipelines.larger_batches import larger_batch
 from loadmaster.strategies.pipelines.throughput import (
@@ -47,7 +48,6 @@ from loadmaster.strategies.pipelines.throughput import (
     staged,
     turns_in_words,
 )
-from loadmaster.strategies.refusals import Refusals
 from loadmaster.strategies.simple import single
 from loadmaster.strategies.warm import as_candidates
 from loadmaster.transforms.shares import batch_size

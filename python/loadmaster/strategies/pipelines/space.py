@@ -15,6 +15,7 @@ from loadmaster.model.factorisations import divisors, halvings
 from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import escaped_pattern
 from loadmaster.model.program import Program
+from loadmaster.strategies.dropped import Refusals
 from loadmaster.strategies.pipelines.batched import MicroBatched
 from loadmaster.strategies.pipelines.chains import Pool, pools
 from loadmaster.strategies.pipelines.cuts import cuts
@@ -23,7 +24,6 @@ from loadmaster.strategies.pipelines.lines import Line, lines
 from loadmaster.strategies.pipelines.piped import micro_batched
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.strategies.pipelines.stage_links import collective_seconds, mean_link
-from loadmaster.strategies.refusals import Refusals
 from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.space import Space as Labelled
 from loadmaster.strategies.sharding.space import can_be_sharded

@@ -226,7 +226,8 @@ def recomputing(
         return replace(parallelism, recompute="selective")
     forward = np.array([phase == "f" for phase in graph.phases]) & ~graph.placeholder
     of = np.where(forward, RecomputedSegments.of_lines(graph, lines).of, -1)
-    counts = tuple(_numbers(of, stage)) if stage is not None and parallelism.stages > 1 else ()
+    is_staged = stage is not None and parallelism.stages > 1
+    counts = tuple(_numbers(of, stage if is_staged else np.zeros(graph.n_ops, dtype=np.int64)))
     return replace(parallelism, recompute="full", recompute_layers=counts)
 
 
