@@ -226,9 +226,9 @@ def recomputing(
         return replace(parallelism, recompute="selective")
     forward = np.array([phase == "f" for phase in graph.phases]) & ~graph.placeholder
     of = np.where(forward, RecomputedSegments.of_lines(graph, lines).of, -1)
-    is_staged = stage is not None and parallelism.stages > 1
-    counts = tuple(_numbers(of, stage if is_staged else np.zeros(graph.n_ops, dtype=np.int64)))
-    return replace(parallelism, recompute="full", recompute_layers=counts)
+    if stage is None or parallelism.stages == 1:
+        stage = np.zeros(graph.n_ops, dtype=np.int64)
+    return replace(parallelism, recompute="full", recompute_layers=tuple(_numbers(of, stage)))
 
 
 def _numbers(of: NDArray[np.int64], stage: NDArray[np.integer]) -> Iterator[int]:
