@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from damage import damaged
 from folders import DATA, LARGE
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
@@ -605,6 +605,28 @@ def test_what_has_no_shape_is_counted(tmp_path):
     graph = made.read(tmp_path)
     assert graph.outputs == ["f32[7,4]", "f32[7,4]"]
     assert graph.meta["batch"] == 7
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(("Relu", "MatMul", "Identity")), min_size=1), st.data())
+def test_most_ops_without_shapes_are_refused_with_the_way(tmp_path_factory, kinds, data):
+    """More than half of the ops that work; any fewer are read with a warning that says the same."""
+    made, missing, working = Made().node("x", "Placeholder"), 0, 0
+    for i, kind in enumerate(kinds):
+        known = data.draw(st.booleans())
+        made.node(f"n{i}", kind, "x x" if kind == "MatMul" else "x", ((2, 4),) if known else ())
+        working += kind != "Identity"
+        missing += kind != "Identity" and not known
+    way = "add_shapes=True"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        graph = made.read(tmp_path_factory.mktemp("g"), silent=False)
+    assert any(way in str(warning.message) for warning in said) == (missing > 0)
+    if 2 * missing > working:
+        with pytest.raises(InputError, match=rf"sizes of {missing} of {working} op.*{way}"):
+            lm.place(graph, "2xV100-NVLink", "heft")
+    elif working:
+        lm.place(graph, "2xV100-NVLink", "heft")
 
 
 def test_workspace_and_kinds_of_costs(tmp_path):

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from folders import ROOT
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
-from loadmaster.cli import main
+from loadmaster.cli import inputs, main
+from loadmaster.cli.parser import parsed
 from loadmaster.readers.planners import saga
 
 #: A problem instance that SAGA 2.1 generated and saved: an out-tree of 15 tasks on 5 nodes.
@@ -103,6 +104,16 @@ def test_any_instance_is_written_with_its_numbers(tmp_path_factory, document):
         assert {k: v for k, v in found[0].items() if k not in added} == tasks
         assert {k: v for k, v in found[1].items() if not added & {*k}} == pairs
         assert found[2:] == (nodes, links)
+
+
+@settings(max_examples=15)
+@given(instances())
+def test_a_file_of_sagas_is_a_cluster_wherever_one_is_named(tmp_path_factory, document):
+    path = write(document, tmp_path_factory.mktemp("saga"))
+    arguments = parsed(["place", str(path)])
+    assert inputs.cluster(arguments.cluster).digest == saga.cluster(path).digest
+    assert lm.place(path, path, "heft").devices.tolist() == placed(path).devices.tolist()
+    assert parsed(["place", str(path), "--cluster", "laptop"]).cluster == "laptop"
 
 
 @given(instances())
@@ -205,6 +216,9 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["instances", "--folder", str(SAVED.parent), "saga_*"]) == 0
     assert "saga_out_tree" in capsys.readouterr().out
     assert main(["leaderboard", "--folder", str(SAVED.parent), "--methods", "heft", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["place", str(SAVED), "--method", "heft"]) == 0
+    assert placed(SAVED).summary().partition(", planned")[0] in capsys.readouterr().out
 
 
 def changed(change):

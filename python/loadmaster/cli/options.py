@@ -141,8 +141,8 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--cluster",
         default=_OTHERWISE,
-        help="preset, part of one (4xA100-NVLink), TOML file, or instance:NAME; default: that of "
-        "the graph if it is an instance, else 4xV100-PCIe",
+        help="preset, part of one (4xA100-NVLink), TOML file, file of SAGA, or instance:NAME; "
+        "default: that of the graph if it is an instance or a file of SAGA, else 4xV100-PCIe",
     )
 
 
@@ -157,9 +157,13 @@ def unsaid(arguments: argparse.Namespace) -> str:
 
 
 def settle(arguments: argparse.Namespace) -> None:
-    """Puts an instance on its own cluster where no other is named."""
+    """Puts an instance, or a file of SAGA, on its own cluster where no other is named."""
+    if getattr(arguments, "cluster", None) is not _OTHERWISE:
+        return
+    from loadmaster.tasks.given import has_network
+
     graph = getattr(arguments, "graph", None) or ""
-    if getattr(arguments, "cluster", None) is _OTHERWISE and graph.startswith("instance:"):
+    if graph.startswith("instance:") or has_network(graph):
         arguments.cluster = graph
 
 

@@ -20,7 +20,7 @@ from loadmaster.base.units import counted, format_seconds
 from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import DeviceType
-from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, OpGraph
+from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, UNSIZED, OpGraph
 
 #: Sources of an op's time. "scaled": from another device type. "optimistic": unknown, and
 #: taken for 0, so that plans try the op. "bytes": from its bytes, at the speed of measured ops.
@@ -120,7 +120,7 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     ------
     InputError
         A device type with neither measured times nor roofline figures; a graph without times, FLOPs
-        and bytes, whose ops would all be free.
+        and bytes, whose ops would all be free; most ops that work are of unknown size.
 
     Examples
     --------
@@ -137,6 +137,8 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
             measured = False
             seconds = roofline(graph, device_type)
         columns.append(seconds)
+    if not measured:
+        _check_sizes(graph)
     time = np.stack(columns, axis=1)
     if not time.any():
         known = ", ".join(graph.time) or "no device type"
@@ -155,6 +157,18 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     provenance = _sources(graph) if measured else _all(graph, "roofline")
     provenance[~time.any(axis=1)] = PROVENANCES.index("free")
     return Costs(time, tuple(t.name for t in cluster.types), provenance)
+
+
+def _check_sizes(graph: OpGraph) -> None:
+    """Checks that the sizes of most ops that work are known, as far as the graph's reader says."""
+    unsized = graph.meta.get(UNSIZED)
+    if not isinstance(unsized, Mapping) or not {"ops", "of", "way"} <= unsized.keys():
+        return
+    if 2 * int(unsized["ops"]) > int(unsized["of"]):
+        raise InputError(
+            f"the sizes of {unsized['ops']} of {counted(int(unsized['of']), 'op')} are not known, "
+            f"and so neither is their time: {unsized['way']}"
+        )
 
 
 def _all(graph: OpGraph, word: str) -> NDArray[np.uint8]:

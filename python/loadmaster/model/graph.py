@@ -45,6 +45,10 @@ ANY_TYPE = "*"
 #: Key of ``meta``: by provenance, the names of ops whose ``time`` was not measured.
 TIME_SOURCES = "time_sources"
 
+#: Key of ``meta``: ops that work and whose sizes are not known, as ``ops`` of so many (``of``), and
+#: the ``way`` to have them known.
+UNSIZED = "unsized"
+
 #: Key of ``meta``: how many kernels an op launches, by the names of those that launch several.
 LAUNCHES = "launches"
 

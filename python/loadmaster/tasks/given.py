@@ -8,12 +8,15 @@ from typing import Any, Literal
 from loadmaster.base.errors import InputError
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
+from loadmaster.readers.formats.saga import is_saga
+from loadmaster.readers.planners import saga
 from loadmaster.readers.reading import INSTANCE, read
+from loadmaster.readers.registry import File
 
 #: Forms of a graph: itself, a path, ``example:NAME`` or ``instance:NAME``.
 GraphLike = OpGraph | str | os.PathLike[str]
 
-#: Forms of a cluster: itself, a path of a TOML file, the name of a preset, or
+#: Forms of a cluster: itself, a path of a TOML file or of one of SAGA, the name of a preset, or
 #: ``instance:NAME``.
 ClusterLike = Cluster | str | os.PathLike[str]
 
@@ -48,7 +51,7 @@ def as_graph(source: Any) -> OpGraph:
 
 
 def as_cluster(source: Any) -> Cluster:
-    """The cluster, or that of a TOML file, a preset or an instance.
+    """The cluster, or that of a TOML file, a file of SAGA, a preset or an instance.
 
     Raises
     ------
@@ -67,8 +70,18 @@ def as_cluster(source: Any) -> Cluster:
 
         return instances.load(source.removeprefix(INSTANCE)).cluster
     if isinstance(source, str | os.PathLike):
-        return Cluster.named(os.fspath(source))
+        path = os.fspath(source)
+        return saga.cluster(path) if has_network(path) else Cluster.named(path)
     raise InputError(
         f"a cluster is a Cluster, the name of a preset or the path of a TOML file, not a "
         f"{type(source).__name__}"
     )
+
+
+def has_network(path: str) -> bool:
+    """True for a file of SAGA, which holds a network beside its graph.
+
+    >>> has_network("4xV100-PCIe")
+    False
+    """
+    return os.path.isfile(path) and is_saga(File.of(path))

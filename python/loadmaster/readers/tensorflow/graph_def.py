@@ -21,7 +21,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming
 from loadmaster.base.warnings import warn
-from loadmaster.model.graph import PLACEHOLDERS, OpGraph
+from loadmaster.model.graph import PLACEHOLDERS, UNSIZED, OpGraph
 from loadmaster.model.profile import Profile
 from loadmaster.readers.shared.columns import GraphColumns, without_flops
 from loadmaster.readers.shared.formulas import Cost
@@ -208,6 +208,7 @@ class _GraphDefReading:
         self._ids: dict[Port, int] = {}
         self._unknown_kinds: Counter[str] = Counter()
         self._unknown_sizes: Counter[str] = Counter()
+        self._n_working = 0
 
     def _chosen(self, run: SessionRun | None, fetches: Iterable[str] | None) -> set[str]:
         """The nodes that are to be ops."""
@@ -273,14 +274,26 @@ class _GraphDefReading:
         for op, at in self.index.items():
             self._connect(op, at, bool(ops["view"][at]), columns)
         phases = set(ops["phase"])
-        meta = {
+        meta: dict[str, Any] = {
             "framework": f"tensorflow (GraphDef version {self._message.versions.producer})",
             "batch": self.batch(),
             "mode": "train" if phases & {"b", "o"} else "infer",
             "loops": self._loop_rounds(),
             "devices": self._devices(),
         }
+        if unsized := sum(self._unknown_sizes.values()):
+            meta[UNSIZED] = {"ops": unsized, "of": self._n_working, "way": self._way()}
         return columns.document(name, meta)
+
+    def _way(self) -> str:
+        """The way to have sizes known, for a file that does not tell them all."""
+        profile = "or give the RunMetadata of a step: profile= (--profile)"
+        if any(node.proto.attr["_output_shapes"].list.shape for node in self._nodes.values()):
+            return (
+                "give the function inputs of fixed sizes, such as tf.TensorSpec((8, 224, 224, 3)), "
+                f"and write its graph with as_graph_def(add_shapes=True), {profile}"
+            )
+        return f"write the graph with as_graph_def(add_shapes=True), {profile}"
 
     def _row(self, op: str) -> dict[str, Any]:
         node, kind, ran = self._nodes[op], self.kinds[op], self._run.get(op)
@@ -329,6 +342,7 @@ class _GraphDefReading:
         for port, sources in zip(self._nodes[op].data, self._reads[op], strict=False):
             ins += [self._tensors.of(s) for s in sources] or [self._tensors.of(port)]
         work = cost(Op(kind, ins, outs, _attributes(self._nodes[op])))
+        self._n_working += not work.known or bool(work.flops or work.bytes)
         if not is_known(kind):
             self._unknown_kinds[kind] += 1
         elif not work.known:
@@ -397,7 +411,7 @@ class _GraphDefReading:
         if self._unknown_sizes:
             notes.append(
                 "ops that cost less here than they will, for want of shapes: "
-                + _counts(self._unknown_sizes)
+                + f"{_counts(self._unknown_sizes)}: {self._way()}"
             )
         ends = Counter(self._nodes[op].kind for op in self.index)
         ends = Counter({kind: ends[kind] for kind in _SESSION_ENDS if ends[kind]})

@@ -81,7 +81,7 @@ def load_graph(path: str | os.PathLike[str]) -> Any:
     if may_be_saved_model(data):
         raise InputError(
             f"{name} is a SavedModel, whose ops are inside functions: give the GraphDef of one, "
-            "such as convert_variables_to_constants_v2(function).graph.as_graph_def()"
+            "as convert_variables_to_constants_v2(function).graph.as_graph_def(add_shapes=True) is"
         )
     graph = _graph_in_text(data, name) if may_be_text(data) else _graph_in(data)
     if graph is not None:
