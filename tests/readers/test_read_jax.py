@@ -642,6 +642,72 @@ def test_stablehlo_in_its_pretty_and_generic_forms():
     assert graph.output_bytes[op(graph, "stablehlo.convolution")] == 2 * 8 * 8 * 8 * 2
 
 
+#: A module with every place in which MLIR prints a location, each a ``~``.
+PLACES_OF_LOCATIONS = """module @jit_f {
+  func.func public @main(%arg0: tensor<6x8xf32>~, %arg1: tensor<8xf32>~) -> (tensor<6xi32>, tensor<6x8xf32>) {
+    %0 = stablehlo.iota dim = 1 : tensor<6x8xi32>~
+    %cst = stablehlo.constant dense<0xFF800000> : tensor<f32>~
+    %c = stablehlo.constant dense<0> : tensor<i32>~
+    %five = stablehlo.constant dense<5> : tensor<i32>~
+    %1:2 = stablehlo.reduce(%arg0 init: %cst), (%0 init: %c) across dimensions = [1] : (tensor<6x8xf32>, tensor<6x8xi32>, tensor<f32>, tensor<i32>) -> (tensor<6xf32>, tensor<6xi32>)
+     reducer(%arg2: tensor<f32>~, %arg4: tensor<f32>~) (%arg3: tensor<i32>~, %arg5: tensor<i32>~)  {
+      %2 = stablehlo.compare GT, %arg2, %arg4, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>~
+      %3 = stablehlo.select %2, %arg2, %arg4 : tensor<i1>, tensor<f32>~
+      %4 = stablehlo.select %2, %arg3, %arg5 : tensor<i1>, tensor<i32>~
+      stablehlo.return %3, %4 : tensor<f32>, tensor<i32>~
+    }~
+    %5:2 = stablehlo.while(%iterArg = %c, %iterArg_0 = %arg0) : tensor<i32>, tensor<6x8xf32>
+    cond {
+      %6 = stablehlo.compare LT, %iterArg, %five, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>~
+      stablehlo.return %6 : tensor<i1>~
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>~
+      %6 = stablehlo.add %iterArg, %one : tensor<i32>~
+      %7 = stablehlo.tanh %iterArg_0 : tensor<6x8xf32>~
+      stablehlo.return %6, %7 : tensor<i32>, tensor<6x8xf32>~
+    }~
+    %8 = "stablehlo.reduce_window"(%5#1, %cst) <{window_dimensions = array<i64: 1, 2>}> ({
+    ^bb0(%arg2: tensor<f32>~, %arg3: tensor<f32>~):
+      %9 = stablehlo.maximum %arg2, %arg3 : tensor<f32>~
+      stablehlo.return %9 : tensor<f32>~
+    }) : (tensor<6x8xf32>, tensor<f32>) -> tensor<6x7xf32>~
+    %10 = call @scaled(%5#1, %arg1) : (tensor<6x8xf32>, tensor<8xf32>) -> tensor<6x8xf32>~
+    return %1#1, %10 : tensor<6xi32>, tensor<6x8xf32>~
+  }~
+  func.func private @scaled(%arg0: tensor<6x8xf32>~, %arg1: tensor<8xf32>~) -> tensor<6x8xf32> {
+    %0 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<8xf32>) -> tensor<6x8xf32>~
+    %1 = stablehlo.multiply %arg0, %0 : tensor<6x8xf32>~
+    return %1 : tensor<6x8xf32>~
+  }~
+}~
+"""  # noqa: E501
+
+LOCATIONS = st.recursive(
+    st.sampled_from(("#loc7", "unknown", '"f.py":3:48 to :64', '"x"', '"a loc(b, (c"', '"d/<e>"')),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(('"jit(f)/dot"', '"reduce:"')), inner).map(
+            lambda it: f"{it[0]}({it[1]})"
+        ),
+        st.tuples(inner, inner).map(lambda it: f"callsite({it[0]} at {it[1]})"),
+        st.lists(inner, min_size=1, max_size=3).map(lambda it: f"fused[{', '.join(it)}]"),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_locations_of_any_form_stand_anywhere(data):
+    first, *parts = PLACES_OF_LOCATIONS.split("~")
+    text = first + "".join(f" loc({data.draw(LOCATIONS)}){part}" for part in parts)
+    wants = to_graph(stablehlo.from_text(PLACES_OF_LOCATIONS.replace("~", "")), "f")
+    graph = to_graph(stablehlo.from_text(text), "f")
+    assert graph.kinds == wants.kinds
+    assert graph.outputs == wants.outputs
+    assert graph.flops.tolist() == wants.flops.tolist()
+    assert (graph.src.tolist(), graph.dst.tolist()) == (wants.src.tolist(), wants.dst.tolist())
+
+
 def test_regions_read_what_is_around_them():
     graph = of_stablehlo(
         "%arg0: tensor<i32>, %arg1: tensor<4x4xf32>",

@@ -35,7 +35,7 @@ from loadmaster.readers.xla.program import (
     XlaProgram,
     at,
 )
-from loadmaster.readers.xla.text import closing, decoded, split
+from loadmaster.readers.xla.text import closing, decoded, groups, split
 
 _RESULTS = re.compile(r"(%[^=\"]*?)\s*=\s+(?=[\"\w])")
 _NAME = re.compile(r"\"(?P<quoted>[^\"]*)\"|(?P<bare>[A-Za-z_][\w.$-]*)")
@@ -225,7 +225,7 @@ class _StablehloReader:
             word = line.partition(" ")[0].partition("(")[0].rstrip("{").strip()
             if line.endswith("{") and word in ("cond", "reducer", "do"):
                 inputs = list(pending.instruction.attributes.get("arguments", ()))
-                for group in re.findall(r"\(([^()]*)\)", line) if word == "reducer" else ():
+                for group in groups(line) if word == "reducer" else ():
                     inputs += self._arguments(group)
                 self._begin(pending, inputs)
                 return
@@ -578,11 +578,13 @@ class _StablehloReader:
 
 
 def _without_location(line: str) -> tuple[str, str]:
-    """A line without the location at its end, and that location."""
-    start = line.rfind(" loc(")
-    if start < 0 or not line.endswith(")"):
-        return line, ""
-    return line[:start].rstrip(), line[start + 5 : -1]
+    """A line without the location at its end, and that location, in which may stand others."""
+    start = line.find(" loc(") if line.endswith(")") else -1
+    while start >= 0:
+        if closing(line, start + 4) == len(line) - 1:
+            return line[:start].rstrip(), line[start + 5 : -1]
+        start = line.find(" loc(", start + 1)
+    return line, ""
 
 
 def _result_names(text: str) -> list[str]:

@@ -31,6 +31,19 @@ def closing(text: str, start: int) -> int:
     return -1
 
 
+def groups(text: str) -> list[str]:
+    """The contents of parentheses, those of inner ones included in the outer.
+
+    >>> groups('reducer(%a: f32 loc("x"(#loc1)), %b: f32) (%c: i32) {')
+    ['%a: f32 loc("x"(#loc1)), %b: f32', '%c: i32']
+    """
+    contents, start = [], text.find("(")
+    while start >= 0 and (end := closing(text, start)) >= 0:
+        contents.append(text[start + 1 : end])
+        start = text.find("(", end)
+    return contents
+
+
 def split(text: str) -> list[str]:
     """Parts between commas that stand in no brackets.
 
