@@ -67,10 +67,12 @@ class CollectiveBuckets:
         return len(self.lead)
 
     @classmethod
-    def of(cls, conversions: Conversions) -> CollectiveBuckets:
-        """The buckets of conversions. O(steps), and sorting."""
+    def of(cls, conversions: Conversions, bucket: Ints) -> CollectiveBuckets:
+        """The collectives of conversions, of whose steps each is in the bucket of that number, int64
+        [n_steps]. O(steps), and sorting.
+        """
         c, steps = conversions, conversions.steps
-        _, first, of_step = np.unique(_filled(c), return_index=True, return_inverse=True)
+        _, first, of_step = np.unique(bucket, return_index=True, return_inverse=True)
         traffic, order = c.traffic[steps.conversion], np.argsort(first, kind="stable")
         if c.layout.reducer is not None:
             numbers = _of_reducer(c, c.layout.reducer)[steps.conversion[first]]
@@ -93,21 +95,22 @@ class CollectiveBuckets:
         axis, kind = steps.axis[lead], steps.kind[lead]
         return cls(of_step, lead, axis, kind, traffic, place, ~is_after, held_back)
 
-    def served_by(self, conversions: Conversions) -> Ints:
-        """The conversion whose result each conversion of a parameter can be taken from, of those
-        that begin in the same bucket: itself, if there is no other.
-        """
-        c, by = conversions, np.arange(len(conversions))
-        begins = np.flatnonzero(c.steps.is_first & (c.traffic[c.steps.conversion] == WEIGHT))
-        begins = begins[np.lexsort((c.tensor[c.steps.conversion[begins]], self.of_step[begins]))]
-        of = c.steps.conversion[begins]
-        together = np.stack([self.of_step[begins], c.tensor[of]])
-        by[of] = of[served_by(together, c.want[:, of], c.owner[:, of])]
-        return by
+
+def served_in(bucket: Ints, c: Conversions) -> Ints:
+    """The conversion whose result each conversion of a parameter can be taken from, of those that
+    begin in the same bucket: itself, if there is no other. ``bucket``: the bucket of each step.
+    """
+    by = np.arange(len(c))
+    begins = np.flatnonzero(c.steps.is_first & (c.traffic[c.steps.conversion] == WEIGHT))
+    begins = begins[np.lexsort((c.tensor[c.steps.conversion[begins]], bucket[begins]))]
+    of = c.steps.conversion[begins]
+    together = np.stack([bucket[begins], c.tensor[of]])
+    by[of] = of[served_by(together, c.want[:, of], c.owner[:, of])]
+    return by
 
 
-def _filled(c: Conversions) -> Ints:
-    """The bucket of each step, as some number."""
+def filled_buckets(c: Conversions) -> Ints:
+    """The bucket of each step, as some number: int64 [n_steps]."""
     layout, steps = c.layout, c.steps
     tensor, traffic = c.tensor[steps.conversion], c.traffic[steps.conversion]
     maker = layout.maker[tensor]

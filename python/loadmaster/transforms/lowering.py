@@ -24,7 +24,7 @@ from loadmaster.dimensions.form import REPLICATE
 from loadmaster.model.graph import OpGraph
 from loadmaster.model.program import Program
 from loadmaster.model.recipe import Recipe
-from loadmaster.transforms.buckets import CollectiveBuckets
+from loadmaster.transforms.buckets import CollectiveBuckets, filled_buckets, served_in
 from loadmaster.transforms.conversions import Conversions
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.recomputation import recompute
@@ -183,10 +183,10 @@ class Lowering:
         """
         conversions = Conversions.of(self.layout)
         while True:
-            buckets = CollectiveBuckets.of(conversions)
-            by = buckets.served_by(conversions)
+            bucket = filled_buckets(conversions)
+            by = served_in(bucket, conversions)
             if (by == np.arange(len(by))).all():
-                return conversions, buckets
+                return conversions, CollectiveBuckets.of(conversions, bucket)
             conversions = conversions.served(by)
 
     @cached_property
