@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.judge.verdict import Limit, Resource
-from loadmaster.transforms.copies import is_state
 
 if TYPE_CHECKING:
     from loadmaster.judge.problem import Problem
@@ -43,13 +42,13 @@ class Loads:
     def of(cls, problem: Problem, devices: NDArray[np.int32], schedule: fast.Schedule) -> Loads:
         """Of a step of a placement of the reduced ops."""
         sent = schedule.transfers()
-        once = _sent_once(problem, sent["tensor"])
+        once = _among(sent["tensor"], problem.sent_once)
         channel = schedule.channel_busy.copy()
         seconds = sent["finish"] - sent["start"]
-        pairs = np.stack([sent["src"], sent["dst"]])
-        for src, dst in np.unique(pairs[:, once], axis=1).T.tolist():
-            same = once & (pairs[0] == src) & (pairs[1] == dst)
-            channel[problem.links.route(src, dst)[2]] -= seconds[same].sum()
+        pair = sent["src"].astype(np.int64) * len(problem.memory) + sent["dst"]
+        for one in np.unique(pair[once]).tolist():
+            route = problem.links.route(*divmod(one, len(problem.memory)))[2]
+            channel[route] -= seconds[once & (pair == one)].sum()
         copying = np.where(once, 0.0, sent["queued"] - sent["copied"])
         device = schedule.device_busy + np.bincount(sent["src"], copying, len(problem.memory))
         done = schedule.shares()
@@ -72,14 +71,12 @@ class Loads:
         return Limit(Resource.CHANNEL, problem.cluster.channels[int(self.channel.argmax())])
 
 
-def _sent_once(problem: Problem, tensor: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mask of the transfers of a step that a stream needs once."""
-    if problem.waits_for_updates or not len(tensor):
-        return np.zeros(len(tensor), dtype=bool)
-    model = problem.model
-    ids = model.src if model.tensor is None else model.tensor
-    stays = is_state(model)[problem.reduced.shows[model.src]] & (ids >= 0)
-    return np.isin(tensor, ids[stays])
+def _among(ids: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mask of the ids that are among some, which are sorted."""
+    if not len(some):
+        return np.zeros(len(ids), dtype=bool)
+    nearest = np.minimum(np.searchsorted(some, ids), len(some) - 1)
+    return np.asarray(some[nearest] == ids)
 
 
 def _hosts(problem: Problem, devices: NDArray[np.int32]) -> NDArray[np.float64]:

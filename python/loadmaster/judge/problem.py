@@ -22,6 +22,7 @@ from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph, Reduced
 from loadmaster.model.program import Program
+from loadmaster.transforms.copies import is_state
 from loadmaster.transforms.streams import waits_for_updates
 
 #: Seconds of the finest tick that Rust counts times in (``rust/core/src/clock.rs``).
@@ -151,6 +152,16 @@ class Problem:
     def waits_for_updates(self) -> bool:
         """True if a step reads values that the step before it writes, as in training."""
         return waits_for_updates(self.model)
+
+    @cached_property
+    def sent_once(self) -> NDArray[np.int64]:
+        """Ids of the tensors that a stream of steps sends once: what is never written, sorted."""
+        model = self.model
+        if self.waits_for_updates:
+            return np.empty(0, dtype=np.int64)
+        ids = model.src if model.tensor is None else model.tensor
+        stays = is_state(model)[self.reduced.shows[model.src]] & (ids >= 0)
+        return np.unique(ids[stays]).astype(np.int64)
 
     @property
     def links(self) -> fast.Cluster:
@@ -313,9 +324,9 @@ class Problem:
         if self.objective.goal == "step":
             return None
         # A step that waits for the updates of the one before seldom begins much before its end.
-        waits = self.waits_for_updates
-        loads = Loads.of(self, assignment.devices, schedule)
-        return (schedule.makespan if waits else loads.busiest) / self.program.batches
+        if self.waits_for_updates:
+            return schedule.makespan / self.program.batches
+        return Loads.of(self, assignment.devices, schedule).busiest / self.program.batches
 
 
 def summed(values: NDArray[T], into: NDArray[np.integer], n: int) -> NDArray[T]:
