@@ -68,8 +68,9 @@ class CollectiveBuckets:
 
     @classmethod
     def of(cls, conversions: Conversions, bucket: Ints) -> CollectiveBuckets:
-        """The collectives of conversions, of whose steps each is in the bucket of that number, int64
-        [n_steps]. O(steps), and sorting.
+        """The collectives of conversions; ``bucket``: a number per step, int64 [n_steps].
+
+        O(steps), and sorting.
         """
         c, steps = conversions, conversions.steps
         _, first, of_step = np.unique(bucket, return_index=True, return_inverse=True)
