@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base import checks
 from loadmaster.costs.roofline import Costs
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import LAUNCHES
 from loadmaster.model.program import Program
 
 
@@ -40,13 +36,6 @@ def dispatch_seconds(
         return None
     graph, source = program.graph, program.source
     launched = (costs.time.any(axis=1) | graph.is_member) & ~graph.view & ~graph.placeholder
-    counted = source.meta.get(LAUNCHES)
-    several = counted if isinstance(counted, Mapping) else {}
-    kernels = np.array([_count(several.get(name, 1)) for name in source.names])[program.serves]
+    kernels = source.launches[program.serves]
     kernels[program.own] = 1
     return np.where(launched, cluster.dispatch.launch * kernels, 0.0)
-
-
-def _count(kernels: object) -> int:
-    """A number of kernels that a graph's ``meta`` gives; 1 where that is none."""
-    return int(kernels) if checks.is_integer(kernels) and 0 < kernels < 2**31 else 1

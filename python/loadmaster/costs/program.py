@@ -137,4 +137,6 @@ def _roofline(
     peak = peaks([outputs[op] for op in of.tolist()], device_type)[which]
     joins = np.flatnonzero(work.role[ops] == JOIN)
     peak[joins] = peaks([work.output[op] for op in ops[joins].tolist()], device_type)
-    return busy_seconds(work.flops[ops], work.accessed[ops], peak, device_type, work.free[ops])
+    launches = np.where(is_added(work.role[ops]), 1, work.source.launches[work.serves[ops]])
+    free = work.free[ops]
+    return busy_seconds(work.flops[ops], work.accessed[ops], peak, device_type, free, launches)

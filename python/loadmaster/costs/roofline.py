@@ -1,8 +1,8 @@
 """Measured times where the graph has them, else the roofline of the device types.
 
 Roofline of an op on a device type (Williams, Waterman, Patterson 2009): the larger of FLOPs / peak
-at the op's dtype and bytes / memory bandwidth, plus the time to launch one kernel. Views,
-placeholders and ops that neither compute nor move anything are free.
+at the op's dtype and bytes / memory bandwidth, plus the time to launch its kernels, one unless the
+graph counts several. Views, placeholders and ops that neither compute nor move anything are free.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ def roofline(graph: OpGraph, device_type: DeviceType) -> NDArray[np.float64]:
     check_roofline(graph, device_type)
     peak = peaks(graph.outputs, device_type)
     free = graph.view | graph.placeholder
-    return busy_seconds(graph.flops, graph.bytes_accessed, peak, device_type, free)
+    accessed, launches = graph.bytes_accessed, graph.launches
+    return busy_seconds(graph.flops, accessed, peak, device_type, free, launches)
 
 
 def check_roofline(graph: OpGraph, device_type: DeviceType) -> None:
@@ -217,12 +218,15 @@ def busy_seconds(
     peak: NDArray[np.float64],
     device_type: DeviceType,
     free: NDArray[np.bool_],
+    launches: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """The roofline of ops with these FLOPs, bytes accessed and peaks in FLOP/s, in seconds."""
+    """The roofline of ops with these FLOPs, bytes accessed, peaks in FLOP/s and numbers of
+    launches, in seconds.
+    """
     moved = accessed.astype(np.float64) / device_type.memory_bandwidth
     busy = np.maximum(flops.astype(np.float64) / peak, moved)
     free = free | ((flops == 0) & (accessed == 0))
-    return np.where(free, 0.0, busy + device_type.launch)
+    return np.where(free, 0.0, busy + launches.astype(np.float64) * device_type.launch)
 
 
 def peaks(outputs: Sequence[str], device_type: DeviceType) -> NDArray[np.float64]:

@@ -397,6 +397,22 @@ class OpGraph:
         return Reduced(*self._core.reduce())
 
     @cached_property
+    def launches(self) -> NDArray[np.int64]:
+        """Kernels that each op launches, as far as ``meta`` counts them: int64 [n_ops], else 1.
+
+        >>> import loadmaster as lm
+        >>> ops = {"name": ["loop", "relu"]}
+        >>> lm.OpGraph(ops, {"src": [], "dst": []}, meta={LAUNCHES: {"loop": 20}}).launches.tolist()
+        [20, 1]
+        """
+        counted = self.meta.get(LAUNCHES)
+        if not isinstance(counted, Mapping):
+            return np.ones(self.n_ops, dtype=np.int64)
+        kernels = (counted.get(name, 1) for name in self.names)
+        known = (n if checks.is_integer(n) and 0 < n < 2**63 else 1 for n in kernels)
+        return np.fromiter(known, np.int64, self.n_ops)
+
+    @cached_property
     def updates(self) -> NDArray[np.bool_]:
         """Mask of the optimizer's ops, by their phase."""
         return np.fromiter(map("o".__eq__, self.phases), bool, self.n_ops)

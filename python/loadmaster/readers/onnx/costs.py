@@ -76,7 +76,7 @@ def cost(op: Op) -> Cost:
     moved, bytes_known = or_zero(bytes_of, op)
     if not bytes_known:
         moved = sum(t.nbytes or 0 for t in _touched(op))
-    return Cost(flops, moved, flops_known and bytes_known)
+    return Cost(flops, moved, flops_known and bytes_known, launches=int(bool(flops or moved)))
 
 
 # ONNX Runtime's domains hold fused and quantized variants under ONNX's own names; a kind whose

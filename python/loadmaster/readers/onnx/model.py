@@ -18,24 +18,27 @@ from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.warnings import warn
 from loadmaster.model.arguments import Call
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import LAUNCHES, OpGraph
 from loadmaster.readers.onnx.calls import NodeCalls
 from loadmaster.readers.onnx.costs import METADATA, is_view
-from loadmaster.readers.onnx.shapes import (
-    ShapeWalker,
+from loadmaster.readers.onnx.nodes import (
+    attributes_of,
     bodies,
     declared_dims,
     dtype_name,
+    from_constant,
     from_initializer,
     from_type,
     in_order,
     initializer_name,
     initializers,
     is_tiny,
+    kind_of,
     library_errors,
     node_name,
     values_read,
 )
+from loadmaster.readers.onnx.shapes import ShapeWalker
 from loadmaster.readers.shared.columns import FLOAT_NAMES, OPS, GraphColumns
 from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.messages import check_messages
@@ -125,7 +128,11 @@ def to_columns(
         "mode": "infer",
         "assumed": assumed,
     }
-    return columns.document(name, meta)
+    document = columns.document(name, meta)
+    if columns.launches:
+        names = document["ops"]["name"]
+        document["meta"][LAUNCHES] = {names[at]: n for at, n in columns.launches.items()}
+    return document
 
 
 # ---- loading ----------------------------------------------------------------------------------
@@ -312,7 +319,9 @@ class _Columns(GraphColumns):
     """The graph as it grows: one entry per op and per edge, in the order of the file."""
 
     def __init__(self) -> None:
-        super().__init__(f"{OPS} args")
+        super().__init__(f"{OPS} workspace args")
+        #: Kernels by op, of ops that launch several.
+        self.launches: dict[int, int] = {}
         self.values: dict[str, _Value] = {}
         self.tensors: dict[str, Tensor] = {}
         self._n_tensors = 0
@@ -325,6 +334,7 @@ class _Columns(GraphColumns):
         head: _Head,
         *,
         work: Cost | None = None,
+        workspace: int = 0,
         alias_of: int = -1,
         args: Call | None = None,
     ) -> int:
@@ -342,6 +352,7 @@ class _Columns(GraphColumns):
             "bytes_accessed": work.bytes,
             "output_bytes": 0 if alias_of >= 0 else size,
             "param_bytes": size if head.kind == "parameter" else 0,
+            "workspace": workspace,
             "view": int(alias_of >= 0),
             "alias_of": alias_of,
             "output": ";".join("none" if t is None else str(t) for t in tensors),
@@ -349,6 +360,8 @@ class _Columns(GraphColumns):
         }
         for column, entry in row.items():
             self.ops[column].append(entry)
+        if work.launches > 1:
+            self.launches[index] = work.launches
         for value, tensor in zip(values, tensors, strict=True):
             if value and tensor is not None:
                 if value in self.values:
@@ -405,17 +418,21 @@ def _add_node(
     module = _module(node.name, node)
     result = walker.visit(node, columns.tensors, name)
     # `visit` filed the outputs as it does for a subgraph; `add` files them again with their op.
-    inside = _add_inner_parameters(columns, walker, node)
+    inside = _add_stored_inside(columns, walker, node)
     op = result.op
     view = is_view(op) and bool(node.input) and bool(node.input[0])
     kind = "constant" if op.kind == "Constant" else op.kind
     alias_of = columns.owner(node.input[0]) if view else -1
-    sources = [columns.values[value].producer if value else None for value in node.input]
+    # An op reads what its bodies capture and store: its call has that, after its own inputs.
+    captured = [value for value in values_read(node) if value not in node.input]
+    read = [*node.input, *captured, *inside]
+    sources = [columns.values[value].producer if value else None for value in read]
     index = columns.add(
         node.output,
         op.outs,
         _Head(name, kind, module),
         work=result.cost,
+        workspace=result.workspace,
         alias_of=alias_of,
         args=None if kind == "constant" else calls.of(node, op, sources),
     )
@@ -424,7 +441,7 @@ def _add_node(
     elif op.kind in METADATA:
         data, rest = [], [v for v in node.input if v]
     else:
-        data, rest = [*values_read(node), *inside], []
+        data, rest = list(dict.fromkeys(filter(None, read))), []
     for value in data:
         columns.connect(value, index)
     before = {columns.values[v].producer for v in data}
@@ -435,40 +452,47 @@ def _add_node(
             columns.order(value, index)
 
 
-def _add_inner_parameters(columns: _Columns, walker: ShapeWalker, node: Any) -> list[str]:
-    """Parameter ops for the weights inside the subgraphs of a node; their keys among the values.
+def _add_stored_inside(columns: _Columns, walker: ShapeWalker, node: Any) -> list[str]:
+    """Ops for what the subgraphs of a node store; their keys among the values.
 
-    Subgraphs are scopes of their own, so a key is unlike any name a graph can have.
+    All that a file stores is loaded, in branches that are never taken, too. Subgraphs are scopes of
+    their own, so a key is unlike any name a graph can have.
     """
     keys: list[str] = []
-    for graph in _all_bodies(node):
-        for initializer in initializers(graph):
-            inner = initializer_name(initializer)
-            tensor = from_initializer(walker.onnx, initializer)
-            keys.append(f"\0{len(columns.values)}")
-            columns.add(keys[-1:], [tensor], _Head(inner, "parameter", _module(inner)))
+    for name, stored in _stored_inside(node):
+        keys.append(f"\0{len(columns.values)}")
+        if hasattr(stored, "op_type"):
+            tensor = from_constant(walker.onnx, attributes_of(walker.onnx, stored))
+            head = _Head(name, "constant", _module(stored.name, stored))
+        else:
+            tensor = from_initializer(walker.onnx, stored)
+            head = _Head(name, "parameter", _module(name))
+        columns.add(keys[-1:], [tensor], head)
     return keys
 
 
-def _all_bodies(node: Any) -> Iterator[Any]:
-    """The subgraphs of a node, and theirs."""
+def _stored_inside(node: Any) -> Iterator[tuple[str, Any]]:
+    """Names of what the subgraphs of a node store, and theirs: initializers, Constant nodes."""
     for graph in bodies(node):
-        yield graph
-        for inner in graph.node:
-            yield from _all_bodies(inner)
+        for initializer in initializers(graph):
+            yield initializer_name(initializer), initializer
+        for position, inner in enumerate(graph.node):
+            if kind_of(inner) == "Constant":
+                yield node_name(inner, position), inner
+            yield from _stored_inside(inner)
 
 
 def op_names(graph: Any) -> tuple[list[str], list[int]]:
     """Names of the ops that a graph is read as, and which of them each node is.
 
-    Nodes in topological order, as :func:`~loadmaster.readers.onnx.shapes.in_order` gives them.
+    Nodes in topological order, as :func:`~loadmaster.readers.onnx.nodes.in_order` gives them.
     """
     names = [initializer_name(i) for i in initializers(graph)]
     stored = set(names)
     names += [i.name for i in graph.input if i.name not in stored]
     positions = []
     for position, node in enumerate(in_order(graph)):
-        names += [initializer_name(i) for body in _all_bodies(node) for i in initializers(body)]
+        names += [name for name, _ in _stored_inside(node)]
         positions.append(len(names))
         names.append(node_name(node, position))
     return unique(names), positions

@@ -29,7 +29,7 @@ from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.profile import Profile
 from loadmaster.readers.onnx import model as onnx
 from loadmaster.readers.onnx.costs import ELEMENT_TYPES
-from loadmaster.readers.onnx.shapes import initializer_name, initializers
+from loadmaster.readers.onnx.nodes import initializer_name, initializers
 from loadmaster.readers.shared.measured import add_times, check_same
 
 #: Suffix that ONNX Runtime appends to the name of a node whose kernel ran.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 Count = TypeVar("Count")
@@ -34,18 +34,26 @@ class Cost:
         What it computes; what it reads and writes.
     known : bool
         Whether the tables have its kind, and every size that they need was known.
+    launches : int
+        Kernels. Counted by readers whose ops may have bodies of ops.
     """
 
     flops: int = 0
     bytes: int = 0
     known: bool = True
+    launches: int = field(default=0, repr=False)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.bytes + other.bytes, self.known and other.known)
+        return Cost(
+            self.flops + other.flops,
+            self.bytes + other.bytes,
+            self.known and other.known,
+            self.launches + other.launches,
+        )
 
     def times(self, n: int) -> Cost:
         """The same work, ``n`` times."""
-        return Cost(self.flops * n, self.bytes * n, self.known)
+        return Cost(self.flops * n, self.bytes * n, self.known, self.launches * n)
 
 
 def by_kind(count: Callable[[int], Count], kinds: Mapping[int, str]) -> dict[str, Count]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError, importing
-from loadmaster.readers.onnx.shapes import library_errors
+from loadmaster.readers.onnx.nodes import library_errors
 from loadmaster.systems.onnx.manifest import read_manifest
 
 #: The execution provider that is always there.

@@ -25,7 +25,7 @@ import loadmaster.fast as fast
 from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.base.run_queue import waited_for_a_core
 from loadmaster.base.units import counted
-from loadmaster.readers.onnx.shapes import first_line
+from loadmaster.readers.onnx.nodes import first_line
 from loadmaster.running.devices.shared_arrays import SharedArrays
 from loadmaster.running.onnx.processes import BOARD, SegmentWork
 from loadmaster.running.onnx.segments import session, share_memory

@@ -133,5 +133,6 @@ def _seconds(problem: Problem, kind: int, times: int) -> NDArray[np.float64]:
         peaks(graph.outputs, device_type),
         device_type,
         graph.view | graph.placeholder,
+        graph.launches,
     )
     return np.where(costs.provenance == PROVENANCES.index("roofline"), roofline, known)

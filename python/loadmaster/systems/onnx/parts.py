@@ -19,7 +19,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.segments import Segments
 from loadmaster.readers.onnx.costs import ELEMENT_TYPES
 from loadmaster.readers.onnx.model import check_whole, inlined, load, op_names, without_payload
-from loadmaster.readers.onnx.shapes import (
+from loadmaster.readers.onnx.nodes import (
     in_order,
     initializer_name,
     initializers,

@@ -15,7 +15,7 @@ from loadmaster.base.errors import InputError, importing
 from loadmaster.base.files import written
 from loadmaster.model.families import families
 from loadmaster.plans.plan import Plan
-from loadmaster.readers.onnx.shapes import library_errors
+from loadmaster.readers.onnx.nodes import library_errors
 from loadmaster.systems.shared.names import device_names, refuse_parts
 
 #: Key of an op's runtime info that HETERO reads.

@@ -46,7 +46,7 @@ def by_nobody(problem: Problem) -> Problem:
 def _priced(problem: Problem, cluster: Cluster) -> Problem:
     """The problem on another cluster, where the types' launches are no part of the ops' times."""
     before = problem.costs
-    launch = np.array([t.launch for t in problem.cluster.types])
+    launch = np.outer(problem.model.launches, [t.launch for t in problem.cluster.types])
     estimated = (before.provenance == PROVENANCES.index("roofline"))[:, None] & (before.time > 0)
     time = np.where(estimated, np.maximum(before.time - launch, 0.0), before.time)
     priced = Problem.make(
