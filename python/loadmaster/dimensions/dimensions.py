@@ -53,7 +53,8 @@ class Dimensions:
     first : int64 [n_ops + 1]
         The arguments of op v are ``first[v]`` to ``first[v + 1]``, in the order of the call.
     root : int32 [n_arguments]
-        The op that runs and made the tensor, or the placeholder that it is, through views.
+        The op that runs and made the tensor, or the placeholder that it is, through views; -1: an
+        op is waited for whose tensor is not read.
     output : int16 [n_arguments]
         Which output of the root it is.
     edge : int64 [n_arguments]
@@ -107,6 +108,7 @@ class Dimensions:
         taken = [roots.of(tensor) for some in tensors.taken for tensor in some]
         root, output, back = np.array(taken, dtype=np.int64).reshape(-1, 3).T
         first = np.cumsum([0, *map(len, tensors.taken)])
+        edge = _edges(graph, first, [op for some in arguments for op, _ in some])
         # Forms of views were for following them.
         used, form_of = np.unique(np.where(graph.view, -1, of_op), return_inverse=True)
         hidden = int(np.count_nonzero(used < 0))
@@ -115,9 +117,9 @@ class Dimensions:
             forms=tuple(forms[at] for at in used[hidden:].tolist()),
             form_of=(form_of - hidden).astype(np.int32),
             first=first,
-            root=root.astype(np.int32),
+            root=np.where(_is_control(graph)[edge], -1, root).astype(np.int32),
             output=output.astype(np.int16),
-            edge=_edges(graph, first, [op for some in arguments for op, _ in some]),
+            edge=edge,
             back=back.astype(np.int32),
             backs=tuple(roots.backs),
             unknown=_unknown(graph, patterns),
@@ -305,14 +307,19 @@ class _Roots:
         return root, which, self.backs.setdefault(back, len(self.backs))
 
 
+def _is_control(graph: OpGraph) -> NDArray[np.bool_]:
+    """True for edges without a tensor: bool [n_edges + 1]; the last is no edge."""
+    tensor = graph.src if graph.tensor is None else graph.tensor
+    return np.append(tensor < 0, False)
+
+
 def _edges(graph: OpGraph, first: NDArray[np.int64], sources: Sequence[int]) -> NDArray[np.int64]:
     """The edge between each argument's op and its reader, one with a tensor rather than control."""
     n = np.int64(graph.n_ops)
     reader = np.repeat(np.arange(n), np.diff(first))
     wanted = np.array(sources, dtype=np.int64) * n + reader
-    control = np.zeros(graph.n_edges, dtype=bool) if graph.tensor is None else graph.tensor < 0
     pairs = graph.src * n + graph.dst
-    order = np.lexsort((np.arange(graph.n_edges), control, pairs))
+    order = np.lexsort((np.arange(graph.n_edges), _is_control(graph)[:-1], pairs))
     at = np.searchsorted(pairs[order], wanted)
     edges = np.append(order, -1)[at]
     return np.where((edges >= 0) & (np.append(pairs, -1)[edges] == wanted), edges, -1)

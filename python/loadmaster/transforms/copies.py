@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import loadmaster.fast as fast
 from loadmaster.model.graph import INPUT, TEXTS, OpGraph, Texts
 from loadmaster.model.program import Program
+from loadmaster.transforms.ways import without_gaps
 
 
 class WholeCopies:
@@ -106,7 +107,7 @@ class WholeCopies:
                 codes, of = core[name], int(own[name].max(initial=-1)) + 1
                 core[name] = np.where(codes >= 0, codes + number * of, -1)
         names = self._names()
-        tensor = _without_gaps(edges["tensor"])
+        tensor = without_gaps(edges["tensor"])
         core_graph = fast.OpGraph(names, edges["src"], edges["dst"], tensor, edges["bytes"], **core)
         known: dict[str, Any] = {TEXTS[column]: text for column, text in self._texts().items()}
         known |= {
@@ -146,14 +147,6 @@ class WholeCopies:
         columns["colocation"] = Texts(lambda: marked("colocation", self.lane[self.copy]))
         columns["collective"] = Texts(lambda: marked("collective", self.copy))
         return columns
-
-
-def _without_gaps(tensor: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ids of tensors, numbered from 0 in their order. O(edges + largest id)."""
-    used = np.zeros(int(tensor.max(initial=-1)) + 2, dtype=bool)
-    used[tensor] = True
-    used[-1] = False  # Where messages without data are.
-    return np.append(np.cumsum(used[:-1]) - 1, -1)[tensor]
 
 
 def is_state(graph: OpGraph) -> NDArray[np.bool_]:

@@ -296,7 +296,7 @@ class _MicroBatches:
                 wait = wait[~self._is_read(wait)]
             ends = graph.src[wait] * m + j, graph.dst[wait] * m
             links.add(wait, *ends, tensor[wait], np.zeros(len(wait), dtype=np.uint64))
-        return links.columns()
+        return links.columns(m * stride)
 
     def _is_read(self, edges: NDArray[np.intp]) -> NDArray[np.bool_]:
         """True for edges to ops that micro-batches read, or that are made of them once."""

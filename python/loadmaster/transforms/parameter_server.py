@@ -177,7 +177,7 @@ class _Replicas:
             )
         read, ids = sums[self.sum_of], k * stride + self.sum_of
         read_edges.add(crossing, read, graph.dst[crossing] * k, ids, graph.bytes[crossing])
-        return read_edges.columns()
+        return read_edges.columns(k * stride)
 
 
 class _ServerTexts:

@@ -26,6 +26,7 @@ from loadmaster.model.graph import SIZE_COLUMNS, TIME_SOURCES, OpGraph
 from loadmaster.model.program import Program
 from loadmaster.model.recomputed import RecomputedSegments
 from loadmaster.transforms.base import ranks
+from loadmaster.transforms.ways import without_gaps
 
 #: Parts of the names of kinds that draw random numbers.
 _RANDOM = ("bernoulli", "dropout", "multinomial", "normal_", "rand", "uniform")
@@ -276,6 +277,7 @@ class _Recomputation:
         waits = self._waits(original, copy)
         controls = [(a, b, np.full(len(a), -1), np.zeros(len(a))) for a, b in (order, waits)]
         columns = [np.concatenate(column) for column in zip(kept, second, *controls, strict=True)]
+        columns[2] = without_gaps(columns[2])
         return dict(zip(("src", "dst", "tensor", "bytes"), columns, strict=True))
 
     def _waits(

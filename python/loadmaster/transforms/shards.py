@@ -149,7 +149,7 @@ class Expansion:
             k,
             amounts_of_copies(lowering, copied.amounts),
             _columns_of(added.ops),
-            links.columns(),
+            links.columns(k * members.copies.stride),
         )
         texts.fill(serves, device, np.append(added.ops.stem, -1)[which])
         is_copy = which < 0

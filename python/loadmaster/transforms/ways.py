@@ -107,13 +107,19 @@ class ReadEdges:
         """The place of each edge among the model's, its ends, its tensor and bytes."""
         self._rows.append(row)
 
-    def columns(self) -> fast._Links:
-        """In the order of the model's edges, by which an op tells its arguments apart."""
+    def columns(self, first: int) -> fast._Links:
+        """In the order of the model's edges, by which an op tells its arguments apart. Tensors from
+        ``first`` on are new: they are numbered from there without gaps.
+        """
         empty = [(np.empty(0, dtype=np.int64),) * 5]
         place, src, dst, tensor, size = map(
             np.concatenate, zip(*(self._rows or empty), strict=True)
         )
         order = np.argsort(place, kind="stable")
+        is_new = tensor >= first
+        tensor = np.where(
+            is_new, first + without_gaps(np.where(is_new, tensor - first, -1)), tensor
+        )
         return {
             "place": place[order],
             "src": src[order],
@@ -121,3 +127,11 @@ class ReadEdges:
             "tensor": tensor[order],
             "bytes": size.astype(np.uint64)[order],
         }
+
+
+def without_gaps(tensor: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids of tensors, numbered from 0 in their order. O(edges + largest id)."""
+    used = np.zeros(int(tensor.max(initial=-1)) + 2, dtype=bool)
+    used[tensor] = True
+    used[-1] = False  # Where messages without data are.
+    return np.append(np.cumsum(used[:-1]) - 1, -1)[tensor]

@@ -130,12 +130,13 @@ class Estimator:
 
     def _simulated(self, rows: _Rows, part: NodeParts, *, in_time: bool) -> Estimate:
         """The step in the best order."""
+        tensor, size = rows.tensors
         graph = fast.Graph(
             rows.n,
             rows.src,
             rows.dst,
-            rows.tensor,
-            tensor_bytes=np.rint(rows.size).astype(np.uint64),
+            tensor,
+            tensor_bytes=np.rint(size).astype(np.uint64),
             output_bytes=self._outputs(rows.n, part),
         )
         cluster = _cluster(int(self.network.max()))
@@ -204,6 +205,16 @@ class _Rows:
     def n(self) -> int:
         """Number of ops."""
         return len(self.seconds)
+
+    @property
+    def tensors(self) -> tuple[Ints, Floats]:
+        """The tensor of each edge, numbered without those that no edge carries, and the sizes. What
+        is stored has none: it is there when the step begins.
+        """
+        used = np.zeros(len(self.size) + 1, dtype=bool)
+        used[self.tensor] = True
+        used[-1] = False  # Where edges without data are.
+        return np.append(np.cumsum(used[:-1]) - 1, -1)[self.tensor], self.size[used[:-1]]
 
     def then(self, other: _Rows) -> _Rows:
         """Both; the other's ops and tensors are numbered after these."""
