@@ -120,7 +120,20 @@ def labelled(drawn: Drawn, kind: str) -> Case:
     x, weight = drawn.floats(b, 4, i), drawn.floats(2, i, o)
     one = "b0f_0io->b0f" if kind == "convolution" else "[b, 0, f]x[0, i, o]->[b, 0, f]"
     name = "dim_labels" if kind == "convolution" else "dim_numbers"
+    if drawn.int(0, 1):  # The gradient of a kernel in groups: samples are summed.
+        x, made = drawn.floats(b, 4, o), drawn.floats(b, 3, o)
+        one = one.replace("b0f", "f0b", 1).replace("[b, 0, f]", "[f, 0, b]", 1)
+        one = one.replace("0io->b0f", "i0o->0bf").replace(
+            "[0, i, o]->[b, 0, f]", "[i, 0, o]->[0, b, f]"
+        )
+        return call(kind, of_kernel, x, made, keywords={name: one, "batch_group_count": o})
     return call(kind, convolved, x, weight, keywords={name: one, "feature_group_count": 1})
+
+
+def of_kernel(args, _):
+    """The gradient of a window of two, of each channel by itself."""
+    x, made = args
+    return np.stack([(x[:, k : k + 3] * made).sum((0, 1))[None] for k in range(2)])
 
 
 def convolved(args, _):
@@ -248,6 +261,13 @@ def along(drawn: Drawn, kind: str) -> Case:
         axis = drawn.int(0, x.ndim - 1)
         of = lambda a, given: a[0].cumsum(given["axis"])  # noqa: E731
         return call(kind, of, x, keywords={"axis": axis})
+    axis = drawn.int(0, x.ndim - 1)
+    if name == "reverse":
+        return call(kind, lambda a, _: np.flip(a[0], axis), x, keywords={"dims": [axis]})
+    if name == "sort":
+        return call(kind, lambda a, _: np.sort(a[0], axis), x, keywords={"dimension": axis})
+    if name == "top_k":
+        return call(kind, lambda a, _: (np.sort(a[0]), a[0].argsort(-1)), x)
     smaller = [drawn.int(1, size) for size in sizes]
 
     def dynamic(args, given):
@@ -263,6 +283,26 @@ def along(drawn: Drawn, kind: str) -> Case:
 
     update = [drawn.floats(*smaller)] if "update" in name else []
     return call(kind, dynamic, x, *update, *[0] * x.ndim, keywords={"sizes": smaller}, fit=fit)
+
+
+def moved(drawn: Drawn, kind: str) -> Case:
+    """Zeros around a tensor; the sums of a window with as many places as positions."""
+    sizes = drawn.sizes(1, 3)
+    x, numbers = drawn.floats(*sizes), [drawn.int(0, 1) for _ in sizes]
+
+    def summed(args, _):
+        total = args[0]
+        for axis, number in enumerate(numbers):
+            total = total + number * np.roll(total, 1, axis)
+        return total
+
+    if kind == "stablehlo.pad":
+        keywords = {"low": numbers, "high": [0] * x.ndim, "interior": [0] * x.ndim}
+        of = lambda a, _: np.pad(a[0], [(number, 0) for number in numbers])  # noqa: E731
+        return call(kind, of, x, 0.0, keywords=keywords)
+    sources = [drawn.floats(*sizes)] if "scatter" in kind else []
+    window = {"window_dimensions": [number + 1 for number in numbers]}
+    return call(kind, summed, x, *sources, 0.0, keywords=window)
 
 
 def reduction(drawn: Drawn, kind: str) -> Case:
@@ -480,6 +520,7 @@ FAMILIES = {
     "joined": joined,
     "labelled": labelled,
     "made": made,
+    "moved": moved,
     "permute": permute,
     "piece": split,
     "pieces": pieces,

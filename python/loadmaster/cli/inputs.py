@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Arguments that say how a file is read.
 _READING = (
     "batch", "shape", "profile", "device_type", "step", "size", "fetch",
-    "time_unit", "size_unit", "cost_unit",
+    "parameters", "time_unit", "size_unit", "cost_unit",
 )  # fmt: skip
 
 
@@ -64,6 +64,7 @@ def graph(
         step=None if arguments.step is None else values.whole("--step", arguments.step),
         sizes={symbol: values.whole("--size", n) for symbol, n in sizes} or None,
         fetches=arguments.fetch,
+        parameters=arguments.parameters,
         time_unit=arguments.time_unit,
         size_unit=arguments.size_unit,
         cost_unit=arguments.cost_unit,

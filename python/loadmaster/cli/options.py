@@ -31,12 +31,13 @@ _READING = (
     ("--device-type", "TYPE", "device type that the measured times are of"),
     ("--step", "N", "PyTorch: which ProfilerStep to read"),
     ("--size", "SYMBOL=N", "size of a symbolic dimension (repeatable)"),
+    ("--parameters", "NAME", "JAX: an argument, or array of its tree, that is stored (repeatable)"),
     ("--fetch", "NAME", "TensorFlow: a node to compute; ops that no such node needs are left out"),
     ("--time-unit", "UNIT", "msr-fiddle: unit of latencies, such as ms"),
     ("--size-unit", "UNIT", "msr-fiddle: unit of sizes, such as B"),
     ("--cost-unit", "UNIT", "msr-fiddle: unit of edge costs; that of latencies by default"),
 )
-_REPEATABLE = ("--profile", "--fetch", "--size")
+_REPEATABLE = ("--profile", "--fetch", "--size", "--parameters")
 
 #: Constraints besides --contiguous. A PATTERN is a glob, or re:REGEX.
 _CONSTRAINTS = (

@@ -48,6 +48,7 @@ FAMILIES: Mapping[str, Callable[[NamedCall, CallRule], Pattern | None]] = {
     "likelihood-backward": losses.likelihood_backward,
     "loss": losses.loss,
     "made": elementwise.made,
+    "moved": reductions.moved,
     "padded": views.padded,
     "permute": views.permute,
     "piece": views.piece,

@@ -105,16 +105,21 @@ _LABELS = (
 def labelled(call: NamedCall, rule: CallRule) -> Pattern | None:
     """A convolution whose axes have labels: "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]".
 
-    Spatial axes are not cut, and of groups only the batch is.
+    Spatial axes are not cut. Of groups of channels only the batch is. Of groups of the batch, which
+    gradients of kernels in groups have, only what is summed is.
     """
     labels = str(call.value("labels")).translate(str.maketrans("", "", "[], "))
     terms = labels.replace("->", "x").split("_" if "_" in labels else "x")
     terms = [part for term in terms for part in term.split("x")]
     if call.n_tensors != 2 or len(terms) != 3:
         return None
-    several = call.value("feature_group_count", 1) > 1
+    free = {"batch", "input_channel", "output_channel"}
+    if call.value("feature_group_count", 1) > 1:
+        free &= {"batch"}
+    if call.value("batch_group_count", 1) > 1:
+        free &= {"input_channel"}
     words = [
-        ["" if several and of.get(label) != "batch" else of.get(label, "") for label in term]
+        [word if (word := of.get(label, "")) in free else "" for label in term]
         for term, of in zip(terms, _LABELS, strict=True)
     ]
     draft = Draft(call)

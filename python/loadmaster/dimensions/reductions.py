@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loadmaster.dimensions.call import NamedCall
 from loadmaster.dimensions.draft import NONE, Draft
 from loadmaster.dimensions.form import Meaning, Pattern
@@ -44,12 +46,31 @@ def along(call: NamedCall, rule: CallRule) -> Pattern | None:
     it is never cut. Axes of which tensors have more or less than the first output are not cut, nor
     are axes after ``dim`` with ``flat``: older calls mean all axes from ``dim`` on.
     """
-    sizes = call.outputs[0]
-    axes = call.axes("dim", len(sizes), rule.options.get("default"))
+    axes = call.axes("dim", len(call.outputs[0]), rule.options.get("default"))
     if axes is None:
         return None
     if rule.options.get("flat", False):
-        axes = list(range(axes[0], len(sizes)))
+        axes = list(range(axes[0], len(call.outputs[0])))
+    return _along(call, rule, axes)
+
+
+def moved(call: NamedCall, rule: CallRule) -> Pattern | None:
+    """The pattern of an op that moves along some axes, such as a window, and is free of all others.
+
+    ``numbers`` names its lists of a number per axis. An axis is free if all of them have the number
+    ``still`` there.
+    """
+    rank, axes = len(call.outputs[0]), set[int]()
+    for name in rule.options["numbers"]:
+        numbers = call.value(name)
+        if not isinstance(numbers, tuple) or len(numbers) != rank:
+            return None
+        axes.update(i for i, number in enumerate(numbers) if number != rule.options["still"])
+    return _along(call, rule, sorted(axes))
+
+
+def _along(call: NamedCall, rule: CallRule, axes: Sequence[int]) -> Pattern | None:
+    sizes = call.outputs[0]
     per, row = rule.options.get("exchanged", 0), rule.options.get("word", "axis")
     same = [
         all(len(other) != len(sizes) or other[i] == size for other in call.inputs + call.outputs)

@@ -42,11 +42,12 @@ def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> 
       ``step``, ``device_type``
     * PyTorch's profiler traces (Kineto): ``step``, ``device_type``
     * TensorFlow's GraphDef: ``profile`` (RunMetadata), ``fetches``, ``device_type``
-    * text of JAX: StableHLO; HLO: ``profile`` (the profiler's trace), ``device_type``
+    * text of JAX: ``parameters``; HLO, too: ``profile`` (the profiler's trace), ``device_type``
     * the msr-fiddle benchmark: ``time_unit``, ``size_unit``, ``cost_unit``
 
     In memory: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram`` (``example_inputs``
-    and the options of ``.pt2``), a ``jax.core.ClosedJaxpr`` (``sizes``).
+    and the options of ``.pt2``), a ``jax.core.ClosedJaxpr`` (``sizes``,
+    ``parameters``).
 
     Formats of your own are added by :func:`loadmaster.reader`.
 

@@ -100,8 +100,10 @@ class XlaColumns(GraphColumns):
             self.edge(v.op, op, v.tensor, v.size)
         return [v.op for v in tensors.values()]
 
-    def drop_unread(self, outputs: Sequence[XlaValue]) -> int:
-        """Leaves out the ops that neither an output nor an effect needs. Gives their number."""
+    def drop_unread(self, outputs: Sequence[XlaValue]) -> list[int]:
+        """Leaves out the ops that neither an output nor an effect needs. Gives the ops of outputs,
+        as they are then.
+        """
         n = len(self)
         alias_of = self.ops["alias_of"]
         before: list[list[int]] = [[] for _ in range(n)]
@@ -113,9 +115,12 @@ class XlaColumns(GraphColumns):
             homes = (alias_of[op], self.groups[op])
             return [*before[op], *(home for home in homes if home >= 0)]
 
-        needed = reached([*(v.op for v in outputs if v.op >= 0), *self.keep], needs)
-        self._take([op for op in range(n) if alive[op] or op in needed])
-        return n - len(self)
+        ends = [v.op for v in outputs if v.op >= 0]
+        needed = reached([*ends, *self.keep], needs)
+        rows = [op for op in range(n) if alive[op] or op in needed]
+        self._take(rows)
+        at = {op: i for i, op in enumerate(rows)}
+        return [at[op] for op in ends]
 
     def _take(self, rows: list[int]) -> None:
         index = {op: i for i, op in enumerate(rows)}

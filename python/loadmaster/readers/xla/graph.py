@@ -48,19 +48,30 @@ from loadmaster.readers.xla.program import (
     at,
     drive,
 )
+from loadmaster.readers.xla.served import with_batch, with_parameters
+
+#: Kinds that read all places of their operands together: a literal is an array for them.
+_PRODUCTS = ("conv_general_dilated", "convolution", "dot", "dot_general")
 
 #: The most instructions of a program, calls inlined; a larger program is refused.
 LIMIT = 500_000
 
 
-def to_graph(program: XlaProgram, name: str) -> OpGraph:
+def to_graph(program: XlaProgram, name: str, parameters: Sequence[str] = ()) -> OpGraph:
     """The op graph of a program. O(instructions after inlining + edges).
+
+    Parameters
+    ----------
+    program : XlaProgram
+    name : str
+    parameters : sequence of str
+        Arguments, or arrays in their trees, that are parameters of a program without training.
 
     Raises
     ------
     InputError
         More than `LIMIT` instructions after inlining, a function that calls itself, a value that
-        nothing defines.
+        nothing defines; ``parameters`` of a training step, or of no known name.
 
     Warns
     -----
@@ -73,9 +84,11 @@ def to_graph(program: XlaProgram, name: str) -> OpGraph:
     warn(*warnings)
     notes = [*program.assumed, *inliner.notes(), *warnings]
     columns = inliner.columns
-    notes += xla_training.assign(columns, program, inliner.outputs)
-    dropped = columns.drop_unread(inliner.outputs)
-    if dropped:
+    of_training = xla_training.assign(columns, program, inliner.outputs)
+    notes += of_training or []
+    before = len(columns)
+    outputs = columns.drop_unread(inliner.outputs)
+    if dropped := before - len(columns):
         notes.append(f"left out, as XLA does: {counted(dropped, 'op')} that no output needs")
     meta = {
         "model": program.name,
@@ -83,7 +96,12 @@ def to_graph(program: XlaProgram, name: str) -> OpGraph:
         "loops": columns.trips(),
         "assumed": notes,
     }
-    return OpGraph.from_document(columns.document(name, meta), name)
+    document = columns.document(name, meta)
+    if of_training is None:
+        return with_parameters(document, outputs, parameters, is_named=bool(program.names))
+    if parameters:
+        raise InputError("parameters: a training step shows its own, which come back updated")
+    return with_batch(document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +291,28 @@ class _Inliner:
         self._connect([shown], op, scope)
         return replace(shown, type=type_, op=op)
 
+    def _filled(self, value: XlaValue, product: Instruction, scope: _Scope) -> XlaValue:
+        """An operand of a product; of a literal the array that has it in every place."""
+        if value.op >= 0 or not value.type.shape:
+            return value
+        size = value.type.nbytes
+        instruction = replace(product, kind="fill", label="fill", name="", keywords={})
+        fill = self._add(
+            instruction,
+            scope,
+            bytes_accessed=size,
+            output_bytes=size,
+            output=str(value.type),
+            args=_call(instruction, []),
+        )
+        return self.columns.value(fill, value.type)
+
     def _costed(
         self, instruction: Instruction, values: list[XlaValue], types: list[Type], scope: _Scope
     ) -> list[XlaValue]:
         kind = plain(instruction.kind)
+        if kind in _PRODUCTS and not self.program.is_compiled:
+            values = [self._filled(v, instruction, scope) for v in values]
         read = {v.tensor: v.size for v in values if v.op >= 0}
         work = cost(
             XlaOp(

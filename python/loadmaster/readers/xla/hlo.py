@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ def read(
     *,
     profile: str | os.PathLike[str] | None = None,
     device_type: str | None = None,
+    parameters: Sequence[str] | None = None,
 ) -> OpGraph:
     """Read the text of an HLO module as an op graph, with measured times where a trace is given.
 
@@ -39,6 +41,9 @@ def read(
         loop takes what all of its executions took; over several runs, the median.
     device_type
         Where it was measured; None: ``cpu``, ``gpu`` or ``tpu``, as the trace says.
+    parameters
+        Arguments that are parameters, or arrays in their trees (``"model.layers"``), of a program
+        without training. If absent: those that :mod:`loadmaster.readers.xla.served` tells.
 
     Raises
     ------
@@ -58,7 +63,7 @@ def read(
     """
     with naming(path):
         program = from_text(decoded(read_bytes(path)))
-        graph = to_graph(program, Path(path).name.split(".")[0])
+        graph = to_graph(program, Path(path).name.split(".")[0], parameters or ())
     if profile is None:
         return graph
     document = graph.to_document()

@@ -5,7 +5,7 @@ Name stacks give module paths, and tell backward from forward ops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.base.errors import InputError
@@ -15,7 +15,12 @@ from loadmaster.readers.xla.jaxpr_object import JaxprWalker
 from loadmaster.readers.xla.program import XlaProgram, drive
 
 
-def read(program: Any, *, sizes: Mapping[str, int] | None = None) -> OpGraph:
+def read(
+    program: Any,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    parameters: Sequence[str] | None = None,
+) -> OpGraph:
     """Read a jaxpr as an op graph.
 
     Parameters
@@ -24,6 +29,9 @@ def read(program: Any, *, sizes: Mapping[str, int] | None = None) -> OpGraph:
         A ``jax.core.ClosedJaxpr``: ``jax.make_jaxpr(step)(params, batch)``.
     sizes
         The sizes of symbolic dimensions (``{"b": 8}``), where there are any.
+    parameters
+        Arguments that are parameters, or arrays in their trees (``"model.layers"``), of a program
+        without training. If absent: those that :mod:`loadmaster.readers.xla.served` tells.
 
     Raises
     ------
@@ -42,7 +50,7 @@ def read(program: Any, *, sizes: Mapping[str, int] | None = None) -> OpGraph:
     >>> graph = read(jax.make_jaxpr(step)(params, batch))             # doctest: +SKIP
     """
     flat = to_program(program, sizes or {})
-    return to_graph(flat, flat.name)
+    return to_graph(flat, flat.name, parameters or ())
 
 
 def to_program(closed: Any, sizes: Mapping[str, int] | None = None) -> XlaProgram:

@@ -47,13 +47,16 @@ _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return")
 _CALLS = ("call", "func.call", "stablehlo.composite")
 
 
-def read(path: str | os.PathLike[str]) -> OpGraph:
+def read(path: str | os.PathLike[str], *, parameters: Sequence[str] | None = None) -> OpGraph:
     """Read StableHLO text as an op graph.
 
     Parameters
     ----------
     path
         MLIR text, plain or gzipped: ``jax.jit(f).lower(x).as_text(debug_info=True)``.
+    parameters
+        Arguments that are parameters, or arrays in their trees (``"model.layers"``), of a program
+        without training. If absent: those that :mod:`loadmaster.readers.xla.served` tells.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> OpGraph:
     """
     with naming(path):
         program = from_text(decoded(read_bytes(path)))
-        return to_graph(program, Path(path).name.split(".")[0])
+        return to_graph(program, Path(path).name.split(".")[0], parameters or ())
 
 
 def from_text(text: str) -> XlaProgram:

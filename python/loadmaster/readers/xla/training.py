@@ -37,8 +37,11 @@ _NO_MODULE = re.compile(
 )
 
 
-def assign(columns: XlaColumns, program: XlaProgram, outputs: Sequence[XlaValue]) -> list[str]:
-    """Fills phases, modules, kinds and names of inputs, and colocation. Gives what it assumed.
+def assign(
+    columns: XlaColumns, program: XlaProgram, outputs: Sequence[XlaValue]
+) -> list[str] | None:
+    """Fills phases, modules, kinds and names of inputs, and colocation. Gives what it assumed; None
+    of a program that trains nothing, whose inputs are all of one kind.
 
     O(V + E), and a bounded walk per output.
     """
@@ -49,12 +52,7 @@ def assign(columns: XlaColumns, program: XlaProgram, outputs: Sequence[XlaValue]
     _name_inputs(columns, program, len(types))
     step = _TrainingStep(columns, types, outputs)
     if not step.is_training:
-        parameters = [i for i in range(len(types)) if "params" in _words(columns.ops["name"][i])]
-        for i in parameters:
-            _mark(columns, i, "parameter")
-        if parameters or not types:
-            return []
-        return ["which inputs are parameters is not written: all count as inputs"]
+        return None
     _set_phases(columns, step, outputs)
     _set_state(columns, program, step)
     _share_modules(columns, step)
