@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from folders import DATA
@@ -13,6 +15,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.cli import main
 from loadmaster.readers.instances import planted
 from loadmaster.readers.opgraph import write
+from loadmaster.strategies.papers import papers
 
 NAMES = lm.instances.names()
 #: A schedule came with these.
@@ -194,3 +197,18 @@ def test_the_command_lists_them(capsys):
     assert main(["instances", "--json", "scheduling/n20-lstm-K4-hom-ccr1-tight"]) == 0
     assert '"is_optimal": true' in capsys.readouterr().out
     assert main(["instances", "nothing"]) == 2
+
+
+def test_entries_have_the_fields_of_their_kind():
+    """BibTeX's own rules: a journal or a book, a volume where there is a number, a DOI as a DOI."""
+    for paper in papers():
+        kind, key, fields = re.match(r"@(\w+)\{([\w-]+),\n(.*)\n\}$", paper.bibtex, re.S).groups()
+        found = dict(re.findall(r"^  (\w+) = \{(.+)\},?$", fields, re.M))
+        venue = {"article": "journal", "inproceedings": "booktitle", "misc": "howpublished"}[kind]
+        assert key == paper.key and {"author", "title", "year", venue} <= set(found)
+        assert kind != "article" or {"volume", "number", "pages"} <= set(found)
+        assert ("number" not in found) or "volume" in found
+        assert re.fullmatch(r"10\.\d{4,}/\S+", found.get("doi", "10.1000/x"))
+        assert re.fullmatch(r"\d+--\d+", found.get("pages", "1--2"))
+        if kind == "misc":
+            assert found["doi"] == "10.48550/" + paper.venue.replace(":", ".")

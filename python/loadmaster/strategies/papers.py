@@ -11,18 +11,24 @@ from importlib import resources
 from typing import Any
 
 
+#: Field of the place where a paper appeared, by the kind of its entry.
+_VENUES = {"article": "journal", "inproceedings": "booktitle", "misc": "howpublished"}
+
+
 @dataclass(frozen=True)
 class Paper:
     """A paper.
 
     Attributes
     ----------
-    key : str
-        Of its BibTeX entry.
+    key, kind : str
+        Of its BibTeX entry; ``article``, ``inproceedings`` or ``misc``.
     authors : tuple of str
     title, venue : str
-        A venue that begins with ``arXiv:`` is no journal.
-    year : int
+    year, volume, number : int
+        0: it has none.
+    pages, doi : str
+        Empty where it has none, or where it is not sure.
     methods : tuple of str
         What is built after it.
     instances : tuple of str
@@ -30,10 +36,15 @@ class Paper:
     """
 
     key: str
+    kind: str
     authors: tuple[str, ...]
     title: str
     venue: str
     year: int
+    volume: int = 0
+    number: int = 0
+    pages: str = ""
+    doi: str = ""
     methods: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()
 
@@ -50,12 +61,15 @@ class Paper:
         rows = {
             "author": " and ".join(self.authors),
             "title": f"{{{self.title}}}",
-            "howpublished" if self.venue.startswith("arXiv:") else "journal": self.venue,
-            "year": str(self.year),
+            _VENUES[self.kind]: self.venue,
+            "volume": self.volume,
+            "number": self.number,
+            "pages": self.pages,
+            "year": self.year,
+            "doi": self.doi,
         }
-        kind = "misc" if "howpublished" in rows else "article"
-        body = ",\n".join(f"  {name} = {{{text}}}" for name, text in rows.items())
-        return f"@{kind}{{{self.key},\n{body}\n}}"
+        body = ",\n".join(f"  {name} = {{{fact}}}" for name, fact in rows.items() if fact)
+        return f"@{self.kind}{{{self.key},\n{body}\n}}"
 
 
 @cache
