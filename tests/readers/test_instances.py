@@ -205,7 +205,8 @@ def test_entries_have_the_fields_of_their_kind():
         kind, key, fields = re.match(r"@(\w+)\{([\w-]+),\n(.*)\n\}$", paper.bibtex, re.S).groups()
         found = dict(re.findall(r"^  (\w+) = \{(.+)\},?$", fields, re.M))
         venue = {"article": "journal", "inproceedings": "booktitle", "misc": "howpublished"}[kind]
-        assert key == paper.key and {"author", "title", "year", venue} <= set(found)
+        assert key == paper.key
+        assert {"author", "title", "year", venue} <= set(found)
         assert kind != "article" or {"volume", "number", "pages"} <= set(found)
         assert ("number" not in found) or "volume" in found
         assert re.fullmatch(r"10\.\d{4,}/\S+", found.get("doi", "10.1000/x"))

@@ -10,7 +10,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-
 #: Field of the place where a paper appeared, by the kind of its entry.
 _VENUES = {"article": "journal", "inproceedings": "booktitle", "misc": "howpublished"}
 
