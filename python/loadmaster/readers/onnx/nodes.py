@@ -20,6 +20,8 @@ from loadmaster.readers.shared.ops import Tensor
 TINY = 1024
 #: Elements that no tensor has: their bytes would not fit 64 bits.
 _MOST = 2**59
+#: Names of dimensions that say nothing but "open".
+_NO_NAMES = frozenset(("?", "*", "-1", "None", "none", "unk", "unknown", "dynamic"))
 #: Kinds that draw numbers.
 RANDOM = frozenset(
     ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
@@ -214,8 +216,14 @@ def in_order(graph: Any) -> list[Any]:
 
 
 def declared_dims(type_proto: Any) -> list[Dim] | None:
-    """Dimensions as the file gives them; 0 and -1 are how some exporters say "open"."""
+    """Dimensions as the file gives them; 0 and -1 are how some exporters say "open", and so are
+    names that name nothing: two of them are not one symbol.
+    """
     tensor = type_proto.tensor_type
     if not tensor.HasField("shape"):
         return None
-    return [d.dim_param or (d.dim_value if d.dim_value > 0 else None) for d in tensor.shape.dim]
+    return [
+        (d.dim_param if d.dim_param not in _NO_NAMES else "")
+        or (d.dim_value if d.dim_value > 0 else None)
+        for d in tensor.shape.dim
+    ]
