@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -78,9 +79,40 @@ def test_a_device_holds_of_the_arguments_what_specs_say(ran, plans):
         assert ran[name]["arguments"] == expected < 0.3 * held
 
 
-def test_a_jaxpr_is_refused_since_no_rule_knows_its_ops():
+def test_advice_plans_stablehlo_for_jax_as_place_does(tmp_path):
+    graph, cluster = graph_of("mlp", tmp_path), lm.Cluster.preset("2xV100-NVLink")
+    advice = lm.advise(graph, cluster)
+    [choice] = [one for one in advice.choices if one.name == "jax"]
+    plan = lm.place(graph, cluster, target="jax")
+    assert choice.plan.makespan == plan.makespan
+    gain = f"{plan.single / plan.makespan:.2f} x"
+    assert next(line for line in str(advice).splitlines() if " jax " in line).count(gain) == 1
+    assert gain in plan.summary()
+
+
+def test_a_plan_that_is_slower_than_one_device_says_it(tmp_path):
+    plan = lm.place(graph_of("mlp", tmp_path), lm.Cluster.preset("2xV100-PCIe"), target="jax")
+    assert plan.makespan > plan.single
+    assert "one device would take" in plan.summary()
+
+
+def test_a_mesh_on_too_few_devices_says_it(plans):
+    file = models.functions(lm.writers.jax(plans["mlp"]))
+    with pytest.raises(ValueError, match="the mesh needs 8 devices, and there are 3: "):
+        file["mesh"](jax.devices() * 3)
+
+
+def test_forms_that_the_docs_say_are_refused_are(tmp_path):
+    """What ``docs/jax.md`` says of jaxprs, HLO and StableHLO."""
+    step, given = models.step_of("mlp"), models.given("mlp")
+    cluster = lm.Cluster.preset("2xV100-NVLink")
+    path = tmp_path / "step.hlo"
+    path.write_text(step.lower(*given).compile().as_text())
+    page = Path(__file__).parents[2].joinpath("docs", "jax.md").read_text()
+    assert "`--target jax` refuses both" in page
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph = lm.read(jax.make_jaxpr(models.step_of("mlp"))(*models.given("mlp")))
-    with pytest.raises(lm.InputError, match=r"no rule says how most ops .* read StableHLO"):
-        lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), target="jax")
+        for form in (path, jax.make_jaxpr(step)(*given)):
+            with pytest.raises(lm.InputError, match="no rule says how most ops"):
+                lm.place(lm.read(form), cluster, target="jax")
+        assert "jax" in lm.advise(path, cluster).refused

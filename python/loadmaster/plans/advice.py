@@ -10,7 +10,6 @@ from loadmaster.base.quoting import command
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS, launches_in_words
-from loadmaster.plans.comparison import one_device
 from loadmaster.plans.considered import considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document, estimated
@@ -90,8 +89,7 @@ class Advice(Printed):
         best = self.best
         step = "a training step" if best.problem.waits_for_updates else "an inference"
         batch = batch_size(best.graph)
-        single = one_device(choice.plan for choice in self.choices)
-        rows = [self._row(choice, single) for choice in self.choices]
+        rows = [self._row(choice) for choice in self.choices]
         commands = [(choice.name, self.command(choice)) for choice in self.choices]
         return in_lines(
             [
@@ -105,9 +103,10 @@ class Advice(Printed):
             ]
         )
 
-    def _row(self, choice: Choice, single: float | None) -> tuple[str, ...]:
-        plan = choice.plan
-        ratio = f"{single / plan.makespan:.1f} x one device" if single else "one device cannot"
+    def _row(self, choice: Choice) -> tuple[str, ...]:
+        """A line of the table; one device is at the prices of the plan's own system."""
+        plan, single = choice.plan, choice.plan.single
+        ratio = f"{single / plan.makespan:.2f} x one device" if single else "one device cannot"
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
             key=lambda pair: pair[0] / max(pair[1], 1),

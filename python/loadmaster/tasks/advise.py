@@ -25,7 +25,7 @@ _TRIED = {
         ("dtensor", "pipelining", "device-map", "vllm"),
     ),
     "onnx": ((), ("onnx", "openvino")),
-    "jax": (("jax",), ("jax",)),
+    **dict.fromkeys(("jax", "stablehlo", "hlo"), (("jax",), ("jax",))),
 }
 
 

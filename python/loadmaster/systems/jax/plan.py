@@ -17,6 +17,7 @@ from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
+from loadmaster.base.units import format_seconds
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.problem import Problem
 from loadmaster.model.graph import INPUT, PARAMETER, OpGraph
@@ -26,6 +27,7 @@ from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
 from loadmaster.strategies.sharding.space import Space, has_shapes
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, matrices, roles_only
+from loadmaster.strategies.simple import single
 from loadmaster.systems.jax.partition_specs import sayable
 from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.registry import refused
@@ -85,7 +87,21 @@ def place(
             NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
         )
     candidate, _ = best_judged(space, ranked, "specs", budget, progress)
-    return candidate
+    return candidate.noted(*_beside_one_device(problem, candidate))
+
+
+def _beside_one_device(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
+    """A warning where one device, which no mesh is made for, would be as fast."""
+    try:
+        alone = single.place(problem).verdict
+    except InfeasibleError:
+        return ()
+    if problem.objective.rank(candidate.verdict) < problem.objective.rank(alone):
+        return ()
+    times = map(format_seconds, (alone.step_time, candidate.verdict.step_time))
+    return (
+        "one device would take {}, these {}: the model is too small to be shared".format(*times),
+    )
 
 
 def _check_rules(graph: OpGraph) -> None:

@@ -59,6 +59,11 @@ SPECS = {{
 def mesh(devices=None):
     """The mesh, of jax.devices() or of others in their place."""
     devices = np.array(jax.devices() if devices is None else devices)
+    if len(devices) <= max(DEVICES):
+        raise ValueError(
+            f"the mesh needs {{max(DEVICES) + 1}} devices, and there are {{len(devices)}}: "
+            "run it where there are more, or plan for a cluster of as many"
+        )
     return Mesh(devices[DEVICES].reshape(tuple(AXES.values())), tuple(AXES))
 
 
