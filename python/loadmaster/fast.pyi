@@ -114,10 +114,12 @@ class _GraphColumns(TypedDict, total=False):
     allowed: _Sizes | None
     collective: _Ids | None
     collective_kind: _Ids | None
+    runs: _Sizes | None
 
 class _Members(TypedDict, total=False):
     collective: _Ids
     collective_kind: _Ids
+    runs: _Sizes
 
 class _OpColumns(_Members):
     view: NDArray[np.bool_]
@@ -178,6 +180,7 @@ class _Added(TypedDict):
     device: _Ids
     collective: _Ids
     kind: _Ids
+    runs: NotRequired[_Sizes]
     flops: _Sizes
     accessed: _Sizes
     output: _Sizes

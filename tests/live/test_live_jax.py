@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -244,3 +246,83 @@ def test_measured_times_of_a_profile(tmp_path):
     assert measured.n_steps == 3
     assert set(measured.names) <= set(graph.names)
     assert graph.time["cpu"].sum() >= 0.9 * measured.median().sum() > 0
+
+
+# ---- loops ---------------------------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def gated(x):
+    return x * jax.nn.sigmoid(x)
+
+
+gated.defvjp(lambda x: (gated(x), x), lambda x, g: (g * jax.nn.sigmoid(x) * (1 + x - gated(x)),))
+
+
+def normed(x):
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+
+
+#: Parts of layers: what control flow and libraries wrap products in.
+PARTS = {
+    "product": lambda w, x: jnp.tanh(x @ w),
+    "residual": lambda w, x: x + normed(x) @ w,
+    "custom_vjp": lambda w, x: gated(x @ w),
+    "checkpoint": lambda w, x: jax.checkpoint(lambda x: jnp.sin(x @ w) @ w)(x),
+    "jit": lambda w, x: jax.jit(lambda x: jax.nn.relu(x @ w))(x),
+    "scan": lambda w, x: jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=3)[0],
+    "cond": lambda w, x: jax.lax.cond(x[0, 0] > 0, lambda x: jnp.tanh(x @ w), lambda x: x, x),
+}
+
+
+def drawn_steps(seed):
+    """A layer of drawn parts as a training step with its layers written out, and with them in a
+    scan.
+    """
+    draw = random.Random(seed)
+    parts = draw.sample(sorted(PARTS), 3)
+    trips, width, batch = draw.randint(2, 5), 64 * draw.randint(2, 4), 1024 * draw.randint(4, 8)
+
+    def layer(x, ws):
+        for part, w in zip(parts, ws, strict=True):
+            x = PARTS[part](w, x)
+        return x
+
+    def written_out(ws, x):
+        for i in range(trips):
+            x = layer(x, [w[i] for w in ws])
+        return x
+
+    def scanned(ws, x):
+        return jax.lax.scan(lambda x, ws: (layer(x, ws), None), x, ws)[0]
+
+    ws = [jax.ShapeDtypeStruct((trips, width, width), jnp.float32) for _ in parts]
+    x = jax.ShapeDtypeStruct((batch, width), jnp.float32)
+    return parts, {
+        m.__name__: jax.jit(train(m)).lower(ws, ws, x, x) for m in (written_out, scanned)
+    }
+
+
+def collective_bytes(plan):
+    """Bytes that members of collectives make in all their runs, by kind."""
+    graph, made = plan.program.graph, Counter()
+    for op in np.flatnonzero(graph.is_member).tolist():
+        kind = graph.collectives[op].partition("/")[0]
+        made[kind] += int(graph.output_bytes[op] * graph.runs[op])
+    return made
+
+
+@pytest.mark.parametrize("seed", [0, 4, 5])
+def test_a_scan_is_shared_as_its_layers_written_out(seed, tmp_path):
+    parts, steps = drawn_steps(seed)
+    plans = {}
+    for name, lowered in steps.items():
+        path = tmp_path / f"{name}.mlir"
+        path.write_text(lowered.as_text(debug_info=True))
+        graph = quietly(lm.read, path)
+        plans[name] = lm.place(graph, lm.Cluster.preset("4xV100-NVLink"), target="jax", tp=1)
+    whole, loop = plans["written_out"], plans["scanned"]
+    assert loop.makespan < 0.45 * loop.single, parts
+    assert loop.makespan / loop.single < 1.25 * whole.makespan / whole.single, parts
+    # A trip sums the gradients of its own weights.
+    assert collective_bytes(loop) == collective_bytes(whole), parts

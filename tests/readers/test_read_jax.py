@@ -485,16 +485,18 @@ def test_a_scan_is_one_op_per_op_of_its_body_times_its_trips():
     assert graph.flops[body].tolist() == [0, 5 * 2 * 32 * 4, 5 * 32, 5 * 32]
     # Tensors are those of one trip; what the loop returns is allocated for all of it.
     assert graph.output_bytes[body].tolist() == [128, 128, 128, 4]
+    assert graph.runs[body].tolist() == [5] * 4
     begin, end = graph.index("scan"), graph.index("scan.end")
-    assert graph.output_bytes[begin] == 128 + 5 * 4
-    assert {graph.colocation[i] for i in (*body, begin, end)} == {"scan"}
+    kept = [graph.index(f"scan.{part}#{i}") for i in (0, 1) for part in ("carry", "next")]
+    assert graph.output_bytes[kept].tolist() == [128, 0, 5 * 4, 0]
+    assert {graph.colocation[i] for i in (*body, *kept, begin, end)} == {"scan"}
     assert graph.meta["loops"] == {"scan": 5}
-    # What comes after waits for the end and reads what the first op holds.
-    view = graph.index("scan#0")
-    assert graph.view[view]
-    assert graph.alias_of[view] == begin
-    assert {int(s) for s in graph.src[graph.dst == view]} == {begin, end}
-    assert graph.src[graph.dst == graph.index("exp")].tolist() == [view]
+    # What comes after waits for the end and reads what the loop has kept.
+    result = graph.index("scan#0")
+    assert (graph.kinds[result], graph.runs[result]) == ("loop.result", 1)
+    assert graph.alias_of[result] == kept[0]
+    assert {int(s) for s in graph.src[graph.dst == result]} == {kept[1], end}
+    assert graph.src[graph.dst == graph.index("exp")].tolist() == [result]
 
 
 def test_nested_scans_multiply():
@@ -579,12 +581,12 @@ def test_a_stack_that_a_loop_carries_is_updated_in_place():
     }
     return %1#2 : tensor<20x64xf32>""",  # noqa: E501
     )
-    begin = graph.index("while.1")
+    stack = graph.index("while.1.carry#2")
     update = op(graph, "stablehlo.dynamic_update_slice")
     assert list(graph.meta["loops"].values()) == [20]
-    assert graph.output_bytes[begin] == 20 * 64 * 4
+    assert graph.output_bytes[stack] == 20 * 64 * 4
     assert graph.output_bytes[update] == 0
-    assert graph.alias_of[update] == begin
+    assert graph.alias_of[update] == stack
     assert graph.bytes_accessed[update] == 20 * (2 * 256 + 8)
     assert flops(graph, "stablehlo.tanh") == 20 * 64
     # The counter is known everywhere: no op, no tensor.

@@ -16,8 +16,8 @@ def dispatch_seconds(
     """Seconds that launching each op keeps its host; None where launches cost nothing.
 
     An op that takes time on some device type is as many launches as the user's graph has counted
-    kernels of it, else one, and so is each part of it. A member of a collective is one. All others
-    are free: views and placeholders run nowhere.
+    kernels of it, else one for each of its runs, and so is each part of it. A member of a
+    collective is one a run. All others are free: views and placeholders run nowhere.
 
     Returns
     -------
@@ -37,5 +37,5 @@ def dispatch_seconds(
     graph, source = program.graph, program.source
     launched = (costs.time.any(axis=1) | graph.is_member) & ~graph.view & ~graph.placeholder
     kernels = source.launches[program.serves]
-    kernels[program.own] = 1
+    kernels[program.own] = graph.runs[program.own]
     return np.where(launched, cluster.dispatch.launch * kernels, 0.0)

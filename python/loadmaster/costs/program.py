@@ -28,6 +28,8 @@ class ProgramWork:
     flops, accessed : uint64 columns
     free : bool column
         Views and placeholders.
+    runs : uint64 column
+        How often each op runs in a step.
     output : sequence of str
         Read of ops that join parts alone.
     """
@@ -39,6 +41,7 @@ class ProgramWork:
     flops: NDArray[np.uint64]
     accessed: NDArray[np.uint64]
     free: NDArray[np.bool_]
+    runs: NDArray[np.uint64]
     output: Texts | Sequence[str]
 
     @classmethod
@@ -53,6 +56,7 @@ class ProgramWork:
             graph.flops,
             graph.bytes_accessed,
             graph.view | graph.placeholder,
+            graph.runs,
             graph.column_of_texts("output"),
         )
 
@@ -73,9 +77,9 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
 
     An op that is whole keeps its time. A part's roofline is computed anew. A part's measured or
     given time is the whole op's, multiplied by the part's share, plus the device type's launch
-    time; its provenance is ``regressed``. An op that the program adds takes its roofline, and at
-    least a launch. On a type with neither, it takes the shortest time of any op of the model. So no
-    added op is free.
+    time for each of its runs; its provenance is ``regressed``. An op that the program adds takes
+    its roofline, and at least a launch a run. On a type with neither, it takes the shortest time of
+    any op of the model. So no added op is free.
 
     Raises
     ------
@@ -92,7 +96,7 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
     for k, device_type in enumerate(cluster.types):
         column = time[:, k]
         some = scaled & (column > 0)
-        column[some] = column[some] * work.share[some] + device_type.launch
+        column[some] = column[some] * work.share[some] + device_type.launch * work.runs[some]
         if len(parts):
             measured = work.source.time.get(device_type.name, work.source.time.get(ANY_TYPE))
             column[parts] = (
@@ -102,9 +106,11 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
             )
         least = shortest[k]
         if device_type.has_roofline:
-            column[added] = np.maximum(_roofline(work, added, device_type), least)
+            column[added] = np.maximum(
+                _roofline(work, added, device_type), least * work.runs[added]
+            )
         else:
-            column[added] = least
+            column[added] = least * work.runs[added]
     provenance[scaled] = word["regressed"]
     known = all(t.has_roofline for t in cluster.types)
     provenance[own] = word["roofline" if known else "regressed"]
@@ -137,6 +143,7 @@ def _roofline(
     peak = peaks([outputs[op] for op in of.tolist()], device_type)[which]
     joins = np.flatnonzero(work.role[ops] == JOIN)
     peak[joins] = peaks([work.output[op] for op in ops[joins].tolist()], device_type)
-    launches = np.where(is_added(work.role[ops]), 1, work.source.launches[work.serves[ops]])
+    launches = work.source.launches[work.serves[ops]]
+    launches = np.where(is_added(work.role[ops]), work.runs[ops], launches)
     free = work.free[ops]
     return busy_seconds(work.flops[ops], work.accessed[ops], peak, device_type, free, launches)

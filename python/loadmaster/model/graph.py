@@ -64,14 +64,14 @@ TEXTS = {
     "collective": "collectives",
 }
 SIZE_COLUMNS = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
-_OP_COLUMNS = (*TEXTS, *SIZE_COLUMNS, "view", "alias_of", "time", "args")
+_OP_COLUMNS = (*TEXTS, *SIZE_COLUMNS, "runs", "view", "alias_of", "time", "args")
 _EDGE_COLUMNS = ("src", "dst", "tensor", "bytes")
 
 #: Attributes with columns of numbers that the core keeps, by the names that it has for them.
 _CORE_COLUMNS = {
     **{column: column for column in (*_EDGE_COLUMNS, "view", "alias_of")},
     **{column: column for column in ("placeholder", "is_member")},
-    **{column: column for column in ("flops", "output_bytes", "workspace")},
+    **{column: column for column in ("flops", "output_bytes", "workspace", "runs")},
     "bytes_accessed": "accessed",
     "param_bytes": "resident",
 }
@@ -164,7 +164,9 @@ class OpGraph:
         empty: all), ``collective`` (the collective that an op is a member of: its kind, one of
         ``all_reduce``, ``reduce_scatter``, ``all_gather``, ``all_to_all``, ``broadcast``, a slash,
         and any name; empty: none), ``flops``, ``bytes_accessed``, ``output_bytes``,
-        ``param_bytes``, ``workspace`` (bytes needed while the op runs), ``view`` (0 or 1),
+        ``param_bytes``, ``workspace`` (bytes needed while the op runs), ``runs`` (how often the op
+        runs in a step, such as once per trip of a loop; 1 if absent; FLOPs, bytes accessed and
+        times are of all runs together, all other bytes of one), ``view`` (0 or 1),
         ``alias_of`` (op index or -1), ``time`` (mapping of device type, or "*" for every type, to
         seconds per op), ``args`` (what the framework called the op with: None, ``[positional]`` or
         ``[positional, keywords]`` in the types of JSON, a tensor being ``{"op": index}``).
@@ -224,6 +226,7 @@ class OpGraph:
         self.output_bytes = sizes("output_bytes")
         self.param_bytes = sizes("param_bytes")
         self.workspace = sizes("workspace")
+        self.runs = _runs(ops.get("runs"), n, self.names)
         self.view = _integers("ops.view", ops.get("view"), n, 0) != 0
         self.alias_of = _integers("ops.alias_of", ops.get("alias_of"), n, -1)
         self.time = _times(ops.get("time"), n, self.names)
@@ -306,6 +309,7 @@ class OpGraph:
             "output_bytes": self.output_bytes,
             "resident": self.param_bytes,
             "workspace": self.workspace,
+            **({"runs": self.runs} if (self.runs > 1).any() else {}),
             **(_members(self.collectives, self.names) if self.is_member.any() else {}),
         }
 
@@ -398,18 +402,18 @@ class OpGraph:
 
     @cached_property
     def launches(self) -> NDArray[np.int64]:
-        """Kernels that each op launches, as far as ``meta`` counts them: int64 [n_ops], else 1.
+        """Kernels that each op launches: as ``meta`` counts them, else one a run. int64 [n_ops].
 
         >>> import loadmaster as lm
         >>> ops = {"name": ["loop", "relu"]}
         >>> lm.OpGraph(ops, {"src": [], "dst": []}, meta={LAUNCHES: {"loop": 20}}).launches.tolist()
         [20, 1]
         """
-        counted = self.meta.get(LAUNCHES)
+        counted, runs = self.meta.get(LAUNCHES), self.runs.astype(np.int64)
         if not isinstance(counted, Mapping):
-            return np.ones(self.n_ops, dtype=np.int64)
-        kernels = (counted.get(name, 1) for name in self.names)
-        known = (n if checks.is_integer(n) and 0 < n < 2**63 else 1 for n in kernels)
+            return runs
+        kernels = zip(map(counted.get, self.names), runs.tolist(), strict=True)
+        known = (n if checks.is_integer(n) and 0 < n < 2**63 else once for n, once in kernels)
         return np.fromiter(known, np.int64, self.n_ops)
 
     @cached_property
@@ -509,6 +513,8 @@ class OpGraph:
             values = getattr(self, column)
             if values.any():
                 ops[column] = values.tolist()
+        if (self.runs > 1).any():
+            ops["runs"] = self.runs.tolist()
         if self.view.any():
             ops["view"] = self.view.astype(int).tolist()
         if (self.alias_of >= 0).any():
@@ -552,7 +558,10 @@ class OpGraph:
             return self.of_same_ops(self._core.changed(**self._checked(ops, edges)), merged)
         own_ops = {
             **self.texts,
-            **{column: getattr(self, column) for column in (*SIZE_COLUMNS, "view", "alias_of")},
+            **{
+                column: getattr(self, column)
+                for column in (*SIZE_COLUMNS, "runs", "view", "alias_of")
+            },
             "time": self.time,
             "args": self.args,
         }
@@ -625,10 +634,10 @@ class OpGraph:
         position = {node: i for i, node in enumerate(nodes)}
         data = [graph.nodes[node] for node in nodes]
         ops: dict[str, Any] = {"name": [str(node) for node in nodes]}
-        for column in (*list(TEXTS)[1:], *SIZE_COLUMNS, "view"):
+        for column in (*list(TEXTS)[1:], *SIZE_COLUMNS, "runs", "view"):
             key = attribute[column]
             if any(key in d for d in data):
-                empty: Any = "" if column in TEXTS else 0
+                empty: Any = "" if column in TEXTS else int(column == "runs")
                 ops[column] = [d.get(key, empty) for d in data]
         if any(attribute["alias_of"] in d for d in data):
             ops["alias_of"] = _node_aliases(nodes, data, attribute["alias_of"], position)
@@ -766,6 +775,14 @@ def _sizes(
     if array.dtype.kind == "f":
         array = np.rint(array)
     return array.astype(np.uint64)
+
+
+def _runs(values: Any, n: int, names: Sequence[str]) -> NDArray[np.uint64]:
+    runs = np.ones(n, dtype=np.uint64) if values is None else _sizes("ops.runs", values, n, names)
+    if (runs < 1).any():
+        op = names[int(runs.argmin())]
+        raise InputError(f"ops.runs of {op!r} is 0: an op runs once or more often")
+    return runs
 
 
 def _times(values: Any, n: int, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:

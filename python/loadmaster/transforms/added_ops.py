@@ -44,7 +44,9 @@ class AddedOps:
     kind : int64 [n]
         Index into :data:`loadmaster.fast.COLLECTIVES`; -1: it is no collective.
     output : uint64 [n]
-        Bytes.
+        Bytes of one run.
+    runs : uint64 [n]
+        How often it runs in a step.
     """
 
     place: Ints
@@ -54,6 +56,7 @@ class AddedOps:
     stem: Ints
     kind: Ints
     output: Sizes
+    runs: Sizes
 
     def __len__(self) -> int:
         return len(self.place)
@@ -187,6 +190,7 @@ def converting(members: Members) -> Addition:
         each * width + groups[each, device],
         buckets.kind[each],
         output,
+        buckets.runs[each],
     )
     entering = _entering(members)
     held = np.flatnonzero(buckets.waits_for >= 0)
@@ -265,6 +269,7 @@ def summing(members: Members, before: Addition) -> Addition:
         each * width + groups.ravel(),
         np.full(len(each), fast.COLLECTIVES.index("all_reduce")),
         np.repeat(sums.bytes, k),
+        sums.runs[each],
     )
     ends = copies.added(len(before.ops) + np.arange(n * k).reshape(n, k).T)
     tensors = copies.new_tensors(before.n_tensors, n)
@@ -307,6 +312,7 @@ def slicing(members: Members, before: Addition) -> Addition:
         row,
         np.full(len(row), NO_COLLECTIVE),
         halos.bytes[row, device],
+        layout.graph.runs[reader[row]],
     )
     first = before.n_tensors
     for of in _of_one_kind(halos):

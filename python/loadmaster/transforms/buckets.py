@@ -52,6 +52,8 @@ class CollectiveBuckets:
     is_before : bool [n]
     waits_for : int64 [n]
         The op after which the collective may begin at the earliest; -1: as soon as it can.
+    runs : uint64 [n]
+        How often the collective runs in a step.
     """
 
     of_step: Ints
@@ -62,6 +64,7 @@ class CollectiveBuckets:
     place: Ints
     is_before: NDArray[np.bool_]
     waits_for: Ints
+    runs: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.lead)
@@ -94,7 +97,8 @@ class CollectiveBuckets:
         place = np.where(is_after, latest, earliest)
         held_back = _held_back(c, traffic, lead, place)
         axis, kind = steps.axis[lead], steps.kind[lead]
-        return cls(of_step, lead, axis, kind, traffic, place, ~is_after, held_back)
+        runs = c.runs[steps.conversion[lead]]
+        return cls(of_step, lead, axis, kind, traffic, place, ~is_after, held_back, runs)
 
 
 def served_in(bucket: Ints, c: Conversions) -> Ints:
@@ -126,8 +130,10 @@ def filled_buckets(c: Conversions) -> Ints:
     bucket[alone] = np.arange(len(alone))
     count = len(alone)
     group = (traffic * 8 + steps.axis) * 8 + steps.kind
+    apart = np.unique(c.runs[steps.conversion], return_inverse=True)[1]
     if layout.stage is not None:
-        group += 64 * (EXPERT + 1) * layout.stage[maker]
+        apart += (int(apart.max(initial=0)) + 1) * layout.stage[maker]
+    group += 64 * (EXPERT + 1) * apart
     group = np.where(traffic == ACTIVATION, -1, group)
     expert_op = c.expert_op[steps.conversion]
     # Tensors that share a bucket in one step share it in the next: otherwise two buckets could each

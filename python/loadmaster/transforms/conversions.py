@@ -151,6 +151,15 @@ class Conversions:
         return self.layout.tensor_bytes[self.tensor]
 
     @cached_property
+    def runs(self) -> NDArray[np.uint64]:
+        """How often each conversion runs in a step: once per trip of the loops around both ends.
+
+        A tensor from before a loop is converted once for all trips.
+        """
+        runs = self.layout.graph.runs
+        return np.minimum(runs[self.layout.maker[self.tensor]], runs[self.first])
+
+    @cached_property
     def expert_op(self) -> Ints:
         """A number per conversion for the op of an expert that makes the tensor or reads it first,
         the same for all experts of a layer; -1: it is no expert's.

@@ -43,12 +43,14 @@ class PartSums:
     Attributes
     ----------
     axis, op : int64 [n]
-    bytes : uint64 [n]
+    bytes, runs : uint64 [n]
+        Bytes of one run, and how often it runs in a step.
     """
 
     axis: Ints
     op: Ints
     bytes: NDArray[np.uint64]
+    runs: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.op)
@@ -57,7 +59,7 @@ class PartSums:
     def of(cls, layout: Layout) -> PartSums:
         """The sums of a layout."""
         axis, op = np.nonzero(layout.exchanged * ~layout.graph.view)
-        return cls(axis, op, layout.exchanged[axis, op].astype(np.uint64))
+        return cls(axis, op, layout.exchanged[axis, op].astype(np.uint64), layout.graph.runs[op])
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ class Halos:
     step : int64 [n]
         1: rows go to the next place on the axis; -1: to the one before.
     bytes : uint64 [n, k]
-        What each device of the mesh would send.
+        What each device of the mesh would send in all runs of the reader.
     receiver : int64 [n, k]
         The device that each device sends to; -1: it is at the end of the axis.
     """
@@ -242,5 +244,7 @@ def _halo_bytes(
     specs = layout.wanted[:, at].copy()
     specs[axis] = REPLICATE
     way = layout.way(layout.tensor[at], specs, layout.owner[:, layout.dimensions.reader[at]])
-    whole = layout.ways.fractions[way].T * layout.graph.bytes[layout.dimensions.edge[at]]
+    reader = layout.dimensions.reader[at]
+    size = layout.graph.bytes[layout.dimensions.edge[at]] * layout.graph.runs[reader]
+    whole = layout.ways.fractions[way].T * size
     return np.ceil(whole * part).astype(np.uint64).T

@@ -214,7 +214,7 @@ class _Recomputation:
         columns["phase"] = [
             "b" if again else phase for phase, again in zip(columns["phase"], copies, strict=True)
         ]
-        for column in (*SIZE_COLUMNS, "view"):
+        for column in (*SIZE_COLUMNS, "runs", "view"):
             columns[column] = getattr(graph, column)[serves]
         owner = graph.alias_of[serves]
         reads_copy = (is_copy | self.is_backward[serves]) & (copy[owner] >= 0)

@@ -194,7 +194,7 @@ def _columns_of(ops: AddedOps) -> fast._Added:
     # Collectives are numbered in the order of their members.
     number = np.unique(ops.stem, return_inverse=True)[1]
     nothing = np.zeros(len(ops), dtype=np.uint64)
-    return {
+    columns: fast._Added = {
         "place": ops.place,
         "is_before": ops.is_before,
         "serves": ops.serves,
@@ -205,6 +205,9 @@ def _columns_of(ops: AddedOps) -> fast._Added:
         "accessed": np.where(ops.kind >= 0, nothing, 2 * ops.output),
         "output": ops.output,
     }
+    if (ops.runs > 1).any():
+        columns["runs"] = ops.runs
+    return columns
 
 
 def _parts(

@@ -211,6 +211,7 @@ class Splitting:
             np.array(block["flops"], dtype=np.uint64),
             np.array(block["bytes_accessed"], dtype=np.uint64),
             np.zeros(self.block, dtype=bool),
+            np.full(self.block, self.graph.runs[self.at]),
             block["output"],
         )
 

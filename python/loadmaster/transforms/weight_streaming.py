@@ -95,7 +95,7 @@ def _ops(graph: OpGraph, chosen: list[int]) -> dict[str, Any]:
         columns["kind"][op] = LOAD
         columns["colocation"][op] = columns["device_types"][op] = ""
     names = ("flops", "bytes_accessed", "output_bytes", "param_bytes", "workspace")
-    columns |= {name: getattr(graph, name) for name in (*names, "view", "alias_of")}
+    columns |= {name: getattr(graph, name) for name in (*names, "runs", "view", "alias_of")}
     # What a parameter keeps, a load keeps; some readers give it as the bytes of the output.
     columns["param_bytes"] = graph.param_bytes.copy()
     columns["param_bytes"][chosen] = np.maximum(graph.param_bytes, graph.output_bytes)[chosen]

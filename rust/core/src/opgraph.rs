@@ -47,12 +47,14 @@ pub struct OpColumns {
     /// What each member's collective does, an index into
     /// [`Kind::NAMED`](crate::collective::Kind::NAMED).
     pub collective_kind: Vec<u8>,
+    /// How often each op runs in a step. Empty: once.
+    pub runs: Vec<u64>,
 }
 
 impl OpColumns {
     /// The columns of collectives.
     pub fn members(&self) -> MemberColumns<'_> {
-        MemberColumns { group: &self.collective, kind: &self.collective_kind }
+        MemberColumns { group: &self.collective, kind: &self.collective_kind, runs: &self.runs }
     }
 }
 
@@ -201,6 +203,9 @@ fn check_lengths(c: &OpColumns, n: usize) -> Result<(), Error> {
         if got != n {
             return Err(Error::WrongLength { argument, got, want: n, per: "op" });
         }
+    }
+    if !c.runs.is_empty() && c.runs.len() != n {
+        return Err(Error::WrongLength { argument: "runs", got: c.runs.len(), want: n, per: "op" });
     }
     if c.bytes.len() != m {
         return Err(Error::WrongLength { argument: "bytes", got: c.bytes.len(), want: m, per: "edge" });

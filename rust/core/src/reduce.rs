@@ -532,7 +532,8 @@ fn collectives(model: &OpGraph, work: &Workload, op_of: &[OpId]) -> Result<Colle
     let by_index = work.graph.numbering().by_index(op_of.to_vec());
     let group: Vec<i64> = by_index.iter().map(|op| columns.group[op.ix()]).collect();
     let kind: Vec<u8> = by_index.iter().map(|op| columns.kind[op.ix()]).collect();
-    let members = MemberColumns { group: &group, kind: &kind };
+    let runs: Vec<u64> = by_index.iter().filter_map(|op| columns.runs.get(op.ix()).copied()).collect();
+    let members = MemberColumns { group: &group, kind: &kind, runs: &runs };
     let found = Collectives::of(&work.graph, members, |op| work.sent(op));
     found.map_err(|error| error.with_indices(|index| by_index[index.ix()].0))
 }

@@ -336,7 +336,8 @@ impl Workload {
             (latency + self.tensor_bytes[t.ix()] as f64 * inverse) * readers
         };
         let together = self.collectives.all().iter().enumerate().map(|(c, collective)| {
-            cluster.longest_collective(self.collectives.members(c).len(), collective.bytes)
+            let once = cluster.longest_collective(self.collectives.members(c).len(), collective.bytes);
+            once * collective.runs as f64
         });
         Clock::for_horizon(work + self.graph.tensors().map(sent).sum::<f64>() + together.sum::<f64>())
     }

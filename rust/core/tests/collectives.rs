@@ -29,6 +29,11 @@ fn all(k: usize) -> Vec<DeviceId> {
 /// `k` makers of a tensor of `bytes`, a member behind each and a reader behind that: op `i` makes, `k +
 /// i` takes part, `2 k + i` reads.
 fn collective(kind: u8, k: usize, bytes: u64, made: u64) -> Workload {
+    repeated(kind, k, bytes, made, &[])
+}
+
+/// The same, with how often each op runs.
+fn repeated(kind: u8, k: usize, bytes: u64, made: u64, runs: &[u64]) -> Workload {
     let ids = |from: usize| from as i64..(from + k) as i64;
     let src: Vec<i64> = ids(0).chain(ids(k)).collect();
     let dst: Vec<i64> = ids(k).chain(ids(2 * k)).collect();
@@ -36,7 +41,7 @@ fn collective(kind: u8, k: usize, bytes: u64, made: u64) -> Workload {
     let tensor_bytes: Vec<u64> = [vec![bytes; k], vec![made; k], vec![0; k]].concat();
     let group: Vec<i64> = (0..3 * k).map(|u| if (k..2 * k).contains(&u) { 0 } else { -1 }).collect();
     let kinds = vec![kind; 3 * k];
-    let members = MemberColumns { group: &group, kind: &kinds };
+    let members = MemberColumns { group: &group, kind: &kinds, runs };
     let columns = Columns { tensor_bytes: &tensor_bytes, members, ..Columns::default() };
     Workload::plain(graph, &columns).expect("a valid workload")
 }
@@ -67,6 +72,18 @@ fn all_reduces(devices: usize, points: Vec<(u64, f64)>, busy: Vec<f64>) -> Table
 fn alone(cluster: &Cluster, kind: u8, k: usize, bytes: u64, made: u64) -> (f64, Algorithm) {
     let (schedule, tick) = judged(&collective(kind, k, bytes, made), cluster, &vec![0; 3 * k], k);
     (length(&schedule, tick), schedule.together[0].algorithm)
+}
+
+#[test]
+fn a_collective_of_a_loop_takes_its_time_once_per_trip() {
+    for (kind, _) in Kind::NAMED.iter().enumerate() {
+        let (k, bytes, runs) = (4, 8 * 64, 7);
+        let (cluster, time) = (two_ports(k, 3.0), vec![0; 3 * k]);
+        let (once, tick) = judged(&collective(kind as u8, k, bytes, bytes), &cluster, &time, k);
+        let work = repeated(kind as u8, k, bytes, bytes, &vec![runs; 3 * k]);
+        let (often, same) = judged(&work, &cluster, &time, k);
+        assert!((length(&often, same) - runs as f64 * length(&once, tick)).abs() < 1e-6);
+    }
 }
 
 #[test]
@@ -281,7 +298,7 @@ fn a_broadcast_comes_from_the_member_that_has_the_tensor() {
     // Only member 3 of 5 reads a tensor.
     let graph = Graph::numbered(k + 1, &[5], &[3], None).expect("a graph");
     let (group, kind) = ([0, 0, 0, 0, 0, -1], [4; 6]);
-    let members = MemberColumns { group: &group, kind: &kind };
+    let members = MemberColumns { group: &group, kind: &kind, runs: &[] };
     let bytes = [0, 0, 0, 0, 0, n];
     let columns =
         Columns { tensor_bytes: &bytes, output_bytes: &[n, n, n, n, n, n], members, ..Columns::default() };
@@ -382,7 +399,7 @@ fn a_device_does_its_share_before_its_next_op() {
     // Ops 0 and 1 make what members 2 and 3 sum; op 4, of 100 us, is ready on device 0 all the time.
     let graph = Graph::numbered(5, &[0, 1], &[2, 3], None).expect("a graph");
     let (group, kind) = ([-1, -1, 0, 0, -1], [0; 5]);
-    let members = MemberColumns { group: &group, kind: &kind };
+    let members = MemberColumns { group: &group, kind: &kind, runs: &[] };
     let bytes = [1000, 1000, 0, 0, 0];
     let columns = Columns { tensor_bytes: &bytes, members, ..Columns::default() };
     let work = Workload::plain(graph, &columns).expect("a workload");
@@ -423,7 +440,7 @@ fn channels_are_shared_with_other_traffic() {
     // Op 0 on d0 sends 1000 bytes to op 1 on d1; members 2 and 3 follow ops 4 and 5 of 500 us.
     let graph = Graph::numbered(6, &[0, 4, 5], &[1, 2, 3], None).expect("a graph");
     let (group, kind) = ([-1, -1, 0, 0, -1, -1], [0; 6]);
-    let members = MemberColumns { group: &group, kind: &kind };
+    let members = MemberColumns { group: &group, kind: &kind, runs: &[] };
     let bytes = [1000, 0, 0, 0, 200, 200];
     let columns = Columns { tensor_bytes: &bytes, members, ..Columns::default() };
     let work = Workload::plain(graph, &columns).expect("a workload");
@@ -461,7 +478,7 @@ fn bounds_count_no_work_of_members() {
 
 #[test]
 fn what_can_never_run_is_refused() {
-    let columns = |group: &'static [i64], kind: &'static [u8]| MemberColumns { group, kind };
+    let columns = |group: &'static [i64], kind: &'static [u8]| MemberColumns { group, kind, runs: &[] };
     let of = |edges: &[(i64, i64)], members| {
         let (src, dst): (Vec<i64>, Vec<i64>) = edges.iter().copied().unzip();
         let graph = Graph::numbered(4, &src, &dst, None).expect("a graph");
@@ -651,7 +668,7 @@ proptest! {
         let n = device.len();
         let tensors: Vec<i64> = (0..src.len() as i64).collect();
         let graph = Graph::numbered(n, &src, &dst, Some(&tensors)).expect("a graph");
-        let members = MemberColumns { group: &group, kind: &kinds };
+        let members = MemberColumns { group: &group, kind: &kinds, runs: &[] };
         let work = Workload::plain(graph, &Columns { tensor_bytes: &bytes, members, ..Columns::default() });
         let work = work.expect("a workload");
         let cluster = [mesh as fn(usize, f64) -> Cluster, bridge, one_port, two_ports][channels](k, 1.0);

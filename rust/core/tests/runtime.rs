@@ -357,7 +357,7 @@ fn a_host_launches_by_the_policy() {
 /// from d0 and so does 6.
 fn with_members() -> Workload {
     let graph = Graph::new(6, &[0, 1, 2, 3], &[2, 3, 4, 5], None).expect("a graph");
-    let members = MemberColumns { group: &[-1, -1, 0, 0, -1, -1], kind: &[0; 6] };
+    let members = MemberColumns { group: &[-1, -1, 0, 0, -1, -1], kind: &[0; 6], runs: &[] };
     let columns = Columns { tensor_bytes: &[4, 4, 4, 4], members, ..Columns::default() };
     Workload::plain(graph, &columns).expect("a workload")
 }
@@ -382,7 +382,7 @@ fn a_member_sends_its_result_when_its_device_is_free() {
     // Op 4, which reads member 2 of d0, runs on d1 here; d0 runs op 5 from 1 to 21, so the copy (0 us + 4
     // bytes) waits until 21 and ends at 25; the transfer takes 25..29.
     let graph = Graph::new(6, &[0, 1, 2], &[2, 3, 4], None).expect("a graph");
-    let members = MemberColumns { group: &[-1, -1, 0, 0, -1, -1], kind: &[0; 6] };
+    let members = MemberColumns { group: &[-1, -1, 0, 0, -1, -1], kind: &[0; 6], runs: &[] };
     let columns = Columns { tensor_bytes: &[4, 4, 4], members, ..Columns::default() };
     let work = Workload::plain(graph, &columns).expect("a workload");
     let cluster = with_costs(mesh(2, 0.0), &[cost("gpu", 0.0)]);

@@ -38,8 +38,19 @@ const COPIES: &[&str] = &[
     "edge",
     "together",
 ];
-const ADDED: &[&str] =
-    &["place", "is_before", "serves", "device", "collective", "kind", "flops", "accessed", "output", "alias"];
+const ADDED: &[&str] = &[
+    "place",
+    "is_before",
+    "serves",
+    "device",
+    "collective",
+    "kind",
+    "runs",
+    "flops",
+    "accessed",
+    "output",
+    "alias",
+];
 const LINKS: &[&str] = &["place", "src", "dst", "tensor", "bytes"];
 
 /// Columns of [`replace_op`].
@@ -193,7 +204,7 @@ type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 ///     ``edge`` (the way of its bytes).
 /// added : mapping of columns
 ///     Per added op: ``place`` (the op that it stands next to), ``is_before`` (bool), ``serves``,
-///     ``device`` (-1: none), ``collective`` (-1: none), ``kind``, ``flops``, ``accessed``, ``output``.
+///     ``device`` (-1: none), ``collective`` (-1: none), ``kind``, ``runs`` (optional), ``flops``, ``accessed``, ``output``.
 ///     Optional: ``alias`` (the op that it changes in place, an end as those of links; -1: none).
 /// links : mapping of columns
 ///     Per edge that is no copy: ``place`` (the edge that it stands for, ascending; the number of
@@ -221,7 +232,7 @@ type Placed<'py> = (OpGraph, Ids<'py>, Ids<'py>, Ids<'py>);
 /// ...     copies |= {f"{amount}_way": none, f"{amount}_bytes": none}
 /// >>> copies |= {"stays": stays, "edge": zeros[:1]}
 /// >>> added = {"is_before": stays[:0]} | dict.fromkeys(["place", "serves", "device"], none)
-/// >>> added |= dict.fromkeys(["collective", "kind", "flops", "accessed", "output"], none)
+/// >>> added |= dict.fromkeys(["collective", "kind", "runs", "flops", "accessed", "output"], none)
 /// >>> links = dict.fromkeys(["place", "src", "dst", "tensor", "bytes"], none)
 /// >>> twice, serves, device, _ = fast.expand(g._core, ["a0", "a1", "b0", "b1"], 2, copies, added, links)
 /// >>> twice.column("bytes").tolist(), serves.tolist(), device.tolist()
@@ -337,6 +348,7 @@ fn added_of(columns: &Bound<'_, PyDict>, k: usize, n: usize) -> PyResult<Added> 
     let a = place.len();
     let sizes = |name: &str| sized(name, given.required(name, convert::sizes)?, a);
     let device = ranged("device", numbers("device")?, a, -1, k)?;
+    let runs = given.optional("runs", convert::sizes)?;
     Ok(Added {
         place: unsigned(ranged("place", place, a, 0, n)?),
         is_before: sized("is_before", given.required("is_before", convert::flags)?, a)?,
@@ -344,6 +356,7 @@ fn added_of(columns: &Bound<'_, PyDict>, k: usize, n: usize) -> PyResult<Added> 
         device: device.into_iter().map(|d| d as i32).collect(),
         collective: ranged("collective", numbers("collective")?, a, -1, a)?,
         kind: sized("kind", given.required("kind", kinds)?, a)?,
+        runs: if runs.is_empty() { runs } else { sized("runs", runs, a)? },
         flops: sizes("flops")?,
         accessed: sizes("accessed")?,
         output: sizes("output")?,

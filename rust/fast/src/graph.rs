@@ -31,6 +31,7 @@ const GRAPH_COLUMNS: &[&str] = &[
     "allowed",
     "collective",
     "collective_kind",
+    "runs",
 ];
 const OP_COLUMNS: &[&str] = &[
     "view",
@@ -45,6 +46,7 @@ const OP_COLUMNS: &[&str] = &[
     "workspace",
     "collective",
     "collective_kind",
+    "runs",
 ];
 
 /// Columns that [`OpGraph::changed`] takes by keyword.
@@ -139,6 +141,8 @@ pub type Names = Arc<dyn Fn(u32) -> Option<String> + Send + Sync>;
 /// collective_kind : int [n_ops], optional
 ///     What each member's collective does: an index into :data:`COLLECTIVES`. Wanted with
 ///     ``collective``.
+/// runs : uint64 [n_ops], optional
+///     How often each op runs in a step; once if absent.
 ///
 /// Raises
 /// ------
@@ -197,6 +201,7 @@ impl Graph {
         let allowed = given.optional("allowed", convert::sizes)?;
         let group = given.optional("collective", convert::integers)?;
         let kind = given.optional("collective_kind", kinds)?;
+        let runs = given.optional("runs", convert::sizes)?;
         let work = py.detach(|| {
             let graph = CoreGraph::numbered(n_ops, &src, &dst, tensor.as_deref())?;
             let columns = Columns {
@@ -206,7 +211,7 @@ impl Graph {
                 output_bytes: &output_bytes,
                 colocation: &colocation,
                 allowed: &allowed,
-                members: MemberColumns { group: &group, kind: &kind },
+                members: MemberColumns { group: &group, kind: &kind, runs: &runs },
             };
             Workload::plain(graph, &columns)
         });
@@ -370,7 +375,7 @@ impl Graph {
 ///     Per edge; ``tensor`` may be None.
 /// view, placeholder, alias_of, near, colocation, flops, accessed, output_bytes, resident, workspace
 ///     Per op.
-/// collective, collective_kind : optional
+/// collective, collective_kind, runs : optional
 ///     Per op, as of :class:`Graph`.
 ///
 /// Raises
@@ -428,6 +433,7 @@ impl OpGraph {
             workspace: given.required("workspace", convert::sizes)?,
             collective: given.optional("collective", convert::integers)?,
             collective_kind: given.optional("collective_kind", kinds)?,
+            runs: given.optional("runs", convert::sizes)?,
         };
         let core = py.detach(|| CoreOpGraph::new(columns)).map_err(Raised::from)?;
         Ok(Self { core: Arc::new(core), names: None })
@@ -498,6 +504,10 @@ impl OpGraph {
             "alias_of" => PyArray1::from_slice(py, &c.alias_of).into_any(),
             "colocation" => PyArray1::from_slice(py, &c.colocation).into_any(),
             "collective" => PyArray1::from_slice(py, &c.collective).into_any(),
+            "runs" => {
+                let once = if c.runs.is_empty() { self.core.n_ops() } else { 0 };
+                PyArray1::from_vec(py, [c.runs.as_slice(), &vec![1; once]].concat()).into_any()
+            }
             "is_member" => self.core.is_member().into_pyarray(py).into_any(),
             "flops" => PyArray1::from_slice(py, &c.flops).into_any(),
             "accessed" => PyArray1::from_slice(py, &c.accessed).into_any(),

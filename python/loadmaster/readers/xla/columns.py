@@ -36,7 +36,7 @@ class XlaColumns(GraphColumns):
     """Ops and edges, appended."""
 
     def __init__(self) -> None:
-        super().__init__(f"{OPS} args")
+        super().__init__(f"{OPS} runs args")
         self.paths: list[str] = []
         #: The op that opens the outermost loop or branch around each op; -1: none.
         self.groups: list[int] = []
@@ -65,6 +65,7 @@ class XlaColumns(GraphColumns):
             "output_bytes": 0,
             "param_bytes": 0,
             "alias_of": -1,
+            "runs": 1,
             "output": "",
             "args": None,
             **row,

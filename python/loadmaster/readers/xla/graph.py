@@ -3,15 +3,17 @@
 How control flow is shown, and why:
 
 * A *call* disappears. Its body stands where it was called, and its name goes into the ops' paths.
-* A *loop* (scan, while) stands for all of its trips: one op per op of its body, which costs what
-  all trips cost. XLA runs a loop on one device, so the loop's ops are colocated. A first op waits
-  for all that the loop takes, and allocates what the loop returns: final carried values and stacked
-  outputs, which are alive while the loop runs. A last op waits for the body. What ops read after
-  the loop is a view of the first op that waits for the last op. The back edge, from one trip to the
-  next, is left out. Tensors inside have the size of one trip, as they have in memory.
+* A *loop* (scan, while) stands for all of its trips: one op per op of its body, which ``runs`` once
+  a trip and costs what all trips cost. Tensors inside have the size of one trip, as they have in
+  memory. A value that the loop carries, or stacks, has three ops and one storage: ``loop.carry``
+  begins it, ``loop.next`` takes what a trip makes of it, and ``loop.result`` is what ops after the
+  loop read. Their layouts are one: that of the value in every trip. The back edge, from one trip to
+  the next, is left out. A first op waits for all that the loop takes, a last one for its body. A
+  loop is not taken apart over devices, so its ops are colocated; but devices may share all of them.
 * A *counter* (a carried number that begins and steps by a literal) is known on every device and is
   no tensor. A comparison of a counter with a literal tells the number of trips.
-* Of a *branch* only the dearest way is shown, colocated, behind an op that waits for the predicate.
+* Of a *branch* only the dearest way is shown, colocated, behind an op that waits for what the
+  branch takes.
 * *Literals*, and what is made elementwise of literals alone, are part of the ops that read them.
 * *Views*: reshape, broadcast and their like make no data; XLA computes them where they are read. A
   view passes on the tensor that it shows, so a broadcast travels at its size before broadcasting.
@@ -131,10 +133,11 @@ class _Running:
     """A loop that is being read: the scopes around and within it, and what it will return."""
 
     instruction: Instruction
+    name: str
     scope: _Scope
     inner: _Scope
     begin: int
-    outs: list[XlaValue]
+    outs: list[XlaValue | None]
 
 
 class _Inliner:
@@ -171,8 +174,8 @@ class _Inliner:
         known = sum(trips is not None for trips in self.columns.loops.values())
         if known:
             notes.append(
-                f"{counted(known, 'loop counts', 'loops count')} the work of all trips, but one "
-                "kernel launch per op, on one device each, as XLA runs them"
+                f"{counted(known, 'loop counts', 'loops count')} the work and the kernel launches "
+                "of all trips"
             )
         if self._branches:
             notes.append(f"{self._branches} branches are the dearest of theirs each")
@@ -370,6 +373,7 @@ class _Inliner:
             path=_join(scope.path, instruction.stack),
             flops=flops * scope.trips,
             bytes_accessed=bytes_accessed * scope.trips,
+            runs=max(scope.trips, 1),
             group=scope.group,
             **row,
         )
@@ -403,11 +407,8 @@ class _Inliner:
             taken = weights.index(max(weights))
             self._branches += 1
         taken = int(taken.real)
-        begin = self._add(instruction, scope)
-        self._connect(values, begin, scope)
+        begin = self._begin(instruction, values, scope)
         inner = scope.region_at(begin, self._inside(instruction, scope, f"branch_{taken}"))
-        if scope.group < 0:
-            self.columns.groups[begin] = begin
         body = instruction.bodies[taken]
         # A branch may take all operands, or (in StableHLO) read what encloses it.
         results = yield self._computation(body, args[: len(body.inputs)], inner)
@@ -420,24 +421,27 @@ class _Inliner:
         n, k = loop.n_constants, loop.n_constants + loop.n_carried
         constants, initial, stacks = values[:n], values[n:k], values[k:]
         counters = counters_of(body, n, initial)
+        types = [t for _, t in instruction.results]
         # A stack that nothing reads is not kept; a carried value always is.
-        kept = [
-            i
-            for i, (name, _) in enumerate(instruction.results)
-            if i not in counters and (i < loop.n_carried or name)
+        first: list[XlaValue | None] = [
+            None if i in counters else value for i, value in enumerate(initial)
         ]
-        running = self._open(instruction, values, scope, loop.trips, kept)
+        first += [
+            XlaValue(t) if name else None for name, t in instruction.results[loop.n_carried :]
+        ]
+        running = self._open(instruction, values, scope, loop.trips, first)
         slices = []
         for position, stack in enumerate(stacks, k):
             if position >= len(body.inputs):
                 raise InputError(f"{at(instruction.line)}the scan's body takes fewer values")
             taken = body.inputs[position]
             slices.append(self._slice(stack, taken, running.inner, instruction))
-        carried = running.outs[: len(initial)]
-        results = yield self._computation(body, [*constants, *carried, *slices], running.inner)
-        stacked = sum(t.nbytes for name, t in instruction.results[loop.n_carried :] if name)
-        views = self._close(running, [*results, *constants, *stacks], moved=2 * stacked)
-        return _counted(views, counters, initial, loop.trips)
+        carried = [out or XlaValue(t) for out, t in zip(running.outs, types, strict=True)]
+        results = yield self._computation(
+            body, [*constants, *carried[: len(initial)], *slices], running.inner
+        )
+        outs = self._close(running, results)
+        return _counted(outs, counters, initial, loop.trips)
 
     def _slice(self, stack: XlaValue, taken: Binder, scope: _Scope, scan: Instruction) -> XlaValue:
         """The part of a stacked input that one trip takes."""
@@ -474,26 +478,30 @@ class _Inliner:
         fixed = {
             i for i, (name, out) in enumerate(zip(names, body.outputs, strict=False)) if name == out
         }
-        varying = [i for i in range(len(initial)) if i not in fixed and i not in counters]
-        # What is compiled has copied what it must: a loop works on its operands' own memory.
-        reused = {i for i in varying if self.program.is_compiled and initial[i].op >= 0}
-        allocated = [i for i in varying if i not in reused]
-        running = self._open(instruction, values, scope, trips, allocated)
-        for i in reused:
-            running.outs[i] = replace(initial[i], carried=True)
+        first = [None if i in fixed or i in counters else v for i, v in enumerate(initial)]
+        running = self._open(instruction, values, scope, trips, first)
         state = [
-            initial[i] if i in fixed else XlaValue(initial[i].type) if i in counters else out
+            initial[i] if i in fixed else out or XlaValue(initial[i].type)
             for i, out in enumerate(running.outs)
         ]
         inner = running.inner
         again = yield self._computation(condition, [*values[:c], *state], inner)
         results = yield self._computation(body, [*values[c : c + b], *state], inner)
-        read = [results[i] for i in varying if i < len(results)]
-        unchanged = [*values[: c + b], *(initial[i] for i in sorted(fixed))]
-        views = self._close(running, [*again, *read, *unchanged])
+        outs = self._close(running, results, again)
         for i in fixed:
-            views[i] = initial[i]
-        return _counted(views, counters, initial, trips)
+            outs[i] = initial[i]
+        return _counted(outs, counters, initial, trips)
+
+    def _begin(self, instruction: Instruction, values: list[XlaValue], scope: _Scope) -> int:
+        """The op that begins a loop or a branch, when all that it takes is there."""
+        begin = self._add(instruction, scope)
+        for before in dict.fromkeys(v.op for v in values if v.op >= 0):
+            self.columns.edge(before, begin)
+        if scope.region >= 0:
+            self.columns.edge(scope.region, begin)
+        if scope.group < 0:
+            self.columns.groups[begin] = begin
+        return begin
 
     def _open(
         self,
@@ -501,60 +509,88 @@ class _Inliner:
         values: list[XlaValue],
         scope: _Scope,
         trips: int | None,
-        allocated: Sequence[int],
+        first: Sequence[XlaValue | None],
     ) -> _Running:
-        """The op that begins a loop and allocates what it will return."""
-        types = [t for _, t in instruction.results]
-        begin = self._add(
-            instruction,
-            scope,
-            output_bytes=sum(types[i].nbytes for i in allocated),
-            output=";".join(map(str, types)),
-        )
-        self._connect(values, begin, scope)
-        if scope.group < 0:
-            self.columns.groups[begin] = begin
+        """The ops that begin a loop. ``first`` are the values with which its carried values and
+        stacks begin; None: there is nothing to carry.
+        """
+        begin = self._begin(instruction, values, scope)
         self.columns.loops[begin] = trips
         path = self._inside(instruction, scope)
         inner = scope.region_at(begin, path, 1 if trips is None else trips)
-        outs = [XlaValue(t) for t in types]
-        for i in allocated:
-            outs[i] = replace(self.columns.value(begin, types[i]), carried=True)
-        return _Running(instruction, scope, inner, begin, outs)
+        running = _Running(instruction, self._name(instruction, scope), scope, inner, begin, [])
+        for i, value in enumerate(first):
+            if value is None:
+                running.outs.append(None)
+                continue
+            # What is compiled has copied what it must: a loop works on its operands' own memory.
+            owner = value.owner if self.program.is_compiled and value.op >= 0 else -1
+            out = self._kept(running, inner, "carry", i, [value], alias_of=owner)
+            self.columns.edge(begin, out.op)
+            running.outs.append(replace(out, carried=True))
+        return running
 
-    def _close(self, running: _Running, read: Sequence[XlaValue], moved: int = 0) -> list[XlaValue]:
-        """The op that ends a loop, and views of what it returns.
-
-        The op reads what a trip gives and what the loop has used so far, and moves ``moved`` bytes.
-        """
-        instruction, inner, begin = running.instruction, running.inner, running.begin
-        name = self._name(instruction, running.scope)
-        scope = replace(running.scope, group=inner.group)
-        end = self._add(instruction, scope, name=f"{name}.end", bytes_accessed=moved)
-        self.columns.read([v for v in read if v.op != begin], end)
-        self.columns.edge(begin, end)
-        for op in inner.effects:
+    def _close(
+        self, running: _Running, results: Sequence[XlaValue], again: Sequence[XlaValue] = ()
+    ) -> list[XlaValue]:
+        """The ops that end a loop, and what it returns. They wait for ``again``, too."""
+        instruction, scope, inner = running.instruction, running.scope, running.inner
+        waits = [v.op for v in again if v.op >= 0] + inner.effects
+        ends: dict[int, XlaValue] = {}
+        for i, out in enumerate(running.outs):
+            if out is None or i >= len(results):
+                continue
+            # A stack takes the result of each trip at its place.
+            moved = 2 * results[i].type.nbytes if results[i].type != out.type else 0
+            read = [out, results[i]]
+            ends[i] = self._kept(running, inner, "next", i, read, moved, alias_of=out.owner)
+            waits.append(ends[i].op)
+        ending = replace(scope, group=inner.group)
+        end = self._add(instruction, ending, name=f"{running.name}.end")
+        for op in dict.fromkeys([running.begin, *waits]):
             self.columns.edge(op, end)
         if inner.effects:
             scope.effects.append(end)
             self.columns.keep.add(end)
-        views = []
-        for position, out in enumerate(running.outs):
-            if out.op < 0 or not instruction.results[position].name:
-                views.append(out)
+        returned = []
+        for i, (_, type_) in enumerate(instruction.results):
+            out = running.outs[i]
+            if out is None or i not in ends:
+                returned.append(XlaValue(type_))
                 continue
-            view = self._add(
-                instruction,
-                replace(scope, group=-1),
-                name=f"{name}#{position}",
-                output=str(out.type),
-                alias_of=out.owner,
-                view=True,
-            )
-            self.columns.read([out], view)
-            self.columns.edge(end, view)
-            views.append(replace(out, op=view, carried=False))
-        return views
+            result = self._kept(running, scope, "result", i, [ends[i]], alias_of=out.owner)
+            self.columns.edge(end, result.op)
+            returned.append(result)
+        return returned
+
+    def _kept(
+        self,
+        running: _Running,
+        scope: _Scope,
+        part: str,
+        position: int,
+        read: list[XlaValue],
+        moved: int = 0,
+        *,
+        alias_of: int = -1,
+    ) -> XlaValue:
+        """An op for a value that a loop keeps from trip to trip: ``loop.carry`` begins it,
+        ``loop.next`` hands it on, ``loop.result`` is what is left of it. All have one storage.
+        """
+        type_ = running.instruction.results[position].type
+        op = self._add(
+            replace(running.instruction, kind=f"loop.{part}"),
+            scope,
+            name=f"{running.name}{'' if part == 'result' else '.' + part}#{position}",
+            bytes_accessed=moved,
+            output=str(type_),
+            output_bytes=type_.nbytes if alias_of < 0 else 0,
+            alias_of=alias_of,
+            args=_call(Instruction("", [], []), read),
+        )
+        self.columns.read(read, op)
+        value = self.columns.value(op, type_)
+        return value if alias_of < 0 else replace(value, owner=alias_of)
 
     def _weight(self, body: Computation) -> Walk:
         """FLOPs and bytes of a computation, all trips counted; the dearest branch has the most."""

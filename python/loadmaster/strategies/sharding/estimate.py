@@ -236,7 +236,7 @@ def _sums(estimator: Estimator, lowering: Lowering, before: _Rows) -> _Rows:
     for axis, traffic in enumerate(estimator.setting.traffic):
         on = np.flatnonzero(sums.axis == axis)
         seconds[on] = traffic.each(ALL_REDUCE, sums.bytes[on].astype(np.float64))
-    seconds += estimator.launch
+    seconds = (seconds + estimator.launch) * sums.runs
     number = before.n + np.arange(len(sums))
     pairs = [(estimator.at[node], number)]
     for axis in np.unique(sums.axis).tolist():
@@ -386,7 +386,7 @@ class _Converting:
         total = np.bincount(buckets.of_step, bytes_, len(buckets)).tolist()
         columns = zip(buckets.axis.tolist(), buckets.kind.tolist(), total, strict=True)
         links = [traffic[axis].seconds(kind, size) for axis, kind, size in columns]
-        return np.array(links) + self.estimator.launch
+        return (np.array(links) + self.estimator.launch) * buckets.runs
 
 
 def _cut_size(layout: Layout, tensor: Ints, spec: NDArray[Any]) -> Ints:

@@ -34,7 +34,9 @@ OF_ARGUMENT, OF_HUB, OF_NODE, OF_NOTHING = range(4)
 
 
 #: The columns of edges, in the order of :func:`_edges`.
-_COLUMNS = ("src", "dst", "left", "right", "traffic", "role", "where", "row", "together", "apart")
+_COLUMNS = (
+    "src", "dst", "left", "right", "traffic", "role", "where", "row", "together", "apart", "runs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,8 @@ class Frame:
         How many experts have such an edge, whose tensors are sent together; 1: none has.
     apart : int64 [n_edges]
         1: the ends are not on one device, if one device has each of them; else 0.
+    runs : int64 [n_edges]
+        How often a conversion on the edge runs in a step.
     code : int64 [n_edges]
         Equal for edges that are alike where no other axis is.
     """
@@ -80,6 +84,7 @@ class Frame:
     row: Ints
     together: Ints
     apart: Ints
+    runs: Ints
     code: Ints
 
     @classmethod
@@ -95,13 +100,13 @@ class Frame:
         counts = np.concatenate([ways.n_labels[structure.way], of_hubs])
         specs = [*ways.outputs, *structure.specs_wanted, *hubs.specs]
         columns = _edges(structure, hubs, len(specs) - len(hubs.specs))
-        src, dst, left, right, traffic, role, where, row, together, apart = columns
+        src, dst, left, right, traffic, role, where, row, together, apart, runs = columns
         size = np.zeros(len(src))
         of_argument = where == OF_ARGUMENT
         size[of_argument] = parts.tensor[row[of_argument]]
         size[where == OF_HUB] = hubs.largest(structure, parts.tensor)[row[where == OF_HUB]]
         size[where == OF_NODE] = structure.resident[row[where == OF_NODE]]
-        alike = left, right, size, traffic, role, together, apart, counts[src], counts[dst]
+        alike = left, right, size, traffic, role, together, apart, runs, counts[src], counts[dst]
         code = joint(*alike)
         # Edges that forbid nothing say nothing.
         says = role[firsts(code)] != MAY
@@ -190,7 +195,7 @@ class Pairs:
 
 def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np.int64], ...]:
     """Columns of edges: ends, specs, traffic, role, whose bytes, of which one, how many experts
-    have such an edge, and whether what owns the ends may differ.
+    have such an edge, whether what owns the ends may differ, and how often its conversions run.
     """
     a, n = structure.arguments, structure.n
     wanted = len(structure.ways.outputs) + structure.wanted
@@ -211,11 +216,13 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
     specs_made = structure.made
     n_together = structure.together
     apart = (structure.unit[a.root] != structure.unit[a.reader]).astype(np.int64)
+    of_node = structure.graph.runs[structure.op].astype(np.int64)
+    runs = np.minimum(of_node[a.root], of_node[a.reader])
     read = a.traffic[alone], role[alone], OF_ARGUMENT, alone, n_together[alone], apart[alone]
     from_hub = a.traffic[shared], role[shared], OF_ARGUMENT, shared, n_together[shared], 0
-    nothing = 0, MAY, OF_NOTHING, 0, 1, apart[shared]
+    nothing = 0, MAY, OF_NOTHING, 0, 1, apart[shared], 1
     rows = [
-        row(a.root[alone], a.reader[alone], specs_made[alone], wanted[alone], *read),
+        row(a.root[alone], a.reader[alone], specs_made[alone], wanted[alone], *read, runs[alone]),
         row(
             hubs.root,
             n + at,
@@ -227,9 +234,17 @@ def _edges(structure: Structure, hubs: Hubs, first_hub: int) -> tuple[NDArray[np
             at,
             n_together[first],
             0,
+            runs[first],
         ),
-        row(n + hub[shared], a.reader[shared], specs[hub[shared]], wanted[shared], *from_hub),
-        row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder, 1, 0),
+        row(
+            n + hub[shared],
+            a.reader[shared],
+            specs[hub[shared]],
+            wanted[shared],
+            *from_hub,
+            runs[shared],
+        ),
+        row(holder, writer, out[holder], out[writer], is_kept, ENDS, OF_NODE, holder, 1, 0, 1),
         row(a.root[shared], a.reader[shared], specs_made[shared], wanted[shared], *nothing),
     ]
     return tuple(np.concatenate(column) for column in zip(*rows, strict=True))

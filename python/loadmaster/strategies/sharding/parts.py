@@ -150,6 +150,7 @@ class Parts:
             self.accessed,
             graph.output_bytes[op],
             structure.resident,
+            graph.runs[op],
             *self.problem.costs.time[op].T,
             self.problem.costs.provenance[op],
             _mixed(self.read, structure.n),
@@ -285,6 +286,7 @@ class Parts:
             np.rint(size[0]).astype(np.uint64),
             np.rint(size[1]).astype(np.uint64),
             self.free[of],
+            self.structure.graph.runs[ops],
             self._outputs,
         )
         seconds = costs_of(work, self.problem.costs, self.problem.cluster).time[:, type_]

@@ -236,6 +236,7 @@ class _Building:
         part = self.parts.of(nodes, columns, self.setting.shares, self.setting.places)
         exchange = self.traffic.each(ALL_REDUCE, part.exchanged[self.axis])
         exchange += self.traffic.neighbours(part.halos[self.axis])
+        exchange *= structure.graph.runs[structure.op[nodes]]
         makes, maker = self.parts.written.of(nodes)
         written = self.parts.written.bytes[makes]
         whole = np.bincount(maker, written, len(nodes))
@@ -307,6 +308,7 @@ class _Building:
         seconds = np.zeros((2, len(some), _KINDS))
         together = np.where(traffic == ACTIVATION, frame.together[some], 1)
         seconds[:, :, FORBIDDEN] = np.inf
+        runs = frame.runs[some]
         for code in range(len(fast.COLLECTIVES)):
             for bucket, is_alone in ((0.0, True), (self.setting.bucket, False)):
                 rows = np.flatnonzero(is_there[:, code] & ((traffic == ACTIVATION) == is_alone))
@@ -314,6 +316,7 @@ class _Building:
                 if len(several := rows[together[rows] > 1]):
                     n = together[several]
                     seconds[1, several, code] = self.traffic.each(code, size[several, code] * n) / n
+        seconds *= runs[:, None]
         owned = pairs.owned & (together > 1)[table]
         # Nothing is left to do while what was updated is gathered.
         overlaps = (traffic != ACTIVATION) & (role != ENDS)

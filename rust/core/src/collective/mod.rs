@@ -31,6 +31,8 @@ pub struct Collective {
     pub kind: Kind,
     /// Bytes of the whole tensor (see [`Kind`]).
     pub bytes: u64,
+    /// How often it runs, one time after another: once per trip of the loop that it stands in.
+    pub runs: u64,
     /// The member whose tensor a broadcast sends; of the others the first member.
     pub root: OpId,
 }
@@ -43,6 +45,8 @@ pub struct MemberColumns<'a> {
     pub group: &'a [i64],
     /// What each op's collective does: an index into [`Kind::NAMED`]. Only those of members are read.
     pub kind: &'a [u8],
+    /// How often each op runs. Empty: once.
+    pub runs: &'a [u64],
 }
 
 /// The collectives of a workload.
@@ -99,7 +103,11 @@ impl Collectives {
         let kinds = of_each.iter().map(|members| kind_of(members, columns.kind, numbering));
         let kinds: Vec<Kind> = kinds.collect::<Result<_, _>>()?;
         check_waiting(graph, &of, &of_each)?;
-        let all = kinds.iter().zip(&of_each).map(|(&kind, members)| collective(kind, members, &bytes));
+        let runs_of = |op: &OpId| columns.runs.get(numbering.index(*op) as usize).copied().unwrap_or(1);
+        let all = kinds.iter().zip(&of_each).map(|(&kind, members)| {
+            let runs = members.iter().map(runs_of).max().unwrap_or(1);
+            collective(kind, members, runs, &bytes)
+        });
         Ok(Self { all: all.collect(), members: Some(Members { of, of_each }) })
     }
 
@@ -153,8 +161,8 @@ fn kind_of(members: &[OpId], kinds: &[u8], numbering: &Numbering) -> Result<Kind
     Ok(first)
 }
 
-/// The bytes and the root of a collective.
-fn collective(kind: Kind, members: &[OpId], bytes_of: &impl Fn(OpId) -> (u64, u64)) -> Collective {
+/// A collective that runs so often: its bytes and its root.
+fn collective(kind: Kind, members: &[OpId], runs: u64, bytes_of: &impl Fn(OpId) -> (u64, u64)) -> Collective {
     let each = || members.iter().map(|op| bytes_of(*op));
     let largest = || each().map(|(read, made)| read.max(made)).max().unwrap_or(0);
     let all_read = || each().fold(0u64, |sum, (read, _)| sum.saturating_add(read));
@@ -167,7 +175,7 @@ fn collective(kind: Kind, members: &[OpId], bytes_of: &impl Fn(OpId) -> (u64, u6
         Kind::AllToAll => all_read().max(all_made()),
     };
     let sender = members.iter().find(|op| bytes_of(**op).0 > 0);
-    Collective { kind, bytes, root: *sender.unwrap_or(&members[0]) }
+    Collective { kind, bytes, runs, root: *sender.unwrap_or(&members[0]) }
 }
 
 /// Checks that no collective waits for itself: that the graph in which the members of each

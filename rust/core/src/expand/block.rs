@@ -95,6 +95,7 @@ pub fn replace(source: &OpGraph, block: &Block) -> Result<OpGraph, Error> {
         workspace: given(&c.workspace, &block.workspace),
         collective: if is_any { block.filled(&c.collective, -1) } else { Vec::new() },
         collective_kind: if is_any { block.filled(&c.collective_kind, 0) } else { Vec::new() },
+        runs: c.runs.get(block.at).map_or_else(Vec::new, |&runs| given(&c.runs, &vec![runs; block.len()])),
     })
 }
 

@@ -121,6 +121,8 @@ pub struct Added {
     pub collective: Vec<i64>,
     /// See `collective`.
     pub kind: Vec<u8>,
+    /// How often it runs. Empty: once.
+    pub runs: Vec<u64>,
     /// What it computes, accesses and makes.
     pub flops: Vec<u64>,
     /// See `flops`.
@@ -316,6 +318,7 @@ impl<'a> Making<'a> {
         let groups = |column: &[i64]| column.iter().max().map_or(0, |&last| last + 1);
         let copied = groups(&source.collective) * self.copies.k as i64;
         let is_any = copied + groups(&added.collective) > 0;
+        let is_repeated = !(source.runs.is_empty() && added.runs.is_empty());
         for (i, (&serves, &device)) in self.serves.iter().zip(&self.device).enumerate() {
             let (op, d) = (serves as usize, device.max(0) as usize);
             let which = usize::try_from(self.which[i]).ok();
@@ -330,6 +333,10 @@ impl<'a> Making<'a> {
             c.colocation.push(if is_copy { self.copies.set_of(&source.colocation, op, d) } else { -1 });
             c.view.push(is_copy && source.view[op]);
             c.placeholder.push(is_copy && source.placeholder[op]);
+            if is_repeated {
+                let runs = which.map_or_else(|| source.runs.get(op), |at| added.runs.get(at));
+                c.runs.push(runs.copied().unwrap_or(1));
+            }
             if is_any {
                 let of_copy = source.collective.get(op).map_or(-1, |&group| group);
                 let group = match which {

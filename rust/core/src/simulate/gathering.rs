@@ -51,8 +51,9 @@ impl Gathering {
                 .or_insert_with_key(|(kind, devices)| Group::new(sim.cluster, *kind, devices));
             let way = group.way(collective.bytes);
             let slowest = members.iter().map(|op| sim.time_on(*op, placement[op.ix()])).max().unwrap_or(0);
-            let whole = sim.clock.ticks(way.seconds);
-            let busy = sim.clock.ticks(way.busy).min(whole);
+            let runs = collective.runs as f64;
+            let whole = sim.clock.ticks(way.seconds * runs);
+            let busy = sim.clock.ticks(way.busy * runs).min(whole);
             length.push(whole - busy + slowest);
             missing.push(members.len() as u32);
             let (algorithm, channels) = (way.algorithm, way.channels);
