@@ -107,6 +107,11 @@ class Made:
             return lm.read(graph, **options)
 
 
+def varint_of(number):
+    """A number below 2**14 as protobuf writes it."""
+    return bytes([number & 127 | 128, number >> 7])
+
+
 def constant(made, name, values, packed=True, dtype=I32):
     """A constant of integers, packed or as a list."""
     array = np.array(values, "<i4" if dtype == I32 else "<i8")
@@ -830,12 +835,20 @@ def test_texts_are_read_as_their_binaries(tmp_path):
         lm.read(path)
 
 
-def test_a_saved_model_is_told(tmp_path):
+@pytest.mark.parametrize("call", ["PartitionedCall", "StatefulPartitionedCall", "Relu"])
+def test_a_saved_model_is_read_unless_its_ops_are_in_functions(tmp_path, call):
     path, meta = tmp_path / "saved_model.pb", protos._classes()["MetaGraphDef"]()
     meta.meta_info_def.tensorflow_version = "2.20"
+    meta.graph_def.CopyFrom(Made().node("x", "Placeholder").node("y", call, "x").graph)
     data = meta.SerializeToString()
-    path.write_bytes(b"\x08\x01\x12" + bytes([len(data)]) + data)
-    with pytest.raises(InputError, match="is a SavedModel, whose ops are inside functions: give"):
+    path.write_bytes(b"\x08\x01\x12" + varint_of(len(data)) + data)
+    if call == "Relu":
+        assert lm.read(path).kinds == ["input", "Relu"]
+    else:
+        with pytest.raises(InputError, match=r"ops are inside functions: give.*add_shapes"):
+            lm.read(path)
+    path.write_bytes(b"\x08\x01\x12\x02\x0a\x00")
+    with pytest.raises(InputError, match="a SavedModel without a graph"):
         lm.read(path)
 
 

@@ -32,6 +32,7 @@ _MESSAGES = {
     "GraphDef": "node 1 *NodeDef, versions 4 Versions",
     "MetaInfo": "tensorflow_version 5 string",
     "MetaGraphDef": "meta_info_def 1 MetaInfo, graph_def 2 GraphDef",
+    "SavedModel": "meta_graphs 2 *MetaGraphDef",
     "Allocation": "requested_bytes 1 int64",
     "TensorDescription": "dtype 1 DataType, shape 2 TensorShape, "
     "allocation_description 4 Allocation",
@@ -65,7 +66,8 @@ _OP = re.compile(r"[A-Za-z_][\w.>/-]*")
 
 
 def load_graph(path: str | os.PathLike[str]) -> Any:
-    """The GraphDef in a file: itself, or inside a MetaGraphDef; binary or text, plain or gzipped.
+    """The GraphDef in a file: itself, or inside a MetaGraphDef, binary or text, or a SavedModel
+    of TensorFlow 1; plain or gzipped.
 
     Raises
     ------
@@ -79,10 +81,7 @@ def load_graph(path: str | os.PathLike[str]) -> Any:
     if not data:
         raise InputError(f"{name} is empty")
     if may_be_saved_model(data):
-        raise InputError(
-            f"{name} is a SavedModel, whose ops are inside functions: give the GraphDef of one, "
-            "as convert_variables_to_constants_v2(function).graph.as_graph_def(add_shapes=True) is"
-        )
+        return _graph_saved(data, name)
     graph = _graph_in_text(data, name) if may_be_text(data) else _graph_in(data)
     if graph is not None:
         return graph
@@ -101,6 +100,20 @@ def _graph_in(data: bytes) -> Any:
         return graph
     meta = _parsed(data, "MetaGraphDef")
     return meta.graph_def if meta is not None and is_graph(meta.graph_def) else None
+
+
+def _graph_saved(data: bytes, name: str) -> Any:
+    """The GraphDef of the first graph of a SavedModel, as TensorFlow 1 saves it."""
+    model = _parsed(data, "SavedModel")
+    graph = model.meta_graphs[0].graph_def if model is not None and model.meta_graphs else None
+    if graph is None or not is_graph(graph):
+        raise InputError(f"{name} is a SavedModel without a graph, or a truncated one")
+    if any(node.op.endswith("PartitionedCall") for node in graph.node):
+        raise InputError(
+            f"{name} is a SavedModel, whose ops are inside functions: give the GraphDef of one, "
+            "as convert_variables_to_constants_v2(function).graph.as_graph_def(add_shapes=True) is"
+        )
+    return graph
 
 
 def _graph_in_text(data: bytes, name: str) -> Any:
