@@ -251,24 +251,25 @@ _PER_OUTPUT: dict[int, str] = {
     "BitwiseXor Ceil Cos Cosh CumProd CumSum Div Equal Erf Exp Floor Greater GreaterOrEqual "
     "Inverse IsInf IsNaN Less LessOrEqual Log Mod Mul Neg Not Or Pow QLinearAdd QLinearMul "
     "Reciprocal Relu Round Sign Sin Sinh Sqrt Sub Tan Tanh Xor BlackmanWindow HammingWindow "
-    "HannWindow AffineGrid BiasAdd",
-    2: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu QLinearLeakyRelu Shrink "
-    "ThresholdedRelu",
+    "HannWindow AffineGrid BiasAdd MulInteger",
+    2: "BatchNormalization Clip DequantizeLinear DequantizeWithOrder GatherBlockQuantized "
+    "LeakyRelu PRelu QLinearLeakyRelu Shrink ThresholdedRelu",
     3: "Elu LpNormalization RotaryEmbedding Softplus Softsign",
-    4: "HardSigmoid QLinearSigmoid QuantizeLinear RMSNormalization Selu Sigmoid "
+    4: "HardSigmoid QLinearSigmoid QuantizeLinear QuantizeWithOrder RMSNormalization Selu Sigmoid "
     "SimplifiedLayerNormalization",
-    5: "Celu Gelu HardSwish LogSoftmax Mish QLinearSoftmax QuickGelu Softmax Swish "
+    5: "Celu Gelu HardSwish LogSoftmax Mish QLinearSoftmax QOrderedGelu QuickGelu Softmax Swish "
     "SkipSimplifiedLayerNormalization",
     6: "BiasGelu BiasSoftmax BiasSplitGelu MeanVarianceNormalization SwiGLU",
-    7: "GroupNorm GroupNormalization InstanceNormalization LayerNormalization",
+    7: "GroupNorm GroupNormalization InstanceNormalization LayerNormalization "
+    "QOrderedLayerNormalization",
     8: "SkipGroupNorm SkipLayerNormalization",
     9: "FastGelu",
-    10: "EmbedLayerNormalization",
+    10: "EmbedLayerNormalization QEmbedLayerNormalization",
 }
 _PER_INPUT: dict[int, str] = {
     1: "ArgMax ArgMin Col2Im GlobalAveragePool GlobalMaxPool MaxRoiPool NegativeLogLikelihoodLoss "
     "NonMaxSuppression QLinearGlobalAveragePool QLinearReduceMean ReduceMax ReduceMean ReduceMin "
-    "ReduceProd ReduceSum",
+    "ReduceProd ReduceSum ReduceSumInteger",
     2: "GlobalLpPool ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare",
     4: "ReduceLogSumExp",
     6: "DynamicQuantizeLinear SoftmaxCrossEntropyLoss",
@@ -277,12 +278,12 @@ _MOVES = (
     "Bernoulli BitCast Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant "
     "ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements GatherND "
     "Hardmax Identity MaxUnpool MelWeightMatrix Multinomial NonZero OneHot Optional "
-    "OptionalGetElement OptionalHasElement Pad QLinearConcat RandomNormal RandomNormalLike "
-    "RandomUniform RandomUniformLike Range ReorderInput ReorderOutput Reshape ReverseSequence "
-    "Scatter ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
-    "SequenceInsert SequenceLength Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze "
-    "StringConcat StringNormalizer StringSplit TensorScatter TfIdfVectorizer Tile Transpose Trilu "
-    "Unique Unsqueeze Where"
+    "OptionalGetElement OptionalHasElement Pad QLinearConcat QLinearWhere RandomNormal "
+    "RandomNormalLike RandomUniform RandomUniformLike Range ReorderInput ReorderOutput Reshape "
+    "ReverseSequence Scatter ScatterElements ScatterND SequenceAt SequenceConstruct "
+    "SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Size Slice SpaceToDepth "
+    "Split SplitToSequence Squeeze StringConcat StringNormalizer StringSplit TensorScatter "
+    "TfIdfVectorizer Tile Transpose Trilu Unique Unsqueeze Where"
 )
 
 FLOPS: dict[str, Count] = {
@@ -293,14 +294,16 @@ FLOPS: dict[str, Count] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm", "QLinearMatMul", "QGemm"), _matmul()),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _matmul()),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _matmul()),
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _matmul()),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4", "MatMulNBitsQLoRA", "MatMulFpQ4"), _matmul()),
+    **dict.fromkeys(("MatMulInteger16", "QOrderedMatMul", "GemmFloat8"), _matmul()),
+    **dict.fromkeys(("MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight"), _matmul()),
     **dict.fromkeys(("FusedGemm", "FusedMatMulActivation"), _fused(_matmul(), 3)),
     **dict.fromkeys(("Conv", "ConvInteger", "DeformConv", "CausalConvWithState"), _conv()),
     "QLinearConv": _conv(3),
     **dict.fromkeys(("FusedConv", "com.microsoft.nchwc.Conv"), _fused(_conv(), 3)),
     "ConvTranspose": _conv_transpose,
     **dict.fromkeys(("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM"), _recurrent),
-    **dict.fromkeys(("MaxPool", "AveragePool", "QLinearAveragePool"), _pool(1)),
+    **dict.fromkeys(("MaxPool", "AveragePool", "QLinearAveragePool", "NhwcMaxPool"), _pool(1)),
     "LpPool": _pool(2),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
     "GridSample": _grid_sample,
@@ -354,5 +357,6 @@ def _embedded(op: Op) -> int:
 BYTES: dict[str, Callable[[Op], int]] = {
     **dict.fromkeys((*METADATA, "Constant"), none),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Slice", "Compress"), _gathered),
-    "EmbedLayerNormalization": _embedded,
+    "GatherBlockQuantized": _gathered,
+    **dict.fromkeys(("EmbedLayerNormalization", "QEmbedLayerNormalization"), _embedded),
 }

@@ -127,6 +127,7 @@ def to_columns(
         "dtype": columns.float_type(),
         "mode": "infer",
         "assumed": assumed,
+        **walker.unsized.meta,
     }
     document = columns.document(name, meta)
     if columns.launches:

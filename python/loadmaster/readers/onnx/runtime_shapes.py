@@ -8,28 +8,59 @@ with known inputs and gives its outputs in order; it may raise `UnknownShapeErro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-
+from loadmaster.readers.onnx import quantized_shapes
+from loadmaster.readers.onnx.quantized_shapes import Rule, like_first, matrix_product, swapped
 from loadmaster.readers.shared.ops import Op, Tensor, UnknownShapeError, dims
 
-# Kinds with the shapes of an ONNX op, and how many of their inputs that op takes.
-STAND_INS: dict[str, tuple[str, int]] = {
-    "com.microsoft.FusedConv": ("Conv", 3),
-    "com.microsoft.nchwc.Conv": ("Conv", 3),
-    "com.microsoft.nchwc.MaxPool": ("MaxPool", 1),
-    "com.microsoft.nchwc.AveragePool": ("AveragePool", 1),
-    "com.microsoft.nchwc.GlobalMaxPool": ("GlobalMaxPool", 1),
-    "com.microsoft.nchwc.GlobalAveragePool": ("GlobalAveragePool", 1),
-    "com.microsoft.FusedGemm": ("Gemm", 3),
-    "com.microsoft.QuantizeLinear": ("QuantizeLinear", 3),
-    "com.microsoft.DequantizeLinear": ("DequantizeLinear", 3),
-    "com.microsoft.Pad": ("Pad", 3),
-    "com.microsoft.GridSample": ("GridSample", 2),
-    "com.microsoft.Trilu": ("Trilu", 2),
+
+class StandIn(NamedTuple):
+    """The ONNX op that has the shapes of an op.
+
+    Attributes
+    ----------
+    kind : str
+    n_inputs : int
+        The first inputs, which that op takes.
+    has_channels_last : function
+        True for an op whose first input and output have their channels last.
+    dtype : str
+        The element type that ONNX knows that op for, where it does not take the one that there is.
+    """
+
+    kind: str
+    n_inputs: int
+    has_channels_last: Callable[[Op], bool] = lambda op: False
+    dtype: str = ""
+
+
+def _says_channels_last(op: Op) -> bool:
+    return bool(op.attrs.get("channels_last"))
+
+
+_OF_KIND: dict[str, StandIn] = {
+    "FusedConv": StandIn("Conv", 3),
+    "nchwc.Conv": StandIn("Conv", 3),
+    "nchwc.MaxPool": StandIn("MaxPool", 1),
+    "nchwc.AveragePool": StandIn("AveragePool", 1),
+    "nchwc.GlobalMaxPool": StandIn("GlobalMaxPool", 1),
+    "nchwc.GlobalAveragePool": StandIn("GlobalAveragePool", 1),
+    "FusedGemm": StandIn("Gemm", 3),
+    "GatherND": StandIn("GatherND", 2),
+    "NhwcMaxPool": StandIn("MaxPool", 1, lambda op: True),
+    "QLinearAveragePool": StandIn("AveragePool", 1, _says_channels_last, "f32"),
+    "QLinearConv": StandIn("QLinearConv", 9, _says_channels_last),
+    "QLinearGlobalAveragePool": StandIn("GlobalAveragePool", 1, _says_channels_last, "f32"),
+    "QuantizeLinear": StandIn("QuantizeLinear", 3),
+    "DequantizeLinear": StandIn("DequantizeLinear", 3),
+    "Pad": StandIn("Pad", 3),
+    "GridSample": StandIn("GridSample", 2),
+    "Trilu": StandIn("Trilu", 2),
 }
+
+#: Ops with the shapes of an ONNX op, by kind with its domain.
+STAND_INS = {f"com.microsoft.{kind}": one for kind, one in _OF_KIND.items()}
 
 
 def _first(op: Op) -> Tensor:
@@ -39,10 +70,6 @@ def _first(op: Op) -> Tensor:
     return Tensor(tensor.dtype, tensor.shape)
 
 
-def _like_first(op: Op) -> list[Tensor]:
-    return [_first(op)]
-
-
 def _normalized(op: Op) -> list[Tensor]:
     """Output, two statistics per row, and the sum before the norm."""
     x = _first(op)
@@ -50,45 +77,12 @@ def _normalized(op: Op) -> list[Tensor]:
     return [x, rows, rows, x]
 
 
-def _product(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a matrix product, batch dimensions broadcast."""
-    if len(left) < 2 or len(right) < 2:
-        raise UnknownShapeError
-    return (*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
-
-
-def _swapped(shape: tuple[int, ...], swap: Any) -> tuple[int, ...]:
-    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
-
-
 def _matmul(op: Op) -> list[Tensor]:
     if op.attrs.get("transBatchA") or op.attrs.get("transBatchB"):
         raise UnknownShapeError
-    left = _swapped(dims(op.ins[0]), op.attrs.get("transA"))
-    right = _swapped(dims(op.ins[1]), op.attrs.get("transB"))
-    return [Tensor(_first(op).dtype, _product(left, right))]
-
-
-def _float_matmul(op: Op) -> list[Tensor]:
-    return [replace(_matmul(op)[0], dtype="f32")]
-
-
-def _q_gemm(op: Op) -> list[Tensor]:
-    requantized = len(op.ins) > 7 and op.ins[7] is not None
-    left = _swapped(dims(op.ins[0]), op.attrs.get("transA"))
-    right = _swapped(dims(op.ins[3]), op.attrs.get("transB"))
-    return [Tensor(_first(op).dtype if requantized else "f32", _product(left, right))]
-
-
-def _packed_matmul(op: Op) -> list[Tensor]:
-    """Weights packed in blocks of a few bits; N is an attribute."""
-    x = _first(op)
-    return [Tensor(x.dtype, (*dims(x)[:-1], int(op.attrs["N"])))]
-
-
-def _q_binary(op: Op) -> list[Tensor]:
-    shape = np.broadcast_shapes(dims(op.ins[0]), dims(op.ins[3]))
-    return [Tensor(_first(op).dtype, shape)]
+    left = swapped(dims(op.ins[0]), op.attrs.get("transA"))
+    right = swapped(dims(op.ins[1]), op.attrs.get("transB"))
+    return [Tensor(_first(op).dtype, matrix_product(left, right))]
 
 
 def _halved(op: Op) -> list[Tensor]:
@@ -154,14 +148,6 @@ def _embedded(op: Op) -> list[Tensor]:
     return [hidden, Tensor("i32", (batch,)), hidden]
 
 
-def _recurrent(op: Op) -> list[Tensor]:
-    steps, batch, _ = dims(op.ins[0])
-    directions = 2 if op.attrs.get("direction") == "bidirectional" else 1
-    hidden = int(op.attrs["hidden_size"])
-    state = Tensor("f32", (directions, batch, hidden))
-    return [Tensor("f32", (steps, directions, batch, hidden)), state, state]
-
-
 def _from_blocks(op: Op) -> list[Tensor]:
     """ReorderOutput drops the channels that padded the last block."""
     x = _first(op)
@@ -187,15 +173,16 @@ def _scaled(op: Op) -> list[Tensor]:
 
 
 _LIKE_FIRST = (
-    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse QLinearLeakyRelu QLinearSigmoid "
-    "QLinearSoftmax QuickGelu RotaryEmbedding SkipGroupNorm"
+    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse QuickGelu "
+    "RotaryEmbedding SkipGroupNorm"
 )
 
-RULES: dict[str, Callable[[Op], list[Tensor]]] = {
-    **{f"com.microsoft.{kind}": _like_first for kind in _LIKE_FIRST.split()},
+RULES: dict[str, Rule] = {
+    **quantized_shapes.RULES,
+    **{f"com.microsoft.{kind}": like_first for kind in _LIKE_FIRST.split()},
     # ONNX has no inference of its own for these two, which it defines by other ops.
-    "GroupNormalization": _like_first,
-    "MeanVarianceNormalization": _like_first,
+    "GroupNormalization": like_first,
+    "MeanVarianceNormalization": like_first,
     "SimplifiedLayerNormalization": lambda op: _normalized(op)[:2],
     "com.microsoft.SkipLayerNormalization": _normalized,
     "com.microsoft.SkipSimplifiedLayerNormalization": _normalized,
@@ -203,19 +190,11 @@ RULES: dict[str, Callable[[Op], list[Tensor]]] = {
     "com.microsoft.FusedMatMul": _matmul,
     "com.microsoft.FusedMatMulActivation": _matmul,
     "com.microsoft.TransposeMatMul": _matmul,
-    "com.microsoft.MatMulIntegerToFloat": _float_matmul,
-    "com.microsoft.DynamicQuantizeMatMul": _float_matmul,
-    "com.microsoft.MatMulNBits": _packed_matmul,
-    "com.microsoft.MatMulBnb4": _packed_matmul,
-    "com.microsoft.QGemm": _q_gemm,
-    "com.microsoft.QLinearAdd": _q_binary,
-    "com.microsoft.QLinearMul": _q_binary,
     "com.microsoft.BiasSplitGelu": _halved,
     "com.microsoft.Attention": _packed_attention,
     "com.microsoft.QAttention": _packed_attention,
     "com.microsoft.MultiHeadAttention": _multi_head_attention,
     "com.microsoft.GroupQueryAttention": _group_query_attention,
-    "com.microsoft.DynamicQuantizeLSTM": _recurrent,
     "com.microsoft.nchwc.ReorderInput": _to_blocks,
     "com.microsoft.nchwc.ReorderOutput": _from_blocks,
     "com.microsoft.nchwc.Upsample": _scaled,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,8 @@ from loadmaster.readers.onnx.nodes import (
     lookup,
     of_any_content,
 )
-from loadmaster.readers.onnx.runtime_shapes import RULES, STAND_INS
+from loadmaster.readers.onnx.runtime_shapes import RULES, STAND_INS, StandIn
+from loadmaster.readers.onnx.unsized import UnsizedOps, origin_of, with_origin
 from loadmaster.readers.shared.columns import counts, without_flops
 from loadmaster.readers.shared.formulas import Cost
 from loadmaster.readers.shared.open_dims import Dim, substituted
@@ -67,8 +68,10 @@ class ShapeWalker:
         self._symbols = symbols
         self._declared: dict[str, Any] = {}
         self._unknown_kinds: Counter[str] = Counter()
-        self._unknown_sizes: Counter[str] = Counter()
-        self._incomplete: Counter[str] = Counter()
+        #: Ops whose sizes nobody knows.
+        self.unsized = UnsizedOps()
+        #: The node that could not be computed, with the reason; empty: the last one could.
+        self._failure = ""
         self._flow = ControlFlow(self)
 
     def declare(self, graph: Any) -> None:
@@ -81,16 +84,7 @@ class ShapeWalker:
         notes = []
         if self._unknown_kinds:
             notes.append(without_flops(counts(self._unknown_kinds)))
-        if self._unknown_sizes:
-            notes.append(
-                "values of a size known only at run time count as 0 bytes: from "
-                + counts(self._unknown_sizes)
-            )
-        if self._incomplete:
-            notes.append(
-                "ops that cost less here than they will, for want of such sizes: "
-                + counts(self._incomplete)
-            )
+        notes += self.unsized.notes()
         if self._flow.assumed:
             notes.append(f"control flow counts as one op: {counts(self._flow.assumed)}")
         return notes
@@ -115,25 +109,27 @@ class ShapeWalker:
         except KeyError as error:
             raise InputError(f"op {name!r} ({op.kind}) has no attribute {error}") from None
         outs = (run.outs + [Tensor()] * len(node.output))[: len(node.output)]
+        outs = [self._complete(t, v) for v, t in zip(node.output, outs, strict=True)]
+        failure, self._failure = "" if rule else self._failure, ""
+        origin = origin_of(replace(op, outs=outs), name, failure, self._has_rule(node))
         # Copies: one Tensor object stands for one value, and rules may give the same one twice.
-        outs = [replace(self._complete(t, v)) for v, t in zip(node.output, outs, strict=True)]
+        outs = [with_origin(t, origin) for t in outs]
         op = replace(op, outs=[t if v else None for v, t in zip(node.output, outs, strict=True)])
         if not rule:
             with naming(f"op {name!r}"):
                 run = self._flow.once(node, known)
                 run = replace(run, cost=cost(op) + run.cost)
         known.update((v, t) for v, t in zip(node.output, outs, strict=True) if v)
-        self._note(op, run.cost)
+        if rule is None and not is_known(op.kind):
+            self._unknown_kinds[op.kind] += 1
+        self.unsized.note(op, name, run.cost, origin)
         return CostedNode(op, run.cost, run.workspace)
 
-    def _note(self, op: Op, work: Cost) -> None:
-        if self._flow.rule(op.kind) is None and not is_known(op.kind):
-            self._unknown_kinds[op.kind] += 1
-        if not work.known:
-            self._incomplete[op.kind] += 1
-        for tensor in op.outs:
-            if tensor is not None and tensor.nbytes is None:
-                self._unknown_sizes[op.kind] += 1
+    def _has_rule(self, node: Any) -> bool:
+        """True if something says the shapes of what a node makes."""
+        kind = kind_of(node)
+        known = kind in RULES or kind in STAND_INS or self._flow.rule(kind) is not None
+        return known or self._schema(node) is not None
 
     def _complete(self, tensor: Tensor, value: str) -> Tensor:
         """Fill what inference left open from what the file declares; None where it is silent."""
@@ -155,7 +151,7 @@ class ShapeWalker:
             outs = self._by_rule_or_inference(node, op, name)
         except InputError as error:  # runtimes take some ops that ONNX's rules refuse
             outs, refusal = [], error
-        computed = self._computed(node, op, outs)
+        computed = self._computed(node, op, name, outs)
         if refusal is not None and computed is None:
             raise refusal
         return computed or outs
@@ -172,16 +168,36 @@ class ShapeWalker:
             return []
 
     def _inferred(self, node: Any, op: Op, name: str) -> list[Tensor]:
-        """ONNX's own shape inference for one node."""
+        """ONNX's own shape inference for one node, or for one of the same shapes."""
         if op.kind == "Slice" and op.ins and op.ins[0] is not None and 0 in (op.ins[0].shape or ()):
             # Nothing, of which every part is nothing. ONNX's inference would end the process where
             # a step is negative.
             return of_any_content(op.ins[:1])
-        node, schema = self._schema(node, op.kind)
-        if schema is None or any(t is not None and not (t.dtype or t.other) for t in op.ins):
+        if any(t is not None and not (t.dtype or t.other) for t in op.ins):
             return []
-        by_name = dict(zip(node.input, op.ins, strict=False))
-        present = {v: t for v, t in by_name.items() if t is not None}
+        stand_in = STAND_INS.get(op.kind)
+        if stand_in is None:
+            return self._inferred_of(node, op.ins, name, op.kind)
+        first = op.ins[0] if op.ins else None
+        if first is None:
+            return []
+        has_channels_last = stand_in.has_channels_last(op)
+        taken = replace(first, dtype=stand_in.dtype or first.dtype)
+        if has_channels_last:
+            taken = _with_channels(taken, of=-1, to=1)
+        ins = [taken, *op.ins[1 : stand_in.n_inputs]]
+        outs = self._inferred_of(self._standing_in(node, stand_in), ins, name, op.kind)
+        if stand_in.dtype:
+            outs = [replace(t, dtype=first.dtype) for t in outs]
+        return [_with_channels(t, of=1, to=-1) for t in outs] if has_channels_last else outs
+
+    def _inferred_of(
+        self, node: Any, ins: Sequence[Tensor | None], name: str, kind: str
+    ) -> list[Tensor]:
+        schema = self._schema(node)
+        if schema is None:
+            return []
+        present = {v: t for v, t in zip(node.input, ins, strict=False) if t is not None}
         data = {
             v: self.onnx.numpy_helper.from_array(t.data, v)
             for v, t in present.items()
@@ -199,7 +215,7 @@ class ShapeWalker:
             if all(t.known for t in present.values()):
                 seen = ", ".join(map(str, present.values()))
                 raise InputError(
-                    f"op {name!r} ({op.kind}) cannot take {seen}: {first_line(error)}"
+                    f"op {name!r} ({kind}) cannot take {seen}: {first_line(error)}"
                 ) from None
             return []
         return [
@@ -207,29 +223,32 @@ class ShapeWalker:
             for v in node.output
         ]
 
-    def _schema(self, node: Any, kind: str) -> tuple[Any, Any]:
-        """The node, or a stand-in of the same shapes, and the schema ONNX has for it, or None."""
-        stand_in, n_inputs = STAND_INS.get(kind, (None, 0))
-        domain = "" if stand_in or node.domain == "ai.onnx" else node.domain
+    def _schema(self, node: Any) -> Any:
+        """The schema that ONNX has for a node; None: it has none."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
         try:
-            schema = self.onnx.defs.get_schema(
-                stand_in or node.op_type, self.opsets.get(domain, 1), domain
-            )
+            return self.onnx.defs.get_schema(node.op_type, self.opsets.get(domain, 1), domain)
         except self.onnx.defs.SchemaError:
-            return node, None
-        if stand_in is None:
-            return node, schema
-        known = [a for a in node.attribute if a.name in schema.attributes]
-        return self.onnx.NodeProto(
-            op_type=stand_in, input=node.input[:n_inputs], output=node.output[:1], attribute=known
-        ), schema
+            return None
+
+    def _standing_in(self, node: Any, stand_in: StandIn) -> Any:
+        """The node of ONNX's own that has the shapes of a node."""
+        made = self.onnx.NodeProto(
+            op_type=stand_in.kind,
+            input=node.input[: stand_in.n_inputs],
+            output=node.output[:1],
+        )
+        schema = self._schema(made)
+        names = schema.attributes if schema is not None else ()
+        made.attribute.extend(a for a in node.attribute if a.name in names)
+        return made
 
     def _type(self, tensor: Tensor) -> Any:
         if tensor.other is not None:
             return tensor.other
         return self.onnx.helper.make_tensor_type_proto(_NUMBERS[tensor.dtype], tensor.shape)
 
-    def _computed(self, node: Any, op: Op, outs: list[Tensor]) -> list[Tensor] | None:
+    def _computed(self, node: Any, op: Op, name: str, outs: list[Tensor]) -> list[Tensor] | None:
         """Tiny constants computed from tiny constants: how exporters write shapes."""
         if op.kind in RANDOM or node.domain not in ("", "ai.onnx") or bodies(node):
             return None
@@ -239,11 +258,18 @@ class ShapeWalker:
         if not sized and not _is_tiny_by_content(op):
             return None
         feeds = {v: t.data for v, t in zip(node.input, op.ins, strict=True) if t is not None}
+        # A function says the versions of its opsets; a node alone would run as in the newest ones.
+        function = self.onnx.helper.make_function(
+            "", "computed", list(feeds), list(filter(None, node.output)), [node], self._opset_protos
+        )
         try:
-            evaluator = self.onnx.reference.ReferenceEvaluator(node, opsets=self.opsets)
+            evaluator = self.onnx.reference.ReferenceEvaluator(function)
             with np.errstate(all="ignore"):
-                arrays = evaluator.run(None, feeds)
-        except Exception:  # computing it is a bonus: any failure leaves the inferred shape
+                arrays = evaluator.run(None, feeds, attributes={})
+        except Exception as error:  # of any class; it is told if a size stays unknown for it
+            self._failure = (
+                f"from op {name!r} on ({op.kind}), which cannot be computed: {first_line(error)}"
+            )
             return None
         tensors = [from_array(array) for array in arrays]
         return None if None in tensors else tensors  # type: ignore[return-value]
@@ -285,3 +311,13 @@ def _constant(onnx: Any, op: Op) -> Tensor:
         return Tensor("i64", (), None if size is None else np.array(size, np.int64))
     part = source.shape[op.attrs.get("start", 0) : op.attrs.get("end")]
     return Tensor("i64", (len(part),), None if None in part else np.array(part, np.int64))
+
+
+def _with_channels(tensor: Tensor, *, of: int, to: int) -> Tensor:
+    """The value with the dimension of its channels at another place."""
+    if not tensor.shape:
+        return tensor
+    shape = list(tensor.shape)
+    channels = shape.pop(of)
+    shape.insert(to if to >= 0 else len(shape), channels)
+    return replace(tensor, shape=tuple(shape), data=None)

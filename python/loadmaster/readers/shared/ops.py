@@ -25,7 +25,8 @@ class Tensor:
     ``dtype`` is spelled as in the graph files (``"f32"``; empty when unknown), ``shape`` has None
     for an unknown dimension and is None when even the rank is unknown. ``data`` is the content of
     a tiny constant, ``stored`` the bytes of a sparse one, ``other`` the ONNX type of a value that
-    is no tensor (a sequence, an optional).
+    is no tensor (a sequence, an optional). ``origin`` says from which op on its size, or what it
+    holds, is not known.
     """
 
     dtype: str = ""
@@ -33,6 +34,7 @@ class Tensor:
     data: Any = None
     stored: int | None = None
     other: Any = None
+    origin: str = ""
 
     @property
     def known(self) -> bool:
