@@ -90,6 +90,21 @@ def test_advice_plans_stablehlo_for_jax_as_place_does(tmp_path):
     assert gain in plan.summary()
 
 
+def test_gradients_are_summed_whether_or_not_state_is_donated(tmp_path):
+    sent = []
+    for donated in ((0, 1), ()):
+        step = jax.jit(models.step_of("mlp").__wrapped__, donate_argnums=donated)
+        path = tmp_path / "step.mlir"
+        path.write_text(step.lower(*models.given("mlp")).as_text(debug_info=True))
+        graph = lm.read(path)
+        assert bool((graph.alias_of >= 0)[~graph.view].any()) == bool(donated)
+        plan = lm.place(graph, lm.Cluster.preset("4xH100-NVLink"), target="jax", tp=1)
+        sent.append(plan.schedule.collectives.bytes_sent)
+    parameters = models.given("mlp")[0]
+    held = sum(array.nbytes for array in jax.tree.leaves(parameters))
+    assert sent[0] == sent[1] >= 2 * held  # on two devices or more
+
+
 def test_a_plan_that_is_slower_than_one_device_says_it(tmp_path):
     plan = lm.place(graph_of("mlp", tmp_path), lm.Cluster.preset("2xV100-PCIe"), target="jax")
     assert plan.makespan > plan.single

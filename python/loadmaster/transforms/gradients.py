@@ -38,7 +38,8 @@ class Updates:
     of_parameter : int64 [n]
         The set of each of them.
     writer : int64 [n]
-        The op that writes each of them last.
+        The op that writes each of them last; of a step that keeps the old ones, the op that makes
+        the new one.
     """
 
     of_op: NDArray[np.int64]
@@ -59,6 +60,7 @@ class Updates:
         last = {
             p: w for p, w in last.items() if stands_for[p] == PARAMETER and labels[p] == labels[w]
         }
+        last = {**_made_anew(graph, may), **last}
         parameter = sorted(last)
         number: dict[str, int] = {}
         for p in parameter:
@@ -88,6 +90,21 @@ class Updates:
         runs = (self.of_op >= 0) & ~graph.view & ~graph.placeholder
         work = graph.bytes_accessed[runs].astype(np.float64) + LAUNCH_BYTES
         return np.bincount(self.of_op[runs], work, self.n).astype(np.float64)
+
+
+def _made_anew(graph: OpGraph, may: NDArray[np.bool_]) -> dict[int, int]:
+    """The ops that make new values of parameters, by parameter. O(V + E).
+
+    Of the optimizer's ops that share its colocation, it is the last that nothing reads and that
+    makes an array like it.
+    """
+    is_read = np.zeros(graph.n_ops, dtype=bool)
+    is_read[graph.src[graph.roles.tensor >= 0]] = True
+    makers = np.flatnonzero(may & graph.updates & (graph.alias_of < 0) & ~is_read).tolist()
+    made = {(graph.colocation[op], graph.outputs[op]): op for op in makers if graph.colocation[op]}
+    parameters = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
+    keys = {p: (graph.colocation[p], graph.outputs[p]) for p in parameters}
+    return {p: made[key] for p, key in keys.items() if key in made}
 
 
 def of_experts(experts: Experts, updates: Updates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
