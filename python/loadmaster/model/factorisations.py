@@ -6,7 +6,7 @@ factorisation are of use to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import gcd
 
 
@@ -45,21 +45,33 @@ def sharing_more(n: int, batch: int) -> list[int]:
     return numbers
 
 
-def fewer_devices(n: int, batch: int) -> list[int]:
+def fewer_devices(n: int, batch: int, hosts: Sequence[int] = ()) -> list[int]:
     """The numbers of devices to plan for where there are n, the most first: all, half of them,
-    those that share a batch better than more do, and what there is to plan for on each of these.
-    One alone is left out.
+    whole hosts, those that share a batch better than more do, and what there is to plan for on each
+    of these. One alone is left out.
+
+    ``hosts``: the numbers of devices of the first host, of the first two, and so on.
 
     >>> fewer_devices(12, 8), fewer_devices(8, 8), fewer_devices(1, 8)
     ([12, 8, 6, 4, 3, 2], [8, 4, 2], [])
+    >>> fewer_devices(8, 8, [3, 6, 8])
+    [8, 6, 4, 3, 2]
     """
     numbers, left = set[int](), [n]
     while left:
         number = left.pop()
         if number > 1 and number not in numbers:
             numbers.add(number)
-            left += [number // 2, *sharing_more(number, batch)]
+            left += [number // 2, *sharing_more(number, batch), *_whole_hosts(number, hosts)]
     return sorted(numbers, reverse=True)
+
+
+def _whole_hosts(number: int, hosts: Sequence[int]) -> list[int]:
+    """The most devices of whole hosts below a number; of whole hosts half of these, rounded up."""
+    whole = [end for end in hosts if end <= number]
+    if number in whole:
+        whole = whole[: (len(whole) + 1) // 2]
+    return whole[-1:]
 
 
 def factorisations(

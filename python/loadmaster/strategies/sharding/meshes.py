@@ -2,14 +2,15 @@
 
 Axes follow the hierarchy of links: devices that the fastest links join are neighbours on the
 innermost axes. Where all links are alike, an order of the same sizes is tried once. Fewer devices
-are the fastest ones: a half, a quarter and so on, and numbers that divide the batch better than
-more devices do. Devices of unequal speed get unequal parts of a dimension along an axis, in
-proportion to the slowest device at each of its places.
+are the fastest ones: a half, a quarter and so on, whole hosts, and numbers that divide the batch
+better than more devices do. Devices of unequal speed get unequal parts of a dimension along an
+axis, in proportion to the slowest device at each of its places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,11 +36,20 @@ def meshes(problem: Problem) -> Iterator[DeviceMesh]:
     [(4,), (2, 2), (2,)]
     """
     fastest = usable(problem)
-    for number in fewer_devices(len(fastest), batch_size(problem.model) or 1):
+    for number in numbers_of_devices(problem, _near_each_other(problem, fastest)):
         chosen = _near_each_other(problem, fastest[:number])
         is_uniform = len(set(_widths(problem, chosen))) == 1
         for sizes in _sizes(number, is_uniform):
             yield _mesh(problem, chosen, sizes)
+
+
+def numbers_of_devices(problem: Problem, devices: Sequence[int]) -> list[int]:
+    """The numbers of devices to plan for, the most first; ``devices``: those near each other are
+    neighbours.
+    """
+    widths = [problem.links.route(a, b)[1] for a, b in pairwise(devices)]
+    ends = [i for i, width in enumerate(widths, 1) if width < max(widths)]
+    return fewer_devices(len(devices), batch_size(problem.model) or 1, ends)
 
 
 def _sizes(n: int, is_uniform: bool) -> Iterator[tuple[int, ...]]:

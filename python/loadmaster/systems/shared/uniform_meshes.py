@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from loadmaster.judge.problem import Problem
-from loadmaster.model.factorisations import factorisations, fewer_devices
+from loadmaster.model.factorisations import factorisations
 from loadmaster.model.families import families
 from loadmaster.model.recipe import DeviceMesh, MeshAxis
 from loadmaster.strategies.sharding import units
-from loadmaster.strategies.sharding.meshes import meshes
+from loadmaster.strategies.sharding.meshes import meshes, numbers_of_devices
 from loadmaster.strategies.simple.data_parallel import usable
-from loadmaster.transforms.shares import batch_size
 
 #: Names of the outer axis, which shares the batch, and of the inner one, which cuts tensors.
 DATA, MODEL = "dp", "tp"
@@ -38,18 +37,17 @@ def uniform_meshes(problem: Problem) -> Iterator[DeviceMesh]:
     """Every size of the inner axis that divides a number of devices, one device first.
 
     Numbers are that of all usable devices first, and of fewer
-    (:func:`loadmaster.model.factorisations.fewer_devices`). Devices are of one family, that of the
-    fastest. An axis of one device is left out.
+    (:func:`loadmaster.strategies.sharding.meshes.numbers_of_devices`). Devices are of one family,
+    that of the fastest. An axis of one device is left out.
     """
     first = next(meshes(problem), None)
     if first is None:
         return
     family = [kind for kind, _ in families(problem.cluster)]
     fastest = family[usable(problem)[0]]
-    of = zip(first.devices, first.on(problem.cluster).tolist(), strict=True)
-    devices = tuple(name for name, device in of if family[device] == fastest)
-    numbers = fewer_devices(len(devices), batch_size(problem.model) or 1)
-    for tp, dp in factorisations(numbers, 2):
+    of = [d for d in first.on(problem.cluster).tolist() if family[d] == fastest]
+    devices = tuple(problem.cluster.devices[d].name for d in of)
+    for tp, dp in factorisations(numbers_of_devices(problem, of), 2):
         sizes = {DATA: dp, MODEL: tp}
         axes = tuple(MeshAxis(name, size) for name, size in sizes.items() if size > 1)
         yield DeviceMesh(axes, devices[: tp * dp])
