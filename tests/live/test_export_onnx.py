@@ -11,11 +11,12 @@ from folders import LARGE
 
 onnx = pytest.importorskip("onnx", minversion="1.18", reason="needs onnx 1.18 or later")
 
-from onnx_models import MODELS, saved  # noqa: E402
+from onnx_models import MODELS, OPSET, saved  # noqa: E402
 from placed import at_random, with_devices  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
+from loadmaster.cli import main  # noqa: E402
 from loadmaster.readers.onnx.model import op_names, to_columns  # noqa: E402
 
 
@@ -149,6 +150,60 @@ def test_a_difference_is_found(tmp_path):
     onnx.save(part, file)
     with pytest.raises(LoadmasterError, match="differs from the model's"):
         lm.writers.check_onnx(tmp_path / "parts", path)
+
+
+@pytest.mark.needs("onnxruntime")
+@pytest.mark.parametrize("declared", [[], ["n"], [5, 4], ["n", 4], ["n", 4, "m"], [1, 2, 3]])
+@pytest.mark.parametrize("seed", range(2))
+def test_shapes_that_a_file_declares_wrongly_are_no_faults(declared, seed, tmp_path):
+    """ONNX Runtime warns of them and runs the model; so do its parts."""
+    runtime()
+    model = MODELS["branchy"]()
+    for output in list(model.graph.output)[:2]:
+        output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, 1, declared))
+    path = tmp_path / "wrong.onnx"
+    onnx.save(model, path)
+    plan = at_random(lm.read(path, batch=3), 2, seed)
+    lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    assert lm.writers.check_onnx(tmp_path / "parts", path) == 0.0
+
+
+@pytest.mark.needs("onnxruntime")
+def test_inputs_that_were_drawn_are_not_the_runtimes_fault(tmp_path):
+    runtime()
+    helper, numbers = onnx.helper, onnx.TensorProto.INT64
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["r"], "relu"),
+            helper.make_node("Reshape", ["r", "to"], ["y"], "reshape"),
+        ],
+        "g",
+        [
+            helper.make_tensor_value_info("x", 1, [4, 6]),
+            helper.make_tensor_value_info("to", numbers, [2]),
+        ],
+        [helper.make_tensor_value_info("y", 1, ["a", "b"])],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=OPSET, ir_version=8), path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = with_devices(lm.read(path), [0, 0, 0, 0])
+    lm.writers.onnx(plan, tmp_path / "parts", model=path)
+    check = lm.writers.check_onnx
+    with pytest.raises(InputError, match=r"values that were drawn for 'x', 'to'.*--input x=FILE"):
+        check(tmp_path / "parts", path)
+    assert check(tmp_path / "parts", path, inputs={"to": np.array([3, 8])}) == 0.0
+    assert check(tmp_path / "parts", path, inputs={"to": np.array([-1, 2]), "x": 3}) == 0.0
+    with pytest.raises(InputError, match="has no input 'z': its inputs are 'x', 'to'"):
+        check(tmp_path / "parts", path, inputs={"z": 0})
+    np.save(tmp_path / "to.npy", np.array([8, 3]))
+    plan.save(tmp_path / "plan.json")
+    command = ["export", str(tmp_path / "plan.json"), "--target", "onnx", "--model", str(path)]
+    command += ["-o", str(tmp_path / "parts"), "--check", "--input"]
+    assert main([*command, f"to={tmp_path / 'to.npy'}"]) == 0
+    assert main([*command, f"to={path}"]) == 2
+    assert main([*command, "to"]) == 2
 
 
 def test_annotations_are_what_the_plan_says(model, tmp_path):

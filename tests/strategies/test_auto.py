@@ -731,3 +731,23 @@ def test_what_a_partition_does_not_take():
     ):
         with pytest.raises(ValueError, match=message):
             fast.partition(*arguments)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=6), st.integers(2, 4), st.booleans())
+def test_what_several_devices_do_no_sooner_one_device_does(work, n_devices, reads_all):
+    """A chain that nothing cuts takes as long on several devices: each would do all of it."""
+    n = len(work)
+    names = ["x", *(f"op{i}" for i in range(n))]
+    src = [*range(n), *([0] * (n - 1) if reads_all else [])]
+    dst = [*range(1, n + 1), *(range(2, n + 1) if reads_all else [])]
+    kinds = ["input", *["nobody.knows"] * n]
+    ops = {"name": names, "kind": kinds, "output": ["f32[1,64]"] * (n + 1)}
+    sizes = {"output_bytes": [256] * (n + 1), "flops": [0, *work], "bytes_accessed": [0, *work]}
+    edges = {"src": src, "dst": dst, "bytes": [256] * len(src)}
+    graph = lm.OpGraph({**ops, **sizes}, edges)
+    cluster = lm.Cluster.preset("4xV100-PCIe").subset(range(n_devices))
+    plan = lm.place(graph, cluster)
+    assert plan.program.recipe is None
+    assert len(set(plan.devices.tolist())) == 1
+    assert plan.offers[0].kind is Kind.ONE_DEVICE

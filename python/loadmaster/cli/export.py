@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.quoting import json_text
 from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import note, put_file
@@ -57,6 +58,12 @@ def add(commands: Any) -> None:
         action="store_true",
         help="onnx: run the parts, in parallel, and the whole, and compare",
     )
+    options.add_repeated(
+        command,
+        "--input",
+        "NAME=FILE.npy",
+        "value of an input for --check, or a number for all its elements; else drawn (repeatable)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -73,6 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
         target = target_for(plan, arguments.target)
         if arguments.check and target != "onnx":
             raise InputError("--check is for --target onnx")
+        if arguments.input and not arguments.check:
+            raise InputError("--input is for --check")
+        given = _inputs(arguments.input)
         written = export(
             plan,
             target,
@@ -85,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.check:
             progress("running the parts, in parallel, and the whole")
             assert path is not None, "sub-models are written to a folder"
-            error = check_onnx(path, arguments.model)
+            error = check_onnx(path, arguments.model, inputs=given)
     if path is None or arguments.json:
         text = written if isinstance(written, str) else _document(written, path)
         _print(text, whole=arguments.json or path != arguments.output)
@@ -135,3 +145,22 @@ def _names(texts: Sequence[str]) -> dict[str, str]:
             raise InputError(f"--name {text!r}: wants DEVICE=NAME")
         names[device] = name
     return names
+
+
+def _inputs(texts: Sequence[str]) -> dict[str, Any]:
+    """Values of inputs by name, from arguments."""
+    import numpy as np
+
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not name or not equals or not value:
+            raise InputError(f"--input {text!r}: wants NAME=FILE.npy, or NAME=NUMBER")
+        for number in (int, float):
+            with suppress(ValueError):
+                given.setdefault(name, number(value))
+        if name not in given:
+            damage = f"--input {text!r}: {value} cannot be read as .npy"
+            with refusing(damage, OSError, ValueError, EOFError):
+                given[name] = np.load(value, allow_pickle=False)
+    return given

@@ -61,6 +61,15 @@ class Objective:
         """The better of two, of equals the first."""
         return b if self.rank(b.verdict) < self.rank(a.verdict) else a
 
+    def plainer(self, plain: T, other: T) -> T:
+        """The first, a plan of fewer parts, unless the other is better by more than rounding."""
+        excess, seconds = self.rank(other.verdict)
+        is_as_good = (plain.verdict.excess, self.seconds(plain.verdict)) <= (
+            excess,
+            seconds * (1 + ROUNDING),
+        )
+        return plain if is_as_good else other
+
     def best(self, some: Iterable[T]) -> T:
         """The best of one or more, of equals the first."""
         return min(some, key=lambda one: self.rank(one.verdict))

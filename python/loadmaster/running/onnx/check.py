@@ -9,23 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.base.errors import InputError, LoadmasterError
+from loadmaster.base.errors import InputError, LoadmasterError, refusing
+from loadmaster.base.quoting import command
 from loadmaster.running.onnx.processes import OnnxProcesses
 from loadmaster.running.onnx.segments import CPU, load, run
 from loadmaster.systems.onnx.manifest import read_manifest
 
 
 def check_onnx(
-    folder: str | os.PathLike[str], model: str | os.PathLike[str], *, seed: int = 0
+    folder: str | os.PathLike[str],
+    model: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    inputs: Mapping[str, Any] | None = None,
 ) -> float:
-    """Runs the sub-models, in parallel, and the whole model on the same random inputs, on the CPU.
+    """Runs the sub-models, in parallel, and the whole model on the same inputs, on the CPU.
 
     Parameters
     ----------
     folder, model : paths
         What :func:`onnx` wrote, and of what.
     seed : int
-        For the inputs: normal floats, integers that are 0 or 1, in the shapes that were planned.
+        For inputs that are not given: normal floats, integers that are 0 or 1, in the shapes that
+        were planned.
+    inputs : mapping, optional
+        Inputs by name: an array, or a number for all elements.
 
     Returns
     -------
@@ -37,14 +45,30 @@ def check_onnx(
     LoadmasterError
         They differ by more than 1e-4, or one is not a number where the other is.
     InputError
-        An input of a type or shape that is not known, or what :class:`OnnxProcesses` raises.
+        An input of a type or shape that is not known, one that the model does not have or cannot
+        take, or what :class:`OnnxProcesses` raises.
     """
     whole = load(Path(model), [CPU], optimize=False)
     manifest = read_manifest(folder)
     devices = {segment["device"]: [CPU] for segment in manifest["segments"]}
     random = np.random.default_rng(seed)
-    feeds = {i["name"]: _random(i, random) for i in manifest["inputs"]}
-    expected = run(whole, manifest["outputs"], feeds, os.fspath(model))
+    feeds = {i["name"]: _random(i, random, inputs or {}) for i in manifest["inputs"]}
+    if unknown := sorted((inputs or {}).keys() - feeds.keys()):
+        raise InputError(
+            f"the model has no input {unknown[0]!r}: its inputs are {', '.join(map(repr, feeds))}"
+        )
+    drawn = [name for name in feeds if name not in (inputs or {})]
+    try:
+        expected = run(whole, manifest["outputs"], feeds, os.fspath(model))
+    except InputError as error:
+        if not drawn:
+            raise
+        raise InputError(
+            f"the whole model does not run on the values that were drawn for "
+            f"{', '.join(map(repr, drawn))} ({str(error).partition(': ')[2]}), so nothing was "
+            f"compared: give values that it takes, {command('--input', f'{drawn[0]}=FILE.npy')} or "
+            f"{command('--input', f'{drawn[0]}=NUMBER')} (inputs= in Python)"
+        ) from None
     with OnnxProcesses(folder, feeds, devices, optimize=False) as placed:
         outputs = placed.run(feeds)
     worst = 0.0
@@ -55,12 +79,14 @@ def check_onnx(
         theirs = value.astype(np.float64)
         same_holes = mine.shape == theirs.shape and bool((np.isnan(mine) == np.isnan(theirs)).all())
         scale = max(float(np.nanmax(np.abs(theirs), initial=0)), 1e-30)
-        error = float(np.nanmax(np.abs(mine - theirs), initial=0)) / scale if same_holes else np.inf
-        if not error <= 1e-4:
+        differs = (
+            float(np.nanmax(np.abs(mine - theirs), initial=0)) / scale if same_holes else np.inf
+        )
+        if not differs <= 1e-4:
             raise LoadmasterError(
-                f"output {name!r} of {folder} differs from the model's by {error}"
+                f"output {name!r} of {folder} differs from the model's by {differs}"
             )
-        worst = max(worst, error)
+        worst = max(worst, differs)
     return worst
 
 
@@ -69,15 +95,26 @@ _NUMPY = {"f16": "f2", "f32": "f4", "f64": "f8", "b8": "?"} | {
 }
 
 
-def _random(described: Mapping[str, str], random: np.random.Generator) -> Any:
+def _random(
+    described: Mapping[str, str], random: np.random.Generator, inputs: Mapping[str, Any]
+) -> Any:
+    """The value of an input: the one that was given, or one that is drawn."""
+    name = described["name"]
     dtype, _, dims = described["type"].removesuffix("]").partition("[")
+    given = np.asarray(inputs[name]) if name in inputs else None
+    if given is not None and given.ndim:
+        return given
     try:
         shape = [int(d) for d in dims.split(",") if d]
         kind = np.dtype(_NUMPY[dtype])
     except (KeyError, ValueError):
         raise InputError(
-            f"cannot make up values for the input {described['name']!r} of type {described['type']}"
+            f"cannot make up values for the input {name!r} of type {described['type']}: give "
+            f"{command('--input', f'{name}=FILE.npy')} (inputs= in Python)"
         ) from None
+    if given is not None:
+        with refusing(f"{given} is no value of the input {name!r}", OverflowError, ValueError):
+            return np.full(shape, given, kind)
     if kind.kind == "f":
         return random.standard_normal(shape).astype(kind)
     return random.integers(0, 2, shape).astype(kind)

@@ -62,8 +62,13 @@ class _OnnxDevice:
         share_memory()
         self._bound = {i: self._binding(row) for i, row in work.segments.items()}
 
-    def _binding(self, row: Any) -> tuple[Any, Any]:
-        """A session, with its inputs and outputs where they lie in shared memory."""
+    def _binding(self, row: Any) -> tuple[Any, Any, list[tuple[int, str]]]:
+        """A session with its inputs and outputs where they lie in shared memory, and the positions
+        and names of outputs to copy there.
+
+        ONNX Runtime writes nothing to where a file declares another shape. It warns, and makes the
+        output elsewhere.
+        """
         work = self._work
         chosen = session(
             Path(work.folder),
@@ -74,14 +79,19 @@ class _OnnxDevice:
             shares=True,
         )
         binding = chosen.io_binding()
-        for bind, names in (
-            (binding.bind_input, row["inputs"]),
-            (binding.bind_output, row["outputs"]),
-        ):
-            for name in names:
-                there = self._values[name]
-                bind(name, "cpu", 0, there.dtype, there.shape, there.ctypes.data)
-        return chosen, binding
+        declared = {output.name: output.shape for output in chosen.get_outputs()}
+        copied = []
+        for name in row["inputs"]:
+            there = self._values[name]
+            binding.bind_input(name, "cpu", 0, there.dtype, there.shape, there.ctypes.data)
+        for position, name in enumerate(row["outputs"]):
+            there = self._values[name]
+            if _may_be(declared[name], there.shape):
+                binding.bind_output(name, "cpu", 0, there.dtype, there.shape, there.ctypes.data)
+            else:
+                binding.bind_output(name, "cpu")
+                copied.append((position, name))
+        return chosen, binding, copied
 
     def run(self, steps: int) -> tuple[NDArray[Any], ...]:
         """Begin of each step, its segments with start and finish, and the time without a core, in
@@ -104,12 +114,15 @@ class _OnnxDevice:
     def _step(self) -> None:
         dispatcher, sends = self._dispatcher, self._work.sends
         while (segment := dispatcher.next()) >= 0:
-            chosen, binding = self._bound[segment]
+            chosen, binding, copied = self._bound[segment]
             try:
                 chosen.run_with_iobinding(binding)
+                outputs = binding.get_outputs() if copied else []
             except Exception as error:  # of ONNX Runtime, whose errors have no common class
                 file = self._work.segments[segment]["file"]
                 raise RunError(f"ONNX Runtime cannot run {file}: {first_line(error)}") from None
+            for position, name in copied:
+                self._values[name][...] = outputs[position].numpy()
             for arrival, _ in sends.get(segment, ()):
                 now = time.monotonic_ns()
                 dispatcher.arrive(arrival, now, now)
@@ -123,6 +136,18 @@ class _OnnxDevice:
             words = f"{self._work.segments[segment]['file']} waits for "
             words += f"{counted(len(arrivals), 'segment')} of other devices"
         return f"nothing happened for {self._work.patience:g} s: {words}"
+
+
+def _may_be(declared: Sequence[Any], shape: tuple[int, ...]) -> bool:
+    """True if an output of a declared shape, with numbers where it is fixed, can have this one.
+
+    >>> _may_be(["n", 8], (4, 8)), _may_be([1, 8], (4, 8)), _may_be([], (4,))
+    (True, False, False)
+    """
+    if len(declared) != len(shape):
+        return False
+    pairs = zip(declared, shape, strict=True)
+    return all(size == d for d, size in pairs if isinstance(d, int))
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

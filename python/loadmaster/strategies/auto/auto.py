@@ -177,7 +177,9 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = candidate
         if best is not None and best.fits and objective.reaches(best.verdict, run.bound):
-            offers += _one_device(run.problem)
+            if alone := _one_device(run.problem):
+                best = objective.plainer(alone, best)
+                offers.insert(0 if best is alone else len(offers), whole_offer(alone))
             run.ended = _cut(run.budget)
         else:
             to_beat = math.inf
@@ -185,8 +187,11 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 run.progress = _telling_of_better(objective, best.verdict, run.progress)
                 to_beat = objective.limit(best.verdict)
             whole = _of_whole_ops(run, warm_start, to_beat)
-            offers.append(whole_offer(whole))
-            best = whole if best is None else objective.better(whole, best)
+            offer = whole_offer(whole)
+            is_alone = offer.kind is Kind.ONE_DEVICE
+            better = objective.plainer if is_alone else objective.better
+            best = whole if best is None else better(whole, best)
+            offers.insert(0 if is_alone and best is whole else len(offers), offer)
     except InfeasibleError as error:
         if best is None:
             if not run.lacking:
@@ -215,15 +220,14 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     )
 
 
-def _one_device(problem: Problem) -> list[Best]:
+def _one_device(problem: Problem) -> Candidate | None:
     """The plan of one device, if it holds all ops. It is asked for where no placement of whole ops
-    can be as short as a plan that is there, so that none is searched for.
+    can be shorter than a plan that is there, so that none is searched for.
     """
     try:
-        alone = single.place(problem)
+        return single.place(problem)
     except InfeasibleError:
-        return []
-    return [whole_offer(alone)]
+        return None
 
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:

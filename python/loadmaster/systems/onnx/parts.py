@@ -153,12 +153,16 @@ class PlacedModel:
     def types(self) -> dict[str, Any]:
         """``ValueInfoProto`` of every value whose type can be known.
 
-        Shapes are inferred anew, since those that a file declares may be stale.
+        Shapes are inferred anew, since those that a file declares may be stale, or wrong: ONNX
+        Runtime only warns of them. Those of outputs hold where nothing else is known.
         """
         import onnx
 
         light = without_payload(self.model)
         del light.graph.value_info[:]
+        for output in light.graph.output:
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")
         try:
             inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
         except Exception:  # inference raises whatever its C++ side meets; types remain
@@ -174,6 +178,9 @@ class PlacedModel:
                     known[value] = onnx.helper.make_tensor_value_info(value, _NUMBERS[dtype], shape)
         for infos in (inferred.value_info, inferred.output, self.model.graph.input):
             known |= {v.name: v for v in infos if _is_whole(v) or v.name not in known}
+        for declared in self.model.graph.output:
+            if not _is_whole(known.get(declared.name, declared)):
+                known[declared.name] = declared
         return known
 
     def type(self, value: str) -> Any:
