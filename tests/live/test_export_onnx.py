@@ -49,6 +49,29 @@ def test_parts_compute_what_the_whole_does(model, seed, tmp_path):
         np.testing.assert_allclose(found[name], value, rtol=1e-5)
 
 
+@pytest.mark.needs("onnxruntime")
+def test_the_whole_sums_in_the_order_of_its_parts(tmp_path):
+    """By as many threads as they have: sums by others differ, and what comes after shows it."""
+    runtime()
+    made, draw = onnx.helper, np.random.default_rng(0).standard_normal
+    stored = {"w": draw((96, 960, 1, 1), np.float32), "steep": np.float32(1000)}
+    graph = made.make_graph(
+        [
+            made.make_node("Conv", ["x", "w"], ["sums"]),
+            made.make_node("Mul", ["sums", "steep"], ["angles"]),
+            made.make_node("Sin", ["angles"], ["y"]),
+        ],
+        "waves",
+        [made.make_tensor_value_info("x", 1, [1, 960, 10, 10])],
+        [made.make_tensor_value_info("y", 1, [1, 96, 10, 10])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    path = tmp_path / "waves.onnx"
+    onnx.save(made.make_model(graph, opset_imports=OPSET), path)
+    lm.writers.onnx(at_random(lm.read(path), 2, 0), tmp_path / "parts", model=path)
+    assert lm.writers.check_onnx(tmp_path / "parts", path) == 0.0
+
+
 def _shape(described):
     return json.loads(described["type"].partition("[")[1] + described["type"].partition("[")[2])
 

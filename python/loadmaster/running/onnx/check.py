@@ -48,7 +48,8 @@ def check_onnx(
         An input of a type or shape that is not known, one that the model does not have or cannot
         take, or what :class:`OnnxProcesses` raises.
     """
-    whole = load(Path(model), [CPU], optimize=False)
+    # Each part runs on one core: more threads would sum in another order.
+    whole = load(Path(model), [CPU], threads=1, optimize=False)
     manifest = read_manifest(folder)
     devices = {segment["device"]: [CPU] for segment in manifest["segments"]}
     random = np.random.default_rng(seed)
