@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 import loadmaster as lm  # noqa: E402
 import loadmaster.fast as fast  # noqa: E402
 from loadmaster.costs.roofline import estimate, roofline  # noqa: E402
+from loadmaster.plans.info import info as facts  # noqa: E402
 from loadmaster.readers.onnx.model import op_names, to_columns  # noqa: E402
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -103,6 +104,7 @@ def test_a_branch_costs_what_its_ops_cost_flat(kinds, as_constants, depth):
         ]
     inside = graph_of(nodes, [x, *conditions], [info(y)])
     assert summed(inside) == summed(flat)
+    assert facts(inside, GPUS).parameter_bytes == summed(flat)[3]
     # The branch's ops are priced together: their sum is at least the larger of two sums.
     v100 = GPUS.types[0]
     seconds, in_turn = roofline(inside, v100).sum(), roofline(flat, v100).sum()

@@ -158,7 +158,7 @@ def test_telling_a_format_imports_no_reader_of_another(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     protos = ["chakra", "chakra.protos", "tensorflow", "tensorflow.protos"]
-    shared = ["examples", "opgraph", "reading", "registry", "shared", "shared.varint"]
+    shared = ["examples", "foreign", "opgraph", "reading", "registry", "shared", "shared.varint"]
     assert done.stdout == f"{sorted([*protos, *shared])}\n"
 
 

@@ -21,7 +21,7 @@ from loadmaster.judge.coarsening import Report, coarsen_problem
 from loadmaster.judge.problem import Problem, parallelism
 from loadmaster.judge.simulation import as_costs
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import INPUT, OpGraph
 from loadmaster.strategies.groups.segments import segmented
 
 
@@ -60,6 +60,8 @@ class Info:
     kinds : dict of str to int
         Ops by kind, most frequent first.
     flops, parameter_bytes : int
+        Parameters are all that stays for the whole step but inputs: buffers, optimizer state and
+        constants, too.
     cluster : str
         Whose times and links the rest is counted with.
     work : float or None
@@ -129,7 +131,7 @@ def info(graph: OpGraph, cluster: Cluster) -> Info:
         edges=graph.n_edges,
         kinds=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         flops=int(graph.flops.sum()),
-        parameter_bytes=int(graph.param_bytes.sum()),
+        parameter_bytes=int(graph.resident[graph.stands_for != INPUT].sum()),
     )
     try:
         problem = Problem.make(graph, cluster, as_costs(None, graph, cluster))

@@ -11,6 +11,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import limited_input
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers import examples, registry
+from loadmaster.readers.foreign import refuse_folder, refuse_foreign
 from loadmaster.readers.registry import File
 
 _EXAMPLE = "example:"
@@ -99,6 +100,7 @@ def _of_file(path: str | os.PathLike[str], options: dict[str, Any]) -> registry.
         raise InputError(
             f"cannot read {name}: there is no such file; {_EXAMPLE}{name.casefold()} comes along"
         )
+    refuse_folder(path)
     file = File.of(path, options)
     if not file.text:
         raise InputError(f"{file.path} is empty")
@@ -107,6 +109,8 @@ def _of_file(path: str | os.PathLike[str], options: dict[str, Any]) -> registry.
             f"{file.path} is {_NO_GRAPHS.get(ours[1], 'a file of Loadmaster')}, not a graph"
         )
     reader = registry.of_file(registry.GRAPHS, file)
+    if reader is None or reader.is_ours:
+        refuse_foreign(file)
     if reader is None:
         raise InputError(
             f"{file.path} is a text of no graph: graphs are read from "

@@ -137,10 +137,11 @@ def read(path: str | os.PathLike[str], *, device_type: str | None = None) -> OpG
     ops = [node for node in nodes if node.is_op]
     if not ops:
         raise InputError(f"{os.fspath(path)} has no nodes that compute")
-    warn(*notes)
     graph = _Graph(ops, device_type or "*")
     for node in ops:
         graph.add_edges(node)
+    notes += graph.notes() if len(ranks) == 1 else []
+    warn(*notes)
     meta = {"framework": f"Chakra {version}", "ranks": len(ranks), "assumed": [*_ASSUMED, *notes]}
     return graph.made(Path(path).name.partition(".")[0], meta)
 
@@ -347,6 +348,16 @@ class _Graph:
             return
         number = self._ids.setdefault((src, tensor), len(self._ids))
         self._edges.setdefault((src, dst, number), size)
+
+    def notes(self) -> list[str]:
+        """A note on dependencies that carry nothing, as far as the file says."""
+        order = sum(tensor < 0 for _, _, tensor in self._edges)
+        if not order:
+            return []
+        return [
+            f"dependencies for which the file says no tensor: {order} of {len(self._edges)}, whose "
+            "transfers count as free; a plan on several devices is not to be trusted for them"
+        ]
 
     def made(self, name: str, meta: dict[str, Any]) -> OpGraph:
         """The graph."""
