@@ -18,13 +18,14 @@ import jax_models as models  # noqa: E402
 import loadmaster as lm  # noqa: E402
 
 #: The size of the inner axis that each model is planned with.
-SIZES = {"transformer": 4, "mlp": 8, "convnet": 1}
+SIZES = {"transformer": 4, "mlp": 8, "convnet": 1, "scanned": 2}
 
 #: What each mesh is to cut, so that its step says something.
 CUT = {
     "transformer": ("'dp': 2, 'tp': 4", "layers.*.up': P('dp', 'tp')", "'x': P('dp', None)"),
     "mlp": ("'tp': 8", "parameters.0.0': P(None, 'tp')", "parameters.2.0': P('tp', None)"),
     "convnet": ("'dp': 8", "parameters.layers.0.kernel': P(None, None, None, 'dp')"),
+    "scanned": ("'dp': 4, 'tp': 2", "'x': P('dp', None)"),
 }
 
 

@@ -50,14 +50,13 @@ def transformer(parameters, words, targets):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).mean()
 
 
-def mlp(parameters, x, y, constrain=lambda array, name: array):
-    """Three products; what each makes may be constrained, by the name that the reader gives it."""
+def mlp(parameters, x, y):
+    """Three products."""
     import jax
     import jax.numpy as jnp
 
     for number, (weight, bias) in enumerate(parameters):
-        name = "jit(step)/jvp()/dot_general" + (f"_{number}" if number else "")
-        x = constrain(x @ weight, name) + bias
+        x = x @ weight + bias
         x = jax.nn.relu(x) if number + 1 < len(parameters) else x
     return jnp.mean((x - y) ** 2)
 
@@ -78,7 +77,21 @@ def convnet(parameters, images, targets):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], -1).mean()
 
 
-LOSSES = {"transformer": transformer, "mlp": mlp, "convnet": convnet}
+def scanned(parameters, x, y):
+    """Layers in a scan, each computed again for its gradients, and a branch behind them."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.checkpoint
+    def layer(x, one):
+        return x + jax.nn.relu(x @ one["up"]) @ one["down"], None
+
+    x, _ = jax.lax.scan(layer, x, parameters)
+    x = jax.lax.cond(x.shape[0] * jnp.sum(y) > 1e9, lambda x: -x, jnp.tanh, x)
+    return jnp.mean((x - y) ** 2)
+
+
+LOSSES = {"transformer": transformer, "mlp": mlp, "convnet": convnet, "scanned": scanned}
 
 
 def given(name):
@@ -111,6 +124,9 @@ def given(name):
     elif name == "mlp":
         parameters = [(array(a, b), array(b)) for a, b in ((32, 64), (64, 64), (64, 16))]
         inputs = [array(16, 32), array(16, 16)]
+    elif name == "scanned":
+        parameters = {"up": 0.2 * array(3, 32, 64), "down": 0.2 * array(3, 64, 32)}
+        inputs = [array(16, 32), array(16, 32)]
     else:
         parameters = {
             "layers": [
@@ -123,19 +139,15 @@ def given(name):
     return parameters, jax.tree.map(np.zeros_like, parameters), *inputs
 
 
-def step_of(name, **options):
+def step_of(name):
     """A step of SGD with momentum: parameters, momentum, which begins as the gradients; the loss.
 
-    It may overwrite parameters and momentum. Options are those of the loss.
+    It may overwrite parameters and momentum.
     """
-    import functools
-
     import jax
 
-    loss_of = functools.partial(LOSSES[name], **options)
-
     def step(parameters, momentum, x, y):
-        loss, gradients = jax.value_and_grad(loss_of)(parameters, x, y)
+        loss, gradients = jax.value_and_grad(LOSSES[name])(parameters, x, y)
         momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients)
         return jax.tree.map(lambda p, m: p - 0.1 * m, parameters, momentum), momentum, loss
 
@@ -232,19 +244,26 @@ def _step(name, file):
     mesh = file["mesh"]()
     trees = given(name)
     on = tuple(file["shardings"](mesh, t, n) for n, t in zip(ARGUMENTS, trees, strict=True))
-    options = {}
-    if name == "mlp":
-        assert len(file["CONSTRAINTS"]) == 1
-        options["constrain"] = lambda array, op: (
-            file["constrain"](mesh, array, op) if op in file["CONSTRAINTS"] else array
-        )
+    step = step_of(name)
+    if "PLACES" in file:
+        constrained = []
+        constrain = file["constrain"]
+
+        def noted(on, array, op):
+            constrained.append(op)
+            return constrain(on, array, op)
+
+        file["constrain"] = noted
+        step = file["constrained"](mesh, step)
     step = jax.jit(
-        step_of(name, **options),
+        step,
         in_shardings=on,
         out_shardings=(on[0], on[1], None),
         donate_argnums=(0, 1),
     )
     compiled = step.lower(*trees).compile()
+    if "PLACES" in file:
+        assert sorted(constrained) == sorted(file["PLACES"].values())
     found = compiled(*jax.device_put(trees, on))
     for tree, sharding in zip(found[:2], on[:2], strict=True):
         jax.tree.map(lambda a, s: _assert_lies(a, s), tree, sharding)

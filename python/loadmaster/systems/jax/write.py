@@ -25,6 +25,7 @@ from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.systems.jax.constraints import constrained
 from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said
 from loadmaster.systems.jax.semantics import NAME
+from loadmaster.systems.jax.traced import CODE, places
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.layout import Layout
@@ -96,6 +97,15 @@ CONSTRAINTS = {{
 
 """
 
+_PLACES = """\
+#: These ops in the traced program: the primitive, the array, and the number of such an equation of
+#: how many.
+PLACES = {{
+{places}
+}}
+
+"""
+
 _CONSTRAIN = '''
 
 def constrain(mesh, array, name):
@@ -124,7 +134,8 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     -------
     str
         The file: ``mesh()`` makes the mesh, ``shardings(mesh, tree, name)`` what ``jax.jit`` takes
-        as ``in_shardings`` and ``out_shardings``, ``constrain(mesh, array, name)`` a constraint.
+        as ``in_shardings`` and ``out_shardings``, ``constrain(mesh, array, name)`` a constraint. Of
+        a program of JAX, ``constrained(mesh, function)`` puts all of them into the function.
 
     Raises
     ------
@@ -263,20 +274,25 @@ class _JaxFile:
         on = self.mesh.on(self.plan.cluster).tolist()
         of = families(self.plan.cluster)
         names = [self.plan.cluster.devices[d].name for d in on]
-        rows = self._rows(self._constrained())
+        named = self._constrained()
+        rows = self._rows(named)
         several = ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}"
         return python_file(
             _FILE,
             title=self.graph.name,
-            usage=lines(map(python_words, self._usage())),
+            usage=lines(map(python_words, self._usage(is_constrained=bool(rows)))),
             figures=figures(self.plan, self._unsaid()),
             axes={axis.name: axis.size for axis in self.mesh.axes},
             devices=comment(f"{several}.", "#: "),
             numbers=[of[d][1] for d in on],
             layout=Code("" if self._is_jax else _TORCH),
             specs=lines(specs),
-            constraints=python_file(_CONSTRAINTS if rows else "", rows=lines(rows)),
-            constrain=Code(_CONSTRAIN if rows else ""),
+            constraints=python_file(
+                _CONSTRAINTS + (_PLACES if self._is_jax else "") if rows else "",
+                rows=lines(rows),
+                places=places(self.graph, [structure.op[node] for node in named]),
+            ),
+            constrain=Code((_CONSTRAIN + (CODE if self._is_jax else "")) if rows else ""),
         )
 
     def _constrained(self) -> dict[int, str]:
@@ -306,7 +322,7 @@ class _JaxFile:
         framework = str(self.graph.meta.get("framework", ""))
         return framework in ("jax", "stablehlo", "hlo")
 
-    def _usage(self) -> list[str]:
+    def _usage(self, *, is_constrained: bool) -> list[str]:
         arguments = self._arguments()
         words = ["    on = mesh()"]
         if not self._is_jax:
@@ -324,7 +340,8 @@ class _JaxFile:
         names = self._in_order()
         state = [i for i, name in enumerate(names) if name not in arguments[INPUT]]
         words += [f"    {name}_on = shardings(on, {name}, {name!r})" for name in names]
-        words += ["    step = jax.jit(", "        step,"]
+        function = "constrained(on, step)" if is_constrained else "step"
+        words += ["    step = jax.jit(", f"        {function},"]
         given_on = [f"{name}_on" for name in names]
         words.append(f"        in_shardings={_tuple(given_on)},")
         back = _tuple([*(given_on[i] for i in state), "None"])

@@ -1,0 +1,134 @@
+"""Constraints on a program of JAX as it is traced: the code that puts them there, and their places.
+
+A place is a primitive, the array that it makes, and the number of such an equation, in the order
+of the program, of how many. Names of ops are no places: what wraps a function changes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection
+
+from loadmaster.base.quoting import Code, lines, python
+from loadmaster.model.graph import OpGraph
+
+#: The functions of a written file, and before them its table ``PLACES``.
+CODE = '''
+
+def constrained(mesh, function):
+    """A function whose ops make what CONSTRAINTS say: traced, and run equation by equation.
+
+    It is for the function that the plan was made of, such as the whole training step.
+    """
+    import warnings
+    from collections import Counter
+
+    from jax.interpreters.partial_eval import dce_jaxpr
+
+    def run(*arguments):
+        closed, made = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals), instantiate=True)
+        seen, there = Counter(), Counter(map(_place, _equations(jaxpr)))
+        if wrong := {place[:2] for place in PLACES if there[place[:2]] != place[3]}:
+            warnings.warn(f"not as planned, and not constrained: {sorted(wrong)}", stacklevel=2)
+
+        def constraint(equation, array):
+            place = _place(equation)
+            key = (*place, seen[place], there[place])
+            seen[place] += 1
+            return constrain(mesh, array, PLACES[key]) if key in PLACES else array
+
+        results = _run(jaxpr, closed.consts, jax.tree.leaves(arguments), constraint)
+        return jax.tree.unflatten(jax.tree.structure(made), results)
+
+    return run
+
+
+#: Primitives that run the jaxprs in their parameters once, and those that run them in their way.
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+_BODIES = ("scan", "while", "cond", "remat", "remat2", "checkpoint")
+
+
+def _inner(equation):
+    """The jaxprs that an equation runs, by the name of its parameter."""
+    name = equation.primitive.name
+    if name not in (*_CALLS, *_BODIES):
+        return {}
+    inner = {}
+    for key, value in equation.params.items():
+        several = value if isinstance(value, tuple) else (value,)
+        if several and all(hasattr(one, "eqns") for one in several):
+            inner[key] = several
+    return inner
+
+
+def _equations(jaxpr):
+    """All equations, in the order of the program."""
+    for equation in jaxpr.eqns:
+        inner = _inner(equation)
+        for several in inner.values():
+            for one in several:
+                yield from _equations(getattr(one, "jaxpr", one))
+        if not inner:
+            yield equation
+
+
+def _place(equation):
+    """The primitive of an equation, and the first array that it makes."""
+    return equation.primitive.name, equation.outvars[0].aval.str_short(short_dtypes=True)
+
+
+def _run(jaxpr, constants, arguments, constraint):
+    """The results of a jaxpr, each array of an equation constrained."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments)))
+
+    def value(atom):
+        return atom.val if hasattr(atom, "val") else known[atom]
+
+    def again(one):
+        """A jaxpr that an equation keeps, traced anew."""
+        body, held = getattr(one, "jaxpr", one), getattr(one, "consts", ())
+        shapes = [
+            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+            for v in body.invars
+        ]
+        closed = jax.make_jaxpr(lambda *given: _run(body, held, given, constraint))(*shapes)
+        return closed if hasattr(one, "consts") else closed.jaxpr
+
+    for equation in jaxpr.eqns:
+        read, inner = [value(atom) for atom in equation.invars], _inner(equation)
+        if inner and equation.primitive.name in _CALLS:
+            [one] = next(iter(inner.values()))
+            made = _run(getattr(one, "jaxpr", one), getattr(one, "consts", ()), read, constraint)
+        else:
+            params = dict(equation.params)
+            for key, several in inner.items():
+                traced = tuple(again(one) for one in several)
+                params[key] = traced if isinstance(equation.params[key], tuple) else traced[0]
+            bound = equation.primitive.get_bind_params(params)
+            functions, params = bound if isinstance(bound, tuple) else ((), bound)
+            made = equation.primitive.bind(*functions, *read, **params)
+            made = made if equation.primitive.multiple_results else [made]
+            made = made if inner else [constraint(equation, made[0]), *made[1:]]
+        known.update(zip(equation.outvars, made))
+    return [value(atom) for atom in jaxpr.outvars]
+'''
+
+
+def places(graph: OpGraph, ops: Collection[int]) -> Code:
+    """The table of places of some ops of a graph, with their names. O(V)."""
+    names, every = set(graph.names), dict[int, tuple[str, str, int]]()
+    count: Counter[tuple[str, str]] = Counter()
+    # Views of an op's arguments have the op's name, too.
+    passed_over = graph.placeholder | graph.view
+    for op, (kind, name) in enumerate(zip(graph.kinds, graph.names, strict=True)):
+        if passed_over[op] or kind == "fill" or kind.startswith("loop."):
+            continue
+        base = re.sub(r"_\d+$", "", name)
+        primitive = (base if base in names else name).rpartition("/")[2]
+        place = primitive, graph.outputs[op].partition(";")[0]
+        every[op] = (*place, count[place])
+        count[place] += 1
+    rows = {(*every[op], count[every[op][:2]]): graph.names[op] for op in ops if op in every}
+    return lines(Code(f"    {python(place)}: {python(name)},") for place, name in rows.items())
