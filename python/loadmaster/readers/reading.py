@@ -43,6 +43,7 @@ def read(source: Any, *, max_input: int | str | None = None, **options: Any) -> 
       ``step``, ``device_type``
     * PyTorch's profiler traces (Kineto): ``step``, ``device_type``
     * TensorFlow's GraphDef: ``profile`` (RunMetadata), ``fetches``, ``device_type``
+    * OpenVINO's XML: none
     * text of JAX: ``parameters``; HLO, too: ``profile`` (the profiler's trace), ``device_type``
     * the msr-fiddle benchmark: ``time_unit``, ``size_unit``, ``cost_unit``
 

@@ -1,0 +1,1 @@
+"""Reader of OpenVINO's intermediate representation."""
