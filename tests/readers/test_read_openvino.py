@@ -88,6 +88,21 @@ def test_a_model_checked_by_hand(turned, tmp_path):
     assert lm.place(graph, "4xV100-PCIe").makespan > 0
 
 
+def test_matrices_at_one_place_are_one_weight(tmp_path):
+    at = '<data offset="0" size="144"/>'
+    other = '<data offset="144" size="144"/>'
+    layers = [
+        layer(0, "Parameter", "x", [2, 6]),
+        *(layer(i, "Const", f"w{i}", [6, 6], where) for i, where in ((1, at), (2, at), (3, other))),
+        *(layer(3 + i, "MatMul", f"y{i}", [2, 6]) for i in (1, 2, 3)),
+    ]
+    edges = [(0, 4, 0), (1, 4, 1), (4, 5, 0), (2, 5, 1), (5, 6, 0), (3, 6, 1)]
+    graph = read(net(layers, edges), tmp_path)
+    assert graph.names == ["x", "w1", "y1", "y2", "w3", "y3"]
+    assert graph.param_bytes.sum() == 2 * 144
+    assert graph.dst[graph.src == graph.index("w1")].tolist() == [2, 3]
+
+
 def test_what_is_not_known_is_said(tmp_path):
     layers = [
         layer(0, "Parameter", "x", [4, 8]),

@@ -1,7 +1,8 @@
 """Reads OpenVINO's intermediate representation: the XML, which states sizes of every port.
 
 Weights lie beside it, in a ``.bin`` that is not needed: a Const has its type and dimensions in the
-XML. Ops whose inputs are constants alone are folded as the model is loaded: they run in no step.
+XML. Matrices at one place of the ``.bin`` are one weight. Ops whose inputs are constants alone are
+folded as the model is loaded: they run in no step.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class _Layers:
         self._index: dict[str, int] = {}
         self._tensors: dict[tuple[str, str], tuple[int, Tensor]] = {}
         self._constant: set[str] = set()
+        self._stored: dict[tuple[str, ...], str] = {}
         self._unknown: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
 
@@ -131,6 +133,14 @@ class _Layers:
                 "model.reshape({...}), and save it again, openvino.save_model"
             )
         is_stored = kind == "Const"
+        if is_stored and len(outs[0].shape or ()) > 1 and "offset" in attributes:
+            place = (attributes["offset"], attributes["size"], str(outs[0]))
+            first = self._stored.setdefault(place, id_)
+            if first != id_:
+                self._index[id_] = self._index[first]
+                self._tensors[id_, self._port(id_)] = self._tensors[first, self._port(first)]
+                self._constant.add(id_)
+                return
         is_folded = bool(ins) and all(source in self._constant for source, _ in sources)
         is_view = is_folded or (kind in VIEWS and bool(ins))
         if is_stored or is_folded:
@@ -143,6 +153,11 @@ class _Layers:
             if any(t.nbytes is None for t in outs):
                 self._open[kind] += 1
         self._append(id_, name, kind, outs, work, is_view)
+
+    def _port(self, id_: str) -> str:
+        """The only output of a layer."""
+        (port,) = self._layers[id_].each("output", "port")
+        return port.attributes["id"]
 
     def _append(
         self, id_: str, name: str, kind: str, outs: list[Tensor], work: Cost, is_view: bool
