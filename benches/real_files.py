@@ -158,7 +158,8 @@ def outcome(entry: Entry, file: Path) -> Outcome:
         status, lines = _run(command, str(file), *entry.options, *rest)
         seen.wrong[name] = _wrong(entry, status, lines)
         if entry.refused and status and lines:
-            seen.line = lines[-1].removeprefix("loadmaster: ").removeprefix(f"{file}: ")
+            said = lines[-1].removeprefix("loadmaster: ")
+            seen.line = said.removeprefix(str(file)).removeprefix(":").strip()
     if not entry.is_onnx or entry.refused:
         return seen
     with tempfile.TemporaryDirectory() as folder:
@@ -241,10 +242,10 @@ def page(outcomes: list[Outcome]) -> Iterator[str]:
         figures = f"{one.ops:,} | {one.flops / 1e9:.4g} | {one.counted / 1e9:.4g}"
         cells = figures if one.counted or one.ops else " |  | "
         yield f"| {one.entry.name} | {one.entry.has} | {cells} | {wrong or good} |"
-    yield "\nWhat refused files are told, after their name:\n"
+    yield "\nThe line by which `place` and the others refuse a file:\n"
     for one in outcomes:
         if one.entry.refused:
-            yield f"* {one.entry.name}: {one.line}"
+            yield f"* {one.entry.name}: `{one.line}`"
 
 
 def main() -> int:
