@@ -177,3 +177,29 @@ def test_kernels_inside_of_bodies_are_in_the_time_of_the_op_that_has_them(tmp_pa
 def test_names_that_name_nothing_are_no_symbols():
     tensor = info("x", "?", "?", "n", 3).type
     assert declared_dims(tensor) == [None, None, "n", 3]
+
+
+def test_an_input_that_only_a_body_reads_has_the_size_that_ran(tmp_path):
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["t"], name="relu")], "b", [], [info("t", "?", 8)]
+    )
+    node = helper.make_node("If", ["c"], ["y"], name="if", then_branch=body, else_branch=body)
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    graph = helper.make_graph([node], "g", [info("x", "?", 8), condition], [info("y", "?", 8)])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx"
+    )
+    inside = {"op_name": "Relu", "input_type_shape": [{"float": [5, 8]}]}
+    ran = {"cat": "Session", "name": "SequentialExecutor::Execute"}
+    events = [
+        {"cat": "Node", "name": "relu_kernel_time", "ts": 20, "dur": 2, "args": inside},
+        {**ran, "ts": 19, "dur": 4},
+        {"cat": "Node", "name": "if_kernel_time", "ts": 15, "dur": 9, "args": {"op_name": "If"}},
+        {**ran, "ts": 8, "dur": 20},
+        {**RUN, "ts": 7},
+    ]
+    (tmp_path / "p.json").write_text(json.dumps(events))
+    with pytest.warns(UserWarning, match="control flow"):
+        graph = read(tmp_path / "m.onnx", profile=tmp_path / "p.json")
+    assert graph.outputs[graph.index("if")] == "f32[5,8]"
+    assert graph.time["cpu"].sum() == pytest.approx(9.5e-6)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from loadmaster.readers.onnx.costs import ELEMENT_TYPES
 from loadmaster.readers.onnx.model import op_names
-from loadmaster.readers.onnx.nodes import in_order, initializer_name, kind_of
+from loadmaster.readers.onnx.nodes import bodies, in_order, kind_of
 from loadmaster.readers.onnx.recording import Recording, Typed
 
 #: Ways to match the inputs of a node with those of its kernel that are looked at.
@@ -52,10 +52,7 @@ def types_that_ran(graph: Any, recording: Recording) -> dict[str, Typed]:
     keep them in a form of their own. Which these are, the types of the others tell.
     """
     names, positions = op_names(graph)
-    stored = {
-        initializer_name(i): (ELEMENT_TYPES.get(i.data_type, ""), list(i.dims))
-        for i in graph.initializer
-    }
+    stored = _stored(graph)
     inputs = {i.name: i.type.tensor_type for i in graph.input if i.type.HasField("tensor_type")}
     known: dict[str, Typed] = {}
     for node, at in zip(in_order(graph), positions, strict=True):
@@ -64,7 +61,27 @@ def types_that_ran(graph: Any, recording: Recording) -> dict[str, Typed]:
         values = [value for value in node.output if value]
         if len(values) == len(written):
             known.update(zip(values, written, strict=True))
+    for body in _bodies_of(graph):
+        inside = stored | _stored(body)
+        for node in body.node:
+            read = recording.read_inside.get(node.name, [])
+            way = _matched([value for value in node.input if value], read, inside, inputs)
+            # Of what bodies read, inputs of the model are the same in every run of a body.
+            known.update((v, typed) for v, typed in way.items() if v in inputs and v not in known)
     return {value: typed for value, typed in known.items() if value not in stored}
+
+
+def _stored(graph: Any) -> dict[str, Typed]:
+    """Types of the dense tensors that a graph stores."""
+    return {i.name: (ELEMENT_TYPES.get(i.data_type, ""), list(i.dims)) for i in graph.initializer}
+
+
+def _bodies_of(graph: Any) -> Iterator[Any]:
+    """The bodies of the nodes of a graph, and theirs."""
+    for node in graph.node:
+        for body in bodies(node):
+            yield body
+            yield from _bodies_of(body)
 
 
 def _matched(

@@ -67,6 +67,8 @@ class Recording:
     #: Tensors that each kernel read and wrote, by name, in their order.
     inputs: dict[str, list[Typed]] = field(default_factory=dict)
     outputs: dict[str, list[Typed]] = field(default_factory=dict)
+    #: Tensors that each kernel inside of a body read, by name.
+    read_inside: dict[str, list[Typed]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -89,7 +91,7 @@ class Recording:
             if _is_run(event):
                 run += 1
             elif at in inside:
-                continue
+                recording._add_inside(event)
             elif _is_kernel(event) and run < recording.n_runs:
                 recording._add(at, event, run, repeated)
             else:
@@ -116,6 +118,11 @@ class Recording:
         if run in self.micros[name]:
             repeated[name] += 1
         self.micros[name][run] = self.micros[name].get(run, 0.0) + micros + _CUT_OFF
+
+    def _add_inside(self, event: Mapping[str, Any]) -> None:
+        name, args = event["name"].removesuffix(_KERNEL), event.get("args")
+        read = args.get("input_type_shape") if isinstance(args, dict) else None
+        self.read_inside.setdefault(name, _typed(read))
 
     def _note(self, ends: int, late: int, repeated: Counter[str], document: list[Any]) -> None:
         if not ends:
