@@ -131,7 +131,7 @@ def test_an_op_whose_size_nobody_tells_keeps_its_time(tmp_path):
         RUN,
     ]  # fmt: skip
     (tmp_path / "p.json").write_text(json.dumps(events))
-    with pytest.warns(UserWarning, match="size known only at run time"):
+    with pytest.warns(UserWarning, match="known only at run time"):
         graph = read(tmp_path / "m.onnx", profile=tmp_path / "p.json")
     assert graph.time["cpu"].tolist() == pytest.approx([0, 3.5e-6, 7.5e-6])
 
