@@ -91,7 +91,24 @@ def scanned(parameters, x, y):
     return jnp.mean((x - y) ** 2)
 
 
-LOSSES = {"transformer": transformer, "mlp": mlp, "convnet": convnet, "scanned": scanned}
+def experts(parameters, x, y):
+    """Two mixtures of experts, of which each token takes the best one."""
+    import jax
+    import jax.numpy as jnp
+
+    for layer in parameters:
+        scores = jax.nn.softmax(x @ layer["router"])
+        chosen = jax.nn.one_hot(jnp.argmax(scores, -1), scores.shape[-1]) * scores
+        hidden = jax.nn.relu(jnp.einsum("te,xef->xtf", x, layer["up"]))
+        made = jnp.einsum("xtf,xfe->xte", hidden, layer["down"])
+        x = x + jnp.einsum("xte,tx->te", made, chosen)
+    return jnp.mean((x - y) ** 2)
+
+
+LOSSES = {
+    "transformer": transformer, "mlp": mlp, "convnet": convnet, "scanned": scanned,
+    "experts": experts,
+}  # fmt: skip
 
 
 def given(name):
@@ -124,6 +141,10 @@ def given(name):
     elif name == "mlp":
         parameters = [(array(a, b), array(b)) for a, b in ((32, 64), (64, 64), (64, 16))]
         inputs = [array(16, 32), array(16, 16)]
+    elif name == "experts":
+        shapes = {"router": (32, 8), "up": (8, 32, 64), "down": (8, 64, 32)}
+        parameters = [{one: array(*shape) for one, shape in shapes.items()} for _ in range(2)]
+        inputs = [array(64, 32), array(64, 32)]
     elif name == "scanned":
         parameters = {"up": 0.2 * array(3, 32, 64), "down": 0.2 * array(3, 64, 32)}
         inputs = [array(16, 32), array(16, 32)]
@@ -237,10 +258,34 @@ def steps(files):
     return {name: _step(name.partition("-")[0], functions(text)) for name, text in files.items()}
 
 
+def sent(files):
+    """Bytes that a step of each model sends between devices, as XLA compiled it."""
+    import xla_collectives
+
+    rows = {}
+    for name, text in files.items():
+        compiled, mesh, *_ = compiled_step(name.partition("-")[0], functions(text))
+        found = xla_collectives.collectives(compiled.as_text(), mesh.devices.size)
+        rows[name] = xla_collectives.sent(found)
+    return rows
+
+
 def _step(name, file):
     import jax
 
     expected = jax.tree.map(jax.device_get, step_of(name)(*jax.device_put(given(name))))
+    compiled, _, on, trees = compiled_step(name, file)
+    found = compiled(*jax.device_put(trees, on))
+    for tree, sharding in zip(found[:2], on[:2], strict=True):
+        jax.tree.map(lambda a, s: _assert_lies(a, s), tree, sharding)
+    memory = compiled.memory_analysis()
+    return {"off": off(found, expected), "arguments": memory.argument_size_in_bytes}
+
+
+def compiled_step(name, file):
+    """A step as the file has it, the mesh, and the shardings of its arguments, and these."""
+    import jax
+
     mesh = file["mesh"]()
     trees = given(name)
     on = tuple(file["shardings"](mesh, t, n) for n, t in zip(ARGUMENTS, trees, strict=True))
@@ -264,11 +309,7 @@ def _step(name, file):
     compiled = step.lower(*trees).compile()
     if "PLACES" in file:
         assert sorted(constrained) == sorted(file["PLACES"].values())
-    found = compiled(*jax.device_put(trees, on))
-    for tree, sharding in zip(found[:2], on[:2], strict=True):
-        jax.tree.map(lambda a, s: _assert_lies(a, s), tree, sharding)
-    memory = compiled.memory_analysis()
-    return {"off": off(found, expected), "arguments": memory.argument_size_in_bytes}
+    return compiled, mesh, on, trees
 
 
 def _assert_lies(array, sharding):
