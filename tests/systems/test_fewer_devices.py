@@ -56,6 +56,16 @@ def test_an_idle_device_is_no_part_of_the_mesh(graph):
     assert "DEVICES = [0, 1]" in lm.writers.jax(plan)
 
 
+def test_axes_of_a_mesh_of_jax_have_the_names_that_are_asked_for(graph):
+    plan = lm.place(graph, EIGHT, target="jax", tp=2, axis_names="data,model")
+    text = lm.writers.jax(plan)
+    assert "AXES = {'data': 4, 'model': 2}" in text
+    assert "'dp'" not in text
+    assert "'tp'" not in text
+    with pytest.raises(lm.InputError, match="wants two names of axes"):
+        lm.place(graph, EIGHT, target="jax", axis_names="data")
+
+
 def test_a_pipeline_may_have_any_number_of_stages():
     """Of seven devices not only seven and three have stages."""
     graph, seven = lm.read("example:lenet"), EIGHT.subset(list(range(7)))

@@ -28,7 +28,7 @@ from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
 from loadmaster.strategies.sharding.space import Space, has_shapes
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, matrices, roles_only
 from loadmaster.strategies.simple import single
-from loadmaster.systems.jax.partition_specs import sayable
+from loadmaster.systems.jax.partition_specs import named_axes, sayable
 from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
@@ -45,6 +45,7 @@ def place(
     problem: Problem,
     *,
     tp: int | None = None,
+    axis_names: str | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
@@ -55,6 +56,9 @@ def place(
     problem : Problem
     tp : int, optional
         Size of the inner axis, which must divide the number of devices in use; absent: the best.
+    axis_names : str, optional
+        Names that the written mesh has for the outer and the inner axis: ``"data,model"``. If
+        absent: ``"dp,tp"``.
     time_limit : float, optional
         Seconds on the clock; what is under way is finished first.
     progress : callable, optional
@@ -73,6 +77,8 @@ def place(
     _check_rules(graph)
     if tp is not None:
         checks.integer("tp", tp, 1)
+    if axis_names is not None:
+        named_axes(axis_names)
     space = Space.of(problem, batch_norm="synchronised")
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     every = list(uniform_meshes(problem))

@@ -19,11 +19,12 @@ from loadmaster.dimensions.form import FLAT
 from loadmaster.model.families import families
 from loadmaster.model.graph import BUFFER, INPUT, PARAMETER
 from loadmaster.model.module_paths import alike
+from loadmaster.model.recipe import MeshAxis
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.systems.jax.constraints import constrained
-from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said
+from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said, named_axes
 from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.jax.traced import CODE, places
 from loadmaster.systems.shared.figures import figures
@@ -168,6 +169,8 @@ class _JaxFile:
     def __init__(self, plan: Plan, layout: Layout) -> None:
         self.plan, self.mesh, self.graph = plan, layout.mesh, plan.graph
         self.labels = layout.labels
+        said = plan.options.get("axis_names")
+        self.axis_names = {} if said is None else named_axes(said)
         self.structure = Structure.of(layout.dimensions, layout.batch_norm)
         self.forms = layout.dimensions.forms
         self.form_of = layout.dimensions.form_of[self.structure.op].tolist()
@@ -218,6 +221,10 @@ class _JaxFile:
                 break
         return axes
 
+    def _name(self, axis: MeshAxis) -> str:
+        """The name of an axis in the file."""
+        return self.axis_names.get(axis.name, axis.name)
+
     def _cut(self, node: int, number: int, axes: list[list[str]], sizes: Sequence[int]) -> bool:
         """Adds the axes of the mesh that cut an output; whether all can be said."""
         structure, flat = self.structure, []
@@ -232,13 +239,13 @@ class _JaxFile:
             elif spec >= 0:
                 at = axis_of(self.forms[self.form_of[node]].outputs[number], spec)
                 assert at is not None, "is_said"
-                axes[at].append(axis.name)
+                axes[at].append(self._name(axis))
                 taken[at] = taken.get(at, 1) * axis.size
         for axis in flat:
             where = flat_axis(sizes, axis.size, taken)
             if where is None:
                 return False
-            axes[where].append(axis.name)
+            axes[where].append(self._name(axis))
             taken[where] = taken.get(where, 1) * axis.size
         return True
 
@@ -282,7 +289,7 @@ class _JaxFile:
             title=self.graph.name,
             usage=lines(map(python_words, self._usage(is_constrained=bool(rows)))),
             figures=figures(self.plan, self._unsaid()),
-            axes={axis.name: axis.size for axis in self.mesh.axes},
+            axes={self._name(axis): axis.size for axis in self.mesh.axes},
             devices=comment(f"{several}.", "#: "),
             numbers=[of[d][1] for d in on],
             layout=Code("" if self._is_jax else _TORCH),
