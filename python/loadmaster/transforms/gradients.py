@@ -101,10 +101,12 @@ def _made_anew(graph: OpGraph, may: NDArray[np.bool_]) -> dict[int, int]:
     is_read = np.zeros(graph.n_ops, dtype=bool)
     is_read[graph.src[graph.roles.tensor >= 0]] = True
     makers = np.flatnonzero(may & graph.updates & (graph.alias_of < 0) & ~is_read).tolist()
-    made = {(graph.colocation[op], graph.outputs[op]): op for op in makers if graph.colocation[op]}
+    maker_of = {
+        (graph.colocation[op], graph.outputs[op]): op for op in makers if graph.colocation[op]
+    }
     parameters = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     keys = {p: (graph.colocation[p], graph.outputs[p]) for p in parameters}
-    return {p: made[key] for p, key in keys.items() if key in made}
+    return {p: maker_of[key] for p, key in keys.items() if key in maker_of}
 
 
 def of_experts(experts: Experts, updates: Updates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
