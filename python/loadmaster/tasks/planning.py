@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from loadmaster.base import checks
@@ -39,6 +40,7 @@ from loadmaster.strategies.registry import (
 )
 from loadmaster.strategies.warm import as_candidates, carried_over
 from loadmaster.systems.registry import check_no_target, limits_of, target_of
+from loadmaster.tasks import portfolio
 
 _AUTO = Planner(DEFAULT)
 
@@ -132,7 +134,7 @@ def plan_for(users_problem: Problem, request: PlanRequest, *, began: float | Non
     keywords = options | {n: value for n, value in passed_on.items() if takes(function, n)}
     try:
         check_allowed(problem)
-        first = _first(problem, function, request, keywords)
+        first = _best(problem, function, request, keywords, tell)
         rivals = [first, *as_candidates(begun, before)]
         if request.refine:
             tell("refine", problem.objective.seconds(first.verdict), first.problem)
@@ -219,6 +221,37 @@ def _started(problem: Problem, plan: Plan | None) -> tuple[Problem, Assignment |
         return problem, carried_over(plan, problem)
     begun = problem.transformed(plan.program)
     return begun, carried_over(plan, begun)
+
+
+def _best(
+    problem: Problem,
+    function: Callable[..., Candidate],
+    request: PlanRequest,
+    keywords: Mapping[str, Any],
+    tell: Callable[..., None],
+) -> Candidate:
+    """The placement that a planner makes; by ``auto`` where memory is short the best by any."""
+    ends = time.perf_counter() + (keywords.get("time_limit") or inf)
+    has_others = request.planner == _AUTO and keywords.get("split") != "none"
+    if not has_others or request.constraints.contiguous or problem.best_effort:
+        return _first(problem, function, request, keywords)
+    first, refused = None, None
+    try:
+        first = _first(problem, function, request, keywords)
+    except InfeasibleError as error:
+        refused = error
+    if (first is not None and first.is_interrupted) or not portfolio.is_short(problem):
+        rivals: Iterator[tuple[Planner, Candidate]] = iter(())
+    else:
+        least = None if first is None else problem.objective.seconds(first.verdict)
+        rivals = portfolio.others(
+            problem, lambda name: tell(name, least), lambda: time.perf_counter() < ends
+        )
+    best = portfolio.best_of(first, rivals, lambda one: _confirmed(one, tell))
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best
 
 
 def _first(
