@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from loadmaster.dimensions.binding import pattern
-from loadmaster.dimensions.form import Pattern
+from loadmaster.dimensions.form import Meaning, Pattern
 from loadmaster.dimensions.guessed import guessed, read_by_edges
 from loadmaster.dimensions.tensors import PICK, Output
 from loadmaster.model.arguments import Call
@@ -20,6 +21,11 @@ TENSORFLOW = "tensorflow."
 
 #: Stands for a tensor in what is alike of two calls.
 _TENSOR = "<tensor>"
+
+
+#: Keyword of a call whose tensors all begin with so many axes of a mesh, which the call is mapped
+#: over: its kind's rule is of what is left.
+MAPPED = "mapped_axes"
 
 
 def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
@@ -71,9 +77,41 @@ def _read(
     whole, as one without a rule is, and is listed with these.
     """
     try:
+        mapped = call[1].get(MAPPED, 0) if len(call) > 1 else 0
+        if mapped:
+            return mapped_over(
+                pattern(kind, call, _parts(inputs, mapped), _parts(outputs, mapped)), mapped
+            )
         return pattern(kind, call, inputs, outputs)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
         return None
+
+
+def _parts(shapes: Sequence[Shape], n: int) -> list[Shape]:
+    return [(dtype, None if sizes is None else sizes[n:]) for dtype, sizes in shapes]
+
+
+def mapped_over(pattern: Pattern | None, n: int) -> Pattern | None:
+    """The pattern of a call that is mapped over ``n`` first axes of all its tensors.
+
+    >>> one = Pattern(("axis0",), (Meaning(),), ((0,),), ((0,),))
+    >>> mapped_over(one, 1).inputs, mapped_over(one, 1).words
+    (((1, 0),), ('axis0', 'mapped0'))
+    """
+    if pattern is None:
+        return None
+    first = len(pattern.words)
+    # The axes of a reshape are joined in their order.
+    lead = (-1,) * n if pattern.is_reshape else tuple(range(first, first + n))
+    new = 0 if pattern.is_reshape else n
+    return replace(
+        pattern,
+        words=pattern.words + tuple(f"mapped{i}" for i in range(new)),
+        meanings=pattern.meanings + (Meaning(),) * new,
+        inputs=tuple(None if axes is None else (*lead, *axes) for axes in pattern.inputs),
+        outputs=tuple((*lead, *axes) for axes in pattern.outputs),
+        pieces=tuple(replace(piece, axis=piece.axis + n) for piece in pattern.pieces),
+    )
 
 
 class _Reads:

@@ -152,7 +152,7 @@ class Conversions:
 
     @cached_property
     def runs(self) -> NDArray[np.uint64]:
-        """How often each conversion runs in a step: once per trip of the loops around both ends.
+        """Runs of each conversion in a step: one per trip of the loops around both ends.
 
         A tensor from before a loop is converted once for all trips.
         """

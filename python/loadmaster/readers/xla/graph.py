@@ -23,13 +23,15 @@ How control flow is shown, and why:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
+from loadmaster.dimensions.calls import MAPPED
 from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.shared.arguments import told
@@ -37,6 +39,7 @@ from loadmaster.readers.xla import training as xla_training
 from loadmaster.readers.xla.columns import XlaColumns, XlaValue
 from loadmaster.readers.xla.costs import COLLECTIVES, VIEWS, XlaOp, cost, is_elementwise, plain
 from loadmaster.readers.xla.loops import counters_of, folded, trips_of
+from loadmaster.readers.xla.manual import Manual, Step
 from loadmaster.readers.xla.program import (
     TOKEN,
     Binder,
@@ -57,6 +60,15 @@ _PRODUCTS = ("conv_general_dilated", "convolution", "dot", "dot_general")
 
 #: The most instructions of a program, calls inlined; a larger program is refused.
 LIMIT = 500_000
+
+#: Collectives of what is mapped by hand: they sum, join parts, or sum and hand parts out.
+_OF_PARTS = {
+    **dict.fromkeys(("all_reduce", "psum", "psum2", "psum_invariant"), "sum"),
+    **dict.fromkeys(("all_gather", "all_gather_invariant"), "gather"),
+    "reduce_scatter": "scatter",
+}
+#: Their keywords for the axis of the parts.
+_ALONG = ("all_gather_dim", "all_gather_dimension", "scatter_dimension")
 
 
 def to_graph(program: XlaProgram, name: str, parameters: Sequence[str] = ()) -> OpGraph:
@@ -117,6 +129,17 @@ class _Scope:
     group: int = -1
     #: Ops with effects in the innermost loop or branch.
     effects: list[int] = field(default_factory=list)
+    #: What is mapped by hand around it, if anything is.
+    manual: Manual | None = None
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Sizes of the axes of a mesh that arrays begin with."""
+        return self.manual.sizes if self.manual else ()
+
+    def lifted(self, type_: Type) -> Type:
+        """The type of an array of all devices."""
+        return replace(type_, shape=(*self.lead, *type_.shape)) if self.lead else type_
 
     def enter(self, path: str) -> _Scope:
         return replace(self, path=path)
@@ -154,6 +177,7 @@ class _Inliner:
         self._unknown: Counter[str] = Counter()
         self._collectives: Counter[str] = Counter()
         self._branches = 0
+        self._constraints = 0
         self._weights: dict[int, int] = {}
         self._constants: dict[tuple[int, str], XlaValue] = {}
 
@@ -171,6 +195,11 @@ class _Inliner:
 
     def notes(self) -> list[str]:
         notes = []
+        if self._constraints:
+            notes.append(
+                f"{counted(self._constraints, 'sharding constraint')} in the program: they change "
+                "no number, and a plan says anew how arrays lie"
+            )
         known = sum(trips is not None for trips in self.columns.loops.values())
         if known:
             notes.append(
@@ -231,6 +260,8 @@ class _Inliner:
                     )
                 case "branch":
                     results = yield self._branch(instruction, values, scope)
+                case "manual":
+                    results = yield self._manual(instruction, values, scope)
                 case "scan":
                     results = yield self._scan(instruction, values, scope)
                 case "while":
@@ -264,6 +295,7 @@ class _Inliner:
         if kind == "constant":
             return self._constant(instruction, types, scope)
         literal = all(v.op < 0 for v in values)
+        self._constraints += kind in ("sharding_constraint", "reshard")
         if kind in VIEWS:
             if literal and values:
                 return [replace(v, type=t) for v, t in zip(values, types, strict=False)]
@@ -282,14 +314,21 @@ class _Inliner:
         if "number" in instruction.attributes:
             return [XlaValue(t, number=instruction.attributes["number"]) for t in types]
         name = self._name(instruction, scope)
-        return [self.columns.placeholder(name, "constant", t) for t in types]
+        return [
+            replace(self.columns.placeholder(name, "constant", scope.lifted(t)), type=t)
+            for t in types
+        ]
 
     def _view(
         self, instruction: Instruction, shown: XlaValue, type_: Type, scope: _Scope
     ) -> XlaValue:
-        args = _call(instruction, [shown])
         op = self._add(
-            instruction, scope, output=str(type_), alias_of=shown.owner, view=True, args=args
+            instruction,
+            scope,
+            output=str(scope.lifted(type_)),
+            alias_of=shown.owner,
+            view=True,
+            args=_call(instruction, [shown], scope),
         )
         self._connect([shown], op, scope)
         return replace(shown, type=type_, op=op)
@@ -298,17 +337,17 @@ class _Inliner:
         """An operand of a product; of a literal the array that has it in every place."""
         if value.op >= 0 or not value.type.shape:
             return value
-        size = value.type.nbytes
-        instruction = replace(product, kind="fill", label="fill", name="", keywords={})
+        whole, instruction = scope.lifted(value.type), replace(product, kind="fill", label="fill")
+        instruction = replace(instruction, name="", keywords={})
         fill = self._add(
             instruction,
             scope,
-            bytes_accessed=size,
-            output_bytes=size,
-            output=str(value.type),
-            args=_call(instruction, []),
+            bytes_accessed=value.type.nbytes,
+            output_bytes=whole.nbytes,
+            output=str(whole),
+            args=_call(instruction, [], scope),
         )
-        return self.columns.value(fill, value.type)
+        return replace(self.columns.value(fill, whole), type=value.type)
 
     def _costed(
         self, instruction: Instruction, values: list[XlaValue], types: list[Type], scope: _Scope
@@ -316,7 +355,11 @@ class _Inliner:
         kind = plain(instruction.kind)
         if kind in _PRODUCTS and not self.program.is_compiled:
             values = [self._filled(v, instruction, scope) for v in values]
-        read = {v.tensor: v.size for v in values if v.op >= 0}
+        if scope.manual and kind in _OF_PARTS and (along := _along(instruction, scope.manual)):
+            parts = zip(values, types, strict=True)
+            return [self._collective(instruction, v, t, along, scope) for v, t in parts]
+        devices = product(scope.lead)
+        read = {v.tensor: v.size // devices for v in values if v.op >= 0}
         work = cost(
             XlaOp(
                 instruction.kind,
@@ -338,10 +381,10 @@ class _Inliner:
             scope,
             flops=work.flops,
             bytes_accessed=work.bytes,
-            output_bytes=sum(t.nbytes for t in kept) if changed is None else 0,
-            output=";".join(map(str, types)),
+            output_bytes=sum(scope.lifted(t).nbytes for t in kept) if changed is None else 0,
+            output=";".join(str(scope.lifted(t)) for t in types),
             alias_of=-1 if changed is None else changed.owner,
-            args=_call(instruction, values),
+            args=_call(instruction, values, scope),
         )
         if is_elementwise(kind) or instruction.attributes.get("elementwise"):
             self.columns.elementwise.add(op)
@@ -352,7 +395,7 @@ class _Inliner:
             self._last_effect = op
             scope.effects.append(op)
             self.columns.keep.add(op)
-        results = [self.columns.value(op, t) for t in types]
+        results = [replace(self.columns.value(op, scope.lifted(t)), type=t) for t in types]
         if changed is not None:
             results[0] = replace(results[0], owner=changed.owner, carried=True)
         return results
@@ -371,8 +414,8 @@ class _Inliner:
             name=name or self._name(instruction, scope),
             kind=instruction.kind,
             path=_join(scope.path, instruction.stack),
-            flops=flops * scope.trips,
-            bytes_accessed=bytes_accessed * scope.trips,
+            flops=flops * scope.trips * product(scope.lead),
+            bytes_accessed=bytes_accessed * scope.trips * product(scope.lead),
             runs=max(scope.trips, 1),
             group=scope.group,
             **row,
@@ -394,6 +437,93 @@ class _Inliner:
                 return
         if scope.region >= 0:
             self.columns.edge(scope.region, op)
+
+    # -- what is mapped by hand ----------------------------------------------------------------
+
+    def _manual(self, instruction: Instruction, values: list[XlaValue], scope: _Scope) -> Walk:
+        manual, body = instruction.manual, instruction.bodies[0]
+        assert manual is not None
+        path = _join(scope.path, instruction.stack, instruction.scope)
+        if scope.manual is not None or not manual.names:
+            # Inside of another, the arrays begin with its axes, and these count once.
+            results = yield self._computation(body, values, scope.enter(path))
+            return results
+        # What the body reads from around it comes before its arguments.
+        ways = [*[[]] * (len(values) - len(manual.inputs)), *manual.inputs]
+        entered = []
+        for value, way, (_, type_) in zip(values, ways, body.inputs, strict=True):
+            way = way or [[] for _ in value.type.shape]
+            steps = manual.entering(value.type.shape, way) if value.op >= 0 else ()
+            entered.append(
+                replace(self._views(instruction, value, type_, steps, scope), type=type_)
+            )
+        inner = replace(scope.enter(path), manual=manual)
+        results = yield self._computation(body, entered, inner)
+        left = []
+        for value, way, (_, type_) in zip(
+            results, manual.outputs, instruction.results, strict=True
+        ):
+            steps = manual.leaving(type_.shape, way) if value.op >= 0 else ()
+            left.append(replace(self._views(instruction, value, type_, steps, scope), type=type_))
+        return left
+
+    def _views(
+        self,
+        instruction: Instruction,
+        value: XlaValue,
+        type_: Type,
+        steps: Iterable[Step],
+        scope: _Scope,
+    ) -> XlaValue:
+        """Views one after the other, of arrays of all devices."""
+        outside = replace(scope, manual=None)
+        for kind, keywords, shape in steps:
+            view = replace(instruction, kind=f"stablehlo.{kind}", keywords=keywords, name="")
+            value = self._view(view, value, replace(type_, shape=shape), outside)
+        return value
+
+    def _collective(
+        self,
+        instruction: Instruction,
+        value: XlaValue,
+        type_: Type,
+        along: tuple[int, ...],
+        scope: _Scope,
+    ) -> XlaValue:
+        """The result of a collective along axes of the mesh, on every device."""
+        if value.op < 0:
+            return XlaValue(type_)
+        manual, keywords, parts = scope.manual, instruction.keywords, value.type.shape
+        assert manual is not None
+        way = _OF_PARTS[plain(instruction.kind)]
+        dim = int(next((keywords[name] for name in _ALONG if name in keywords), 0))
+        if way == "gather":
+            steps = manual.gathering(parts, along, dim)
+        else:
+            value = self._summed(instruction, value, along, scope)
+            steps = manual.spreading(parts, along)
+            if way == "scatter":
+                steps = manual.scattering(parts, along, dim)
+        return replace(self._views(instruction, value, type_, steps, scope), type=type_)
+
+    def _summed(
+        self, instruction: Instruction, value: XlaValue, along: tuple[int, ...], scope: _Scope
+    ) -> XlaValue:
+        """A sum along axes of the mesh, without these axes."""
+        whole = scope.lifted(value.type)
+        left = [size for i, size in enumerate(whole.shape) if i not in along]
+        once = replace(value.type, shape=tuple(left))
+        outside = replace(scope, manual=None)
+        add = replace(
+            instruction,
+            kind="stablehlo.reduce",
+            keywords={"dimensions": list(along)},
+            results=[Binder("sum", once)],
+            bodies=(),
+            attributes={},
+            name="",
+        )
+        return self._costed(add, [replace(value, type=whole)], [once], outside)[0]
 
     # -- loops and branches --------------------------------------------------------------------
 
@@ -583,13 +713,13 @@ class _Inliner:
             scope,
             name=f"{running.name}{'' if part == 'result' else '.' + part}#{position}",
             bytes_accessed=moved,
-            output=str(type_),
-            output_bytes=type_.nbytes if alias_of < 0 else 0,
+            output=str(scope.lifted(type_)),
+            output_bytes=scope.lifted(type_).nbytes if alias_of < 0 else 0,
             alias_of=alias_of,
-            args=_call(Instruction("", [], []), read),
+            args=_call(Instruction("", [], []), read, scope),
         )
         self.columns.read(read, op)
-        value = self.columns.value(op, type_)
+        value = replace(self.columns.value(op, scope.lifted(type_)), type=type_)
         return value if alias_of < 0 else replace(value, owner=alias_of)
 
     def _weight(self, body: Computation) -> Walk:
@@ -623,11 +753,24 @@ class _Inliner:
         return total
 
 
-def _call(instruction: Instruction, values: Sequence[XlaValue]) -> Call:
+def _along(instruction: Instruction, manual: Manual) -> tuple[int, ...] | None:
+    """The axes of a mesh along which a collective of what is mapped over it goes."""
+    keywords = instruction.keywords
+    if "replica_groups" in keywords:
+        return manual.axes_of(keywords["replica_groups"] or [[]])
+    names = keywords.get("axes", keywords.get("axis_name", ()))
+    names = [names] if isinstance(names, str) else [str(name) for name in names]
+    return tuple(manual.names.index(n) for n in manual.names if n in names)
+
+
+def _call(instruction: Instruction, values: Sequence[XlaValue], scope: _Scope) -> Call:
     """The arguments of an op; literals are numbers, where these are known."""
     positional = [value.number if value.op < 0 else value for value in values]
+    mapped = {MAPPED: len(scope.lead)} if scope.lead else {}
     return told(
-        positional, instruction.keywords, lambda v: v.op if isinstance(v, XlaValue) else None
+        positional,
+        {**instruction.keywords, **mapped},
+        lambda v: v.op if isinstance(v, XlaValue) else None,
     )
 
 

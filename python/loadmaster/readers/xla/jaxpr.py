@@ -69,7 +69,7 @@ def to_program(closed: Any, sizes: Mapping[str, int] | None = None) -> XlaProgra
         for attribute in ("arg_names", "result_paths")
     )
     assumed = []
-    if walker.primitives & {"shard_map", "xla_pmap"}:
+    if "xla_pmap" in walker.primitives:
         assumed.append("what is mapped over devices counts as one of them runs it")
     return XlaProgram(name, "jax", entry, names, results, donated, assumed)
 

@@ -12,6 +12,7 @@ from typing import Any
 from loadmaster.base.checks import is_integer
 from loadmaster.base.errors import InputError
 from loadmaster.readers.xla.costs import Axis
+from loadmaster.readers.xla.manual import Manual
 from loadmaster.readers.xla.program import Binder, Computation, Instruction, Loop, Operand, Type
 
 #: Primitives whose jaxpr says how they combine elements, or that run it in another way than once.
@@ -77,6 +78,9 @@ def instruction(equation: Equation) -> Instruction:
             n_condition_constants=_count(equation, "cond_nconsts"),
             n_carried=len(equation.results),
         )
+    elif primitive == "shard_map" and len(every) == 1:
+        result.flow, result.bodies = "manual", (every[0],)
+        result.scope, result.manual = "shard_map", _manual(equation, every[0])
     elif primitive == "cond" and bodies.get("branches"):
         result.flow, result.bodies = "branch", tuple(bodies["branches"])
     elif (
@@ -91,6 +95,28 @@ def instruction(equation: Equation) -> Instruction:
         result.attributes = _attributes(equation)
         result.keywords = dict(_keywords(equation))
     return result
+
+
+def _manual(equation: Equation, body: Computation) -> Manual:
+    """The mesh of a ``shard_map``, and the layouts of its arrays."""
+    params = equation.params
+    mesh = {str(name): int(size) for name, size in dict(params["mesh"].shape).items()}
+    manual = [name for name in mesh if name in map(str, params.get("newly_manual_axes") or mesh)]
+
+    def shardings(specs: Any, types: Sequence[Type]) -> list[list[list[str]]]:
+        every = []
+        for spec, type_ in zip(specs, types, strict=True):
+            cuts = [cut if isinstance(cut, tuple) else (cut,) for cut in spec]
+            cuts += [()] * (len(type_.shape) - len(cuts))
+            every.append([[str(n) for n in cut if str(n) in manual] for cut in cuts])
+        return every
+
+    results = [t for _, t in equation.results]
+    try:
+        ways = shardings(params["in_specs"], equation.ins), shardings(params["out_specs"], results)
+    except (KeyError, TypeError, ValueError):
+        raise InputError("shard_map has specs that do not fit its operands") from None
+    return Manual(mesh, manual, *ways)
 
 
 def _keywords(equation: Equation) -> Iterator[tuple[str, Any]]:

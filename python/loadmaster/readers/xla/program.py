@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError
 from loadmaster.readers.shared.formulas import BITS
+from loadmaster.readers.xla.manual import Manual
 
 #: Bits per element. Keys of random numbers have as many words of 32 bits as their kind says. A
 #: tangent of an integer and a token are nothing in memory.
@@ -91,8 +92,9 @@ class Constant:
 Operand = str | Constant
 
 #: Treatments of an instruction's bodies. A call runs its body once, a scan and a while run
-#: theirs many times, a branch runs one of them. An op runs none: a reduction's body only says how.
-Flow = Literal["op", "call", "scan", "while", "branch"]
+#: theirs many times, a branch runs one of them, what is mapped by hand runs its own on every device
+#: of a mesh. An op runs none: a reduction's body only says how.
+Flow = Literal["op", "call", "scan", "while", "branch", "manual"]
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class Instruction:
         Of a call: the part of its ops' paths that stands for the call.
     loop
         Of a scan or while: how its operands are split, and its trips.
+    manual
+        Of what is mapped by hand: the mesh, and how arrays lie on it.
     """
 
     kind: str
@@ -141,6 +145,7 @@ class Instruction:
     effect: bool = False
     scope: str = ""
     loop: Loop | None = None
+    manual: Manual | None = None
 
 
 @dataclass(frozen=True, slots=True)

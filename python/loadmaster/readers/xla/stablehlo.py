@@ -23,6 +23,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.readers.xla.calls import of_mlir
 from loadmaster.readers.xla.costs import Axis, plain
 from loadmaster.readers.xla.graph import to_graph
+from loadmaster.readers.xla.manual import Manual
 from loadmaster.readers.xla.program import (
     TOKEN,
     Binder,
@@ -43,7 +44,9 @@ _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _PAIR = re.compile(r"(%[\w$.-]+)\s*=\s*(%[\w$.-]+(?:#\d+)?)")
 _SYMBOL = re.compile(r"@(?:\"([^\"]*)\"|([\w$.-]+))")
 _ALIAS = re.compile(r"#(loc\d*)\s*=\s*loc\((.*)\)$")
-_RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return")
+_MESH = re.compile(r"sdy\.mesh @(?:\"([^\"]*)\"|([\w$.-]+)) = <\[([^\]]*)\]")
+_SHARDING = re.compile(r"<@(?:\"[^\"]*\"|[\w$.-]+), \[([^\]]*)\]")
+_RETURNS = ("sdy.return", "return", "func.return", "stablehlo.return", "mhlo.return")
 _CALLS = ("call", "func.call", "stablehlo.composite")
 
 
@@ -143,6 +146,7 @@ class _StablehloReader:
         self._open: list[_Region] = []
         self._function: _Function | None = None
         self._modules = 0
+        self._meshes: dict[str, dict[str, int]] = {}
         self._locations: dict[str, str] = {}
         self._calls: list[tuple[Instruction, str]] = []
         self._located: list[tuple[Instruction, str]] = []
@@ -168,7 +172,12 @@ class _StablehloReader:
                 raise self._error("'{' expected at the end of the module's line")
         elif line.startswith("func.func"):
             self._signature(line)
-        # Else a declaration of the module's own, such as a mesh.
+        elif mesh := _MESH.match(line):
+            sizes = (one.partition("=") for one in split(mesh[3]))
+            self._meshes[mesh[1] or mesh[2]] = {
+                name.strip(' "'): int(size) for name, _, size in sizes
+            }
+        # Else another declaration of the module's own.
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"{at(self.line)}{problem}")
@@ -266,8 +275,8 @@ class _StablehloReader:
             self._begin(pending, list(pending.instruction.attributes.get("arguments", ())))
         elif rest.startswith(","):
             self._begin(pending, [])
-        elif rest.startswith(")"):
-            self._generic_end(outer, pending, rest[1:])
+        elif rest.startswith((")", ":")):
+            self._generic_end(outer, pending, rest.removeprefix(")"))
         elif pending.pretty:
             if rest.startswith("loc("):
                 self._located.append((pending.instruction, rest[4:-1]))
@@ -277,7 +286,7 @@ class _StablehloReader:
 
     def _generic_end(self, outer: _Region, pending: _Pending, rest: str) -> None:
         rest, location = _without_location(rest)
-        attributes, _, types = rest.rpartition(" : ")
+        attributes, _, types = f" {rest}".rpartition(" : ")
         pending.head += f" {attributes}"
         if not types.strip():
             raise self._error(f"{pending.instruction.kind} has no types")
@@ -302,7 +311,11 @@ class _StablehloReader:
             )
             for r in pending.regions
         ]
-        if kind == "while":
+        if instruction.flow == "manual":
+            captured = pending.regions[0].captured
+            bodies[0].inputs = [*starmap(Binder, captured.items()), *bodies[0].inputs]
+            instruction.operands = [*captured, *instruction.operands]
+        elif kind == "while":
             if len(bodies) != 2:
                 raise self._error(f"{instruction.kind} has {len(bodies)} regions, wants 2")
             self._while(instruction, pending, bodies)
@@ -366,6 +379,9 @@ class _StablehloReader:
         if location:
             self._located.append((instruction, location))
         pending = _Pending(instruction, head, pretty=not opens)
+        if plain(kind) == "manual_computation" and opens:
+            self._manual(instruction, pending)
+            return
         if plain(kind) == "while" and not opens:
             self._carry(instruction, names, head, types)
             region.pending = pending
@@ -388,6 +404,27 @@ class _StablehloReader:
             if plain(kind) != "constant":
                 instruction.keywords = of_mlir(head)
         self._add(region, instruction)
+
+    def _manual(self, instruction: Instruction, pending: _Pending) -> None:
+        """A computation that is mapped by hand: operands, then how arrays lie, then arguments."""
+        region, head = self._open[-1], pending.head.removesuffix("{").rstrip()
+        end = closing(head, head.find("("))
+        operands, rest = head[: end + 1], head[end + 1 :]
+        inputs, _, rest = rest.partition("out_shardings=")
+        outputs, _, rest = rest.partition("manual_axes={")
+        names, _, arguments = rest.partition("}")
+        mesh = self._meshes.get(_symbol(inputs, "") or _symbol(outputs, ""), {})
+        manual = [name for name in mesh if f'"{name}"' in names]
+        if len(manual) < names.count('"') // 2 or '":(' in inputs + outputs:
+            raise self._error(f"{instruction.kind} cuts parts of axes, or is of no mesh before it")
+        instruction.operands = [self._operand(v, region) for v in _VALUE.findall(operands)]
+        instruction.flow = "manual"
+        instruction.manual = Manual(
+            mesh, manual, _shardings(inputs, manual), _shardings(outputs, manual)
+        )
+        pending.head, region.pending = "", pending
+        start = arguments.find("(")
+        self._begin(pending, self._arguments(arguments[start + 1 : closing(arguments, start)]))
 
     def _carry(self, loop: Instruction, names: list[str], head: str, types: str) -> None:
         """The operands of a loop, the values that it hands on and its results."""
@@ -600,6 +637,19 @@ def _result_names(text: str) -> list[str]:
         else:
             names.append(name)
     return names
+
+
+def _shardings(text: str, names: Sequence[str]) -> list[list[list[str]]]:
+    """Per array and axis, those of the axes of a mesh that cut it.
+
+    >>> _shardings('[<@mesh, [{"x"}, {}]>, <@mesh, []>]', ["x"])
+    [[['x'], []], []]
+    """
+    every = []
+    for axes in _SHARDING.findall(text):
+        quoted = (re.findall(r"\"([^\"]*)\"", axis) for axis in re.findall(r"\{[^{}]*\}", axes))
+        every.append([[name for name in cut if name in names] for cut in quoted])
+    return every
 
 
 def _dims(text: str) -> tuple[list[str], str]:
