@@ -44,7 +44,8 @@ def is_short(problem: Problem) -> bool:
             return False
     with suppress(InfeasibleError):
         alone = single.place(replace(problem, best_effort=True))
-        return float(np.sum(problem.memory, dtype=np.float64)) < SHORT * alone.verdict.peak.max()
+        in_all = float(np.sum(problem.memory, dtype=np.float64))
+        return in_all < SHORT * float(alone.verdict.peak.max())
     return True
 
 
