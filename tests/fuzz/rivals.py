@@ -19,18 +19,15 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
 from loadmaster.plans.planner import Planner
-from loadmaster.strategies.registry import DEFAULT, METHODS
-from loadmaster.systems.registry import SYSTEMS, Launcher, planned_for
+from loadmaster.strategies.registry import DEFAULT
 from loadmaster.systems.shared.launches import by_nobody
 from loadmaster.tasks.planning import PlanRequest, plan_for
+from loadmaster.tasks.portfolio import planners
 
 from .frame import target
 
 #: The share by which the plan of another may be shorter.
 BEHIND = 0.001
-
-#: Methods that search for as long as they are given.
-SEARCHES = {"ilp", "cpsat", "pesto", "moirai", "mcmc", "cross-entropy", "policy-gradient"}
 
 MODELS = sorted((DATA / "models").glob("*.json.gz"))
 
@@ -102,17 +99,6 @@ def peak(path: str, cluster: str) -> int:
     return int(plan.memory.peak.max())
 
 
-def rivals(case: Case) -> Iterator[Planner]:
-    """Every method that ends by itself, and every system at the prices of the case."""
-    yield from (Planner(name) for name in METHODS if name not in {DEFAULT, *SEARCHES})
-    launchers = {Launcher.DEVICES}
-    if by_nobody(case.problem) is case.problem:
-        launchers.add(Launcher.NOBODY)
-    for name in planned_for():
-        if SYSTEMS[name].says.launcher in launchers:
-            yield Planner(name, is_target=True)
-
-
 def seconds(case: Case, planner: Planner) -> float | None:
     """Seconds of the plan of a planner; None: it refuses the case."""
     try:
@@ -125,7 +111,7 @@ def seconds(case: Case, planner: Planner) -> float | None:
 def findings(case: Case) -> Iterator[str]:
     """Whatever is wrong with ``auto``."""
     own = seconds(case, Planner(DEFAULT))
-    for planner in rivals(case):
+    for planner in planners(case.problem):
         other = seconds(case, planner)
         if other is None:
             continue
