@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import onnxruntime
 import pytest
+from fuzz.onnx_models import one
 from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
@@ -157,3 +158,9 @@ def test_shapes_are_those_that_onnx_runtime_makes(kind):
         (made,) = session.run(None, {names[at]: fed})
         seen = ops["output"][ops["name"].index("op")]
         assert seen == f"{SPELLED[made.dtype.name]}[{','.join(map(str, made.shape))}]"
+
+
+def test_drawn_models_have_the_sizes_of_a_run_and_plans():
+    """A few inputs of the target ``onnx-models`` of tests/fuzz, which runs more."""
+    for index in range(10):
+        one(Random(f"onnx-models 0 {index}"))
