@@ -6,14 +6,16 @@ import warnings
 from random import Random
 
 import numpy as np
-import onnxruntime
 import pytest
-from fuzz.onnx_models import one
-from onnx import helper, numpy_helper
-from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-from loadmaster.readers.onnx.model import to_columns
-from loadmaster.readers.onnx.runtime_shapes import RULES, STAND_INS
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+
+from fuzz.onnx_models import one  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # noqa: E402
+
+from loadmaster.readers.onnx.model import to_columns  # noqa: E402
+from loadmaster.readers.onnx.runtime_shapes import RULES, STAND_INS  # noqa: E402
 
 DOMAIN = "com.microsoft"
 #: Names of the element types that the models here have.

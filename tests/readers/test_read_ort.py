@@ -19,7 +19,7 @@ import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError, LoadmasterError  # noqa: E402
 from loadmaster.cli import main  # noqa: E402
 from loadmaster.readers.onnx.profile import profile, read  # noqa: E402
-from loadmaster.readers.onnx.recording import Recording  # noqa: E402
+from loadmaster.readers.onnx.recording import RuntimeProfile  # noqa: E402
 
 ARTIFACTS = LARGE / "artifacts" / "onnx"
 MODELS = {"bertmini_d64": 177, "lstm_d64": 34, "resnet18_w8": 33, "resnet18_w8_noopt": 48}
@@ -269,6 +269,6 @@ def test_any_events_are_read_or_refused(events, at, field, value):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Recording.of([*events, *good]).profile(None)
+            RuntimeProfile.of([*events, *good]).profile(None)
     except LoadmasterError:
         pass

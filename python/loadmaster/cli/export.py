@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise InputError("--check is for --target onnx")
         if arguments.input and not arguments.check:
             raise InputError("--input is for --check")
-        given = _inputs(arguments.input)
+        feeds = _inputs(arguments.input)
         written = export(
             plan,
             target,
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.check:
             progress("running the parts, in parallel, and the whole")
             assert path is not None, "sub-models are written to a folder"
-            error = check_onnx(path, arguments.model, inputs=given)
+            error = check_onnx(path, arguments.model, inputs=feeds)
     if path is None or arguments.json:
         text = written if isinstance(written, str) else _document(written, path)
         _print(text, whole=arguments.json or path != arguments.output)
@@ -151,16 +151,16 @@ def _inputs(texts: Sequence[str]) -> dict[str, Any]:
     """Values of inputs by name, from arguments."""
     import numpy as np
 
-    given: dict[str, Any] = {}
+    feeds: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.rpartition("=")
         if not name or not equals or not value:
             raise InputError(f"--input {text!r}: wants NAME=FILE.npy, or NAME=NUMBER")
         for number in (int, float):
             with suppress(ValueError):
-                given.setdefault(name, number(value))
-        if name not in given:
+                feeds.setdefault(name, number(value))
+        if name not in feeds:
             damage = f"--input {text!r}: {value} cannot be read as .npy"
             with refusing(damage, OSError, ValueError, EOFError):
-                given[name] = np.load(value, allow_pickle=False)
-    return given
+                feeds[name] = np.load(value, allow_pickle=False)
+    return feeds

@@ -230,10 +230,12 @@ def _best(
     keywords: Mapping[str, Any],
     tell: Callable[..., None],
 ) -> Candidate:
-    """The placement that a planner makes; by ``auto`` where memory is short the best by any."""
+    """The placement that a planner makes; by ``auto`` where memory is short, and no
+    constraints are set, the best by any.
+    """
     ends = time.perf_counter() + (keywords.get("time_limit") or inf)
     has_others = request.planner == _AUTO and keywords.get("split") != "none"
-    if not has_others or request.constraints.contiguous or problem.best_effort:
+    if not has_others or not request.constraints.is_empty or problem.best_effort:
         return _first(problem, function, request, keywords)
     first, refused = None, None
     try:

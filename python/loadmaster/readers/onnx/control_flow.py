@@ -40,7 +40,7 @@ from loadmaster.readers.shared.ops import Op, Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BodyRun:
     """Runs of bodies.
 
     Attributes
@@ -92,24 +92,24 @@ class ControlFlow:
         #: How often each assumption was made, in words.
         self.assumed: Counter[str] = Counter()
 
-    def rule(self, kind: str) -> Callable[[Op, Mapping[str, Tensor]], Run] | None:
+    def rule(self, kind: str) -> Callable[[Op, Mapping[str, Tensor]], BodyRun] | None:
         """The rule of a kind of control flow; None for other kinds."""
         # Before opset 9 a Scan had a batch dimension: rare enough to count its body once.
         scan = self._scan if self._walk.opsets[""] >= 9 else None
         return {"If": self._if, "Loop": self._loop, "Scan": scan}.get(kind)
 
-    def once(self, node: Any, known: Mapping[str, Tensor]) -> Run:
+    def once(self, node: Any, known: Mapping[str, Tensor]) -> BodyRun:
         """One run of each body of a node of another kind."""
         total, workspace = Cost(), 0
         for graph in bodies(node):
             self.assumed[f"{node.op_type}, its body once"] += 1
             run, _ = self._body(graph, known, [None] * len(graph.input))
             total, workspace = total + run.cost, max(workspace, run.workspace)
-        return Run(total, [], workspace)
+        return BodyRun(total, [], workspace)
 
     def _body(
         self, graph: Any, known: Mapping[str, Tensor], inputs: Sequence[Tensor | None]
-    ) -> tuple[Run, Mapping[str, Tensor]]:
+    ) -> tuple[BodyRun, Mapping[str, Tensor]]:
         """One run of a body, and its values."""
         scope: MutableMapping[str, Tensor] = ChainMap({}, known)  # type: ignore[arg-type]
         self._walk.declare(graph)
@@ -128,9 +128,9 @@ class ControlFlow:
                 raise InputError(f"the graph {graph.name!r} inside a node has an unnamed output")
             outs.append(tensor)
         cost = sum((one.cost for one in ran), Cost())
-        return Run(cost, outs, _peak(nodes, ran, {o.name for o in graph.output})), scope
+        return BodyRun(cost, outs, _peak(nodes, ran, {o.name for o in graph.output})), scope
 
-    def _if(self, op: Op, known: Mapping[str, Tensor]) -> Run:
+    def _if(self, op: Op, known: Mapping[str, Tensor]) -> BodyRun:
         condition = data_of(op.ins, 0)
         branches = [op.attrs["then_branch"], op.attrs["else_branch"]]
         if condition is not None:
@@ -147,7 +147,7 @@ class ControlFlow:
         larger = max(runs, key=lambda run: (run.cost.flops, run.cost.bytes))
         return replace(larger, outs=of_any_content(larger.outs))
 
-    def _loop(self, op: Op, known: Mapping[str, Tensor]) -> Run:
+    def _loop(self, op: Op, known: Mapping[str, Tensor]) -> BodyRun:
         body = op.attrs["body"]
         carried = of_any_content(op.ins[2:])
         index, condition = Tensor("i64", ()), Tensor("b8", ())
@@ -156,9 +156,9 @@ class ControlFlow:
         self.assumed[f"Loop, its body {'once' if trips is None else f'{trips} times'}"] += 1
         after = [_agree(a, b) for a, b in zip(carried, run.outs[1:], strict=False)]
         stacked = [_stack(t, trips, 0) for t in run.outs[1 + len(carried) :]]
-        return Run(_times(run.cost, trips), after + stacked, run.workspace)
+        return BodyRun(_times(run.cost, trips), after + stacked, run.workspace)
 
-    def _scan(self, op: Op, known: Mapping[str, Tensor]) -> Run:
+    def _scan(self, op: Op, known: Mapping[str, Tensor]) -> BodyRun:
         n_scanned = int(op.attrs["num_scan_inputs"])
         n_states = len(op.ins) - n_scanned
         ins = of_any_content(op.ins)
@@ -173,7 +173,7 @@ class ControlFlow:
         out_axes = op.attrs.get("scan_output_axes") or [0] * (len(run.outs) - n_states)
         pairs = list(zip(run.outs[n_states:], out_axes, strict=False))
         outs = of_any_content(run.outs[:n_states]) + [_stack(t, trips, a) for t, a in pairs]
-        return Run(_times(run.cost, trips), outs, run.workspace)
+        return BodyRun(_times(run.cost, trips), outs, run.workspace)
 
 
 def _times(cost: Cost, trips: int | None) -> Cost:

@@ -375,9 +375,7 @@ class _Columns(GraphColumns):
 
     def connect(self, value: str, op: int) -> None:
         """The edge that carries a value to an op."""
-        source = self.values.get(value)
-        if source is None:
-            raise InputError(f"op {self.ops['name'][op]!r} reads {value!r}, which nothing produces")
+        source = self.read_by(value, self.ops["name"][op])
         if source.id < 0:
             source.id = self._n_tensors
             self._n_tensors += 1
@@ -386,6 +384,18 @@ class _Columns(GraphColumns):
     def order(self, value: str, op: int) -> None:
         """The control edge to an op from the producer of a value it does not read."""
         self.draw(self.values[value].producer, op)
+
+    def read_by(self, value: str, name: str) -> _Value:
+        """A value that the op of a name reads.
+
+        Raises
+        ------
+        InputError
+            Nothing produces it.
+        """
+        if value not in self.values:
+            raise InputError(f"op {name!r} reads {value!r}, which nothing produces")
+        return self.values[value]
 
     def owner(self, value: str) -> int:
         """The op that owns the storage of a value."""
@@ -427,7 +437,7 @@ def _add_node(
     # An op reads what its bodies capture and store: its call has that, after its own inputs.
     captured = [value for value in values_read(node) if value not in node.input]
     read = [*node.input, *captured, *inside]
-    sources = [columns.values[value].producer if value else None for value in read]
+    sources = [columns.read_by(value, name).producer if value else None for value in read]
     index = columns.add(
         node.output,
         op.outs,

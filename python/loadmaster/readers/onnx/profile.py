@@ -24,7 +24,7 @@ from loadmaster.readers.onnx import model as onnx
 from loadmaster.readers.onnx.costs import ELEMENT_TYPES
 from loadmaster.readers.onnx.nodes import declared_dims
 from loadmaster.readers.onnx.ran import ops_by_kernel, types_that_ran
-from loadmaster.readers.onnx.recording import Recording, Typed
+from loadmaster.readers.onnx.recording import RuntimeProfile, Typed
 from loadmaster.readers.shared.measured import add_times, check_same
 
 _NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
@@ -74,7 +74,7 @@ def read(
     --------
     >>> graph = read("resnet18.optimized.onnx", profile="profile.json")     # doctest: +SKIP
     """
-    recording = Recording.read(profile)
+    recording = RuntimeProfile.read(profile)
     document = _document(model, recording, batch, shapes)
     with naming(profile):
         measured, renamed = _named_as(document, recording.profile(device_type))
@@ -121,7 +121,7 @@ def profile(
     >>> p.names, p.kinds, p.device_type, (p.seconds * 1e6).round(1).tolist()
     (('conv',), ('Conv',), 'cpu', [[4.5, 2.5]])
     """
-    recording = Recording.read(path)
+    recording = RuntimeProfile.read(path)
     if graph is None:
         measured = recording.profile(device_type)
     else:
@@ -135,7 +135,7 @@ def profile(
 
 def _document(
     model: str | os.PathLike[str],
-    recording: Recording,
+    recording: RuntimeProfile,
     batch: int | None,
     shapes: Mapping[str, Sequence[int]] | None,
 ) -> dict[str, Any]:

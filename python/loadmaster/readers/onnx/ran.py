@@ -1,4 +1,4 @@
-"""What ran, in the words of a model: the op of each kernel in a recording, and shapes of values.
+"""Ops and shapes that ran, in the words of a model: the op of each kernel in a recording.
 
 The kernel of a node without a name is called by its kind and a number that the session gave it.
 Nodes run in the order of the file that the session wrote, which tells them apart.
@@ -16,13 +16,13 @@ from typing import Any
 from loadmaster.readers.onnx.costs import ELEMENT_TYPES
 from loadmaster.readers.onnx.model import op_names
 from loadmaster.readers.onnx.nodes import bodies, in_order, kind_of
-from loadmaster.readers.onnx.recording import Recording, Typed
+from loadmaster.readers.onnx.recording import RuntimeProfile, Typed
 
 #: Ways to match the inputs of a node with those of its kernel that are looked at.
 _WAYS = 1000
 
 
-def ops_by_kernel(graph: Any, recording: Recording) -> dict[str, str]:
+def ops_by_kernel(graph: Any, recording: RuntimeProfile) -> dict[str, str]:
     """Names of ops by those of kernels, where these are not the same."""
     names, positions = op_names(graph)
     nodes = in_order(graph)
@@ -45,7 +45,7 @@ def ops_by_kernel(graph: Any, recording: Recording) -> dict[str, str]:
     return known
 
 
-def types_that_ran(graph: Any, recording: Recording) -> dict[str, Typed]:
+def types_that_ran(graph: Any, recording: RuntimeProfile) -> dict[str, Typed]:
     """Element types and shapes of the values that kernels read and wrote, by value.
 
     A kernel's inputs stand in the order of its node's. Stored ones may be missing: some kernels

@@ -55,7 +55,7 @@ def _is_profile(document: Any) -> bool:
 
 
 @dataclass
-class Recording:
+class RuntimeProfile:
     """The contents of a profile: microseconds of each kernel in each run, and what it worked on."""
 
     n_runs: int
@@ -72,14 +72,14 @@ class Recording:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Recording:
+    def read(cls, path: str | os.PathLike[str]) -> RuntimeProfile:
         """From a file; the error names it."""
         document = parse_json(read_bytes(path), path)
         with naming(path):
             return cls.of(document)
 
     @classmethod
-    def of(cls, document: Any) -> Recording:
+    def of(cls, document: Any) -> RuntimeProfile:
         """From the events of a profile."""
         if not _is_profile(document):
             raise InputError("no ONNX Runtime profile: wants a list of its events")
@@ -145,9 +145,8 @@ class Recording:
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Gives kernels other names, in place."""
-        columns: tuple[dict[str, Any], ...] = (
-            self.micros, self.kinds, self.output_bytes, self.providers, self.inputs, self.outputs
-        )  # fmt: skip
+        sizes = self.output_bytes, self.inputs, self.outputs
+        columns: tuple[dict[str, Any], ...] = (self.micros, self.kinds, self.providers, *sizes)
         for column in columns:
             entries = [(names.get(name, name), entry) for name, entry in column.items()]
             column.clear()

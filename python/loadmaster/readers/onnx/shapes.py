@@ -18,7 +18,7 @@ import numpy as np
 from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import naming
-from loadmaster.readers.onnx.control_flow import ControlFlow, CostedNode, Run
+from loadmaster.readers.onnx.control_flow import BodyRun, ControlFlow, CostedNode
 from loadmaster.readers.onnx.costs import ELEMENT_TYPES, METADATA, cost, is_known
 from loadmaster.readers.onnx.nodes import (
     RANDOM,
@@ -84,7 +84,7 @@ class ShapeWalker:
         notes = []
         if self._unknown_kinds:
             notes.append(without_flops(counts(self._unknown_kinds)))
-        notes += self.unsized.notes()
+        notes += self.unsized.sentences()
         if self._flow.assumed:
             notes.append(f"control flow counts as one op: {counts(self._flow.assumed)}")
         return notes
@@ -105,7 +105,7 @@ class ShapeWalker:
         op = Op(kind_of(node), ins, (), attributes_of(self.onnx, node))
         rule = self._flow.rule(op.kind)
         try:
-            run = rule(op, known) if rule else Run(Cost(), self._outputs(node, op, name))
+            run = rule(op, known) if rule else BodyRun(Cost(), self._outputs(node, op, name))
         except KeyError as error:
             raise InputError(f"op {name!r} ({op.kind}) has no attribute {error}") from None
         outs = (run.outs + [Tensor()] * len(node.output))[: len(node.output)]

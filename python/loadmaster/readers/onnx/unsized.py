@@ -51,19 +51,19 @@ class UnsizedOps:
             return {}
         return {UNSIZED: {"ops": self._ops.total(), "of": self._n_working, "way": _WAY}}
 
-    def notes(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """A sentence per origin, those of most bytes first."""
         order = sorted(self._ops, key=lambda origin: -self._bytes[origin])
-        notes = [
+        sentences = [
             f"sizes are known only at run time {origin}; {self._share([origin])}"
             for origin in order[:_TOLD]
         ]
         if rest := order[_TOLD:]:
-            notes.append(
+            sentences.append(
                 f"sizes are known only at run time from {counted(len(rest), 'other op')} on; "
                 + self._share(rest)
             )
-        return [*notes[:-1], f"{notes[-1]}. To have them, {_WAY}"] if notes else []
+        return [*sentences[:-1], f"{sentences[-1]}. To have them, {_WAY}"] if sentences else []
 
     def _share(self, origins: Sequence[str]) -> str:
         ops, moved = (sum(table[one] for one in origins) for table in (self._ops, self._bytes))
