@@ -83,8 +83,8 @@ def _projected(*widths: str) -> Rule:
 
     def rule(op: Op) -> list[Tensor]:
         rows, dtype = dims(op.ins[0])[:-1], dtype_of(op.ins[0])
-        made = [Tensor(dtype, (*rows, int(op.attrs[width]))) for width in widths]
-        return [*made, *like_first(op)]
+        packed = [Tensor(dtype, (*rows, int(op.attrs[width]))) for width in widths]
+        return [*packed, *like_first(op)]
 
     return rule
 

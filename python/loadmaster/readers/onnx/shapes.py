@@ -233,15 +233,15 @@ class ShapeWalker:
 
     def _standing_in(self, node: Any, stand_in: StandIn) -> Any:
         """The node of ONNX's own that has the shapes of a node."""
-        made = self.onnx.NodeProto(
+        node_of_onnx = self.onnx.NodeProto(
             op_type=stand_in.kind,
             input=node.input[: stand_in.n_inputs],
             output=node.output[:1],
         )
-        schema = self._schema(made)
+        schema = self._schema(node_of_onnx)
         names = schema.attributes if schema is not None else ()
-        made.attribute.extend(a for a in node.attribute if a.name in names)
-        return made
+        node_of_onnx.attribute.extend(a for a in node.attribute if a.name in names)
+        return node_of_onnx
 
     def _type(self, tensor: Tensor) -> Any:
         if tensor.other is not None:

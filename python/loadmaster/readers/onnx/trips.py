@@ -24,7 +24,7 @@ _COMPUTED = 4096
 def trips_of(
     onnx: Any, opsets: Mapping[str, int], op: Op, values: Mapping[str, Tensor]
 ) -> int | None:
-    """How often a Loop runs its body; None where that is known only at run time.
+    """The number of times that a Loop runs its body; None where that is known only at run time.
 
     ``values`` are those of one run of the body, of which numbers are known that no trip changes.
     A loop that has a limit and a condition that is not known counts up to its limit.

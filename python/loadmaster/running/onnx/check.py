@@ -102,9 +102,9 @@ def _random(
     """The value of an input: the one that was given, or one that is drawn."""
     name = described["name"]
     dtype, _, dims = described["type"].removesuffix("]").partition("[")
-    given = np.asarray(inputs[name]) if name in inputs else None
-    if given is not None and given.ndim:
-        return given
+    value = np.asarray(inputs[name]) if name in inputs else None
+    if value is not None and value.ndim:
+        return value
     try:
         shape = [int(d) for d in dims.split(",") if d]
         kind = np.dtype(_NUMPY[dtype])
@@ -113,9 +113,9 @@ def _random(
             f"cannot make up values for the input {name!r} of type {described['type']}: give "
             f"{command('--input', f'{name}=FILE.npy')} (inputs= in Python)"
         ) from None
-    if given is not None:
-        with refusing(f"{given} is no value of the input {name!r}", OverflowError, ValueError):
-            return np.full(shape, given, kind)
+    if value is not None:
+        with refusing(f"{value} is no value of the input {name!r}", OverflowError, ValueError):
+            return np.full(shape, value, kind)
     if kind.kind == "f":
         return random.standard_normal(shape).astype(kind)
     return random.integers(0, 2, shape).astype(kind)
