@@ -72,6 +72,7 @@ fn nothing() -> (Added, Links) {
         accessed: vec![],
         output: vec![],
         alias: vec![],
+        runs: vec![],
     };
     (added, Links { place: vec![], src: vec![], dst: vec![], tensor: vec![], bytes: vec![] })
 }
