@@ -618,6 +618,13 @@ def test_sizes_made_of_others_are_known_in_every_opset(opset):
     assert columns("y", "output") == "f32[2,7]"
 
 
+def test_inferred_sizes_hold_where_numbers_are_computed_to_others():
+    """ONNX's evaluator gives a pool of three dimensions two."""
+    stored = [numpy_helper.from_array(np.ones((1, 2, 3), np.float32), "numbers")]
+    columns = Columns(make_model([node("GlobalMaxPool", "numbers", "y")], {"x": f32(1)}, stored))
+    assert columns("y", "output") == "f32[1,2,1]"
+
+
 def test_numbers_that_cannot_be_computed_are_named_with_what_lacks_for_it():
     """The axes of a Gather are out of range: ONNX's inference does not look, and what is behind has
     no size.

@@ -77,9 +77,9 @@ class DrawnModel:
         return names[0]
 
     def pick(self, dtype: str = "f32", ranks: Any = range(1, 6)) -> tuple[str, Shape]:
-        """A value that there is, of one of these ranks, or a new input."""
+        """A value that there is and holds something, of one of these ranks, or a new input."""
         fits = [(n, s) for n, (t, s) in self.values.items() if t == dtype and s is not None
-                and len(s) in ranks]  # fmt: skip
+                and len(s) in ranks and 0 not in s]  # fmt: skip
         if fits and self.random.random() < 0.95:
             return self.random.choice(fits[-6:])
         shape = tuple(self.random.randint(1, 5) for _ in range(self.random.choice(list(ranks))))
