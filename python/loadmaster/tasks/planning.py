@@ -230,29 +230,32 @@ def _best(
     keywords: Mapping[str, Any],
     tell: Callable[..., None],
 ) -> Candidate:
-    """The placement that a planner makes; by ``auto`` where memory is short, and no
-    constraints are set, the best by any.
+    """The placement that a planner makes; by ``auto``, the best by any planner where memory is
+    short, unless constraints or ``split`` narrow down what may be planned.
     """
-    ends = time.perf_counter() + (keywords.get("time_limit") or inf)
-    has_others = request.planner == _AUTO and keywords.get("split") != "none"
-    if not has_others or not request.constraints.is_empty or problem.best_effort:
+    limit = keywords.get("time_limit")
+    ends = time.perf_counter() + (inf if limit is None else limit)
+    is_narrow = keywords.get("split") == "none" or not request.constraints.is_empty
+    if request.planner != _AUTO or is_narrow or request.greedy or problem.best_effort:
         return _first(problem, function, request, keywords)
     first, refused = None, None
     try:
         first = _first(problem, function, request, keywords)
     except InfeasibleError as error:
         refused = error
-    if (first is not None and first.is_interrupted) or not portfolio.is_short(problem):
-        rivals: Iterator[tuple[Planner, Candidate]] = iter(())
-    else:
+    is_tried = not (first is not None and first.is_interrupted) and portfolio.is_short(problem)
+    best = first
+    if is_tried:
         least = None if first is None else problem.objective.seconds(first.verdict)
         rivals = portfolio.others(
             problem, lambda name: tell(name, least), lambda: time.perf_counter() < ends
         )
-    best = portfolio.best_of(first, rivals, lambda one: _confirmed(one, tell))
+        best = portfolio.best_of(first, rivals, lambda one: _confirmed(one, tell))
     if best is None:
         assert refused is not None
         raise refused
+    if is_tried and time.perf_counter() >= ends:
+        best = best.noted(f"the time limit of {limit:g} s left no time for some other methods")
     return best
 
 
