@@ -60,7 +60,7 @@ class Updates:
         last = {
             p: w for p, w in last.items() if stands_for[p] == PARAMETER and labels[p] == labels[w]
         }
-        last = {**_made_anew(graph, may), **last}
+        last = {**_new_values(graph, may), **last}
         parameter = sorted(last)
         number: dict[str, int] = {}
         for p in parameter:
@@ -92,7 +92,7 @@ class Updates:
         return np.bincount(self.of_op[runs], work, self.n).astype(np.float64)
 
 
-def _made_anew(graph: OpGraph, may: NDArray[np.bool_]) -> dict[int, int]:
+def _new_values(graph: OpGraph, may: NDArray[np.bool_]) -> dict[int, int]:
     """The ops that make new values of parameters, by parameter. O(V + E).
 
     Of the optimizer's ops that share its colocation, it is the last that nothing reads and that

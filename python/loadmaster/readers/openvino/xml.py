@@ -18,12 +18,17 @@ _ELEMENT = 600
 
 @dataclass
 class Element:
-    """An element: its tag, its attributes, its text, and the elements in it."""
+    """An element: its tag, its attributes, pieces of its text, and the elements in it."""
 
     tag: str
     attributes: dict[str, str]
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     inside: list[Element] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text between its tags."""
+        return "".join(self.pieces)
 
     def each(self, *path: str) -> Iterator[Element]:
         """The elements at a path of tags.
@@ -65,7 +70,7 @@ def parse(data: bytes, source: str) -> Element:
         stack.pop()
 
     def add(text: str) -> None:
-        stack[-1].text += text
+        stack[-1].pieces.append(text)
 
     parser.StartElementHandler, parser.EndElementHandler = begin, end
     parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = add, refuse

@@ -33,6 +33,7 @@ from loadmaster.strategies.sharding.ways import fractions
 from loadmaster.transforms.conversions import UPDATED
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.lowering import Lowering
+from loadmaster.transforms.ways import without_gaps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -211,10 +212,7 @@ class _Rows:
         """The tensor of each edge, numbered without those that no edge carries, and the sizes. What
         is stored has none: it is there when the step begins.
         """
-        used = np.zeros(len(self.size) + 1, dtype=bool)
-        used[self.tensor] = True
-        used[-1] = False  # Where edges without data are.
-        return np.append(np.cumsum(used[:-1]) - 1, -1)[self.tensor], self.size[used[:-1]]
+        return without_gaps(self.tensor), self.size[np.unique(self.tensor[self.tensor >= 0])]
 
     def then(self, other: _Rows) -> _Rows:
         """Both; the other's ops and tensors are numbered after these."""

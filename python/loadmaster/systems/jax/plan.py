@@ -106,7 +106,9 @@ def _beside_one_device(problem: Problem, candidate: Candidate) -> tuple[str, ...
         return ()
     times = map(format_seconds, (alone.step_time, candidate.verdict.step_time))
     return (
-        "one device would take {}, these {}: the model is too small to be shared".format(*times),
+        "one device would take {}, this plan {}: no mesh of several devices is faster".format(
+            *times
+        ),
     )
 
 
