@@ -276,7 +276,7 @@ class ShapeWalker:
             return None
         # The evaluator reduces some values of three dimensions to two: the inferred sizes hold.
         pairs = zip(tensors, outs, strict=False)
-        differs = any(made.shape != t.shape for made, t in pairs if made is not None and t.known)
+        differs = any(a is not None and a.shape != t.shape for a, t in pairs if t.known)
         return None if differs else tensors  # type: ignore[return-value]
 
 
