@@ -7,6 +7,7 @@ from folders import DATA
 
 import loadmaster as lm
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies.registry import METHODS
 from loadmaster.tasks import portfolio
 
 
@@ -34,6 +35,13 @@ def test_auto_is_behind_no_other_planner_where_memory_is_short(name, preset, mem
 
 def test_memory_is_not_short_where_one_device_holds_all():
     assert not portfolio.is_short(problem_of("mlp_train", "moirai-inter", 2**34))
+
+
+def test_no_other_planner_is_tried_where_a_plan_is_near_the_bound():
+    graph, cluster = lm.read("example:inception-v3"), lm.Cluster.preset("4xV100-PCIe")
+    problem = Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    assert portfolio.is_short(problem)
+    assert not portfolio.may_gain(problem, METHODS["auto"][0](problem))
 
 
 def test_no_other_planner_is_tried_where_no_plan_can_fit():

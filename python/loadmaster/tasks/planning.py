@@ -243,7 +243,7 @@ def _best(
         first = _first(problem, function, request, keywords)
     except InfeasibleError as error:
         refused = error
-    is_tried = not (first is not None and first.is_interrupted) and portfolio.is_short(problem)
+    is_tried = portfolio.may_gain(problem, first)
     best = first
     if is_tried:
         least = None if first is None else problem.objective.seconds(first.verdict)
