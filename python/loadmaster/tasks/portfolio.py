@@ -125,11 +125,9 @@ def best_of(
     best = first
     try:
         for planner, candidate in rivals:
-            objective = candidate.problem.objective
-            if best is not None and objective.better(best, candidate) is best:
-                continue
             with suppress(InfeasibleError):
                 candidate = confirmed(candidate)
+                objective = candidate.problem.objective
                 if best is None or objective.better(best, candidate) is not best:
                     best = _instead(candidate, planner, first)
     except KeyboardInterrupt:
