@@ -30,11 +30,8 @@ from loadmaster.systems.registry import SYSTEMS, planned_for
 #: times what one would need.
 SHORT = 4.0
 
-#: A plan is let be that is over the bound of all plans by no more than this share of its step, or
-#: whose fullest device has half of its memory free: in 290 drawn cases of ``auto-rivals``, 31 of
-#: them behind another planner, no such plan was.
+#: A plan is let be that is over the bound of all plans by no more than this share of its step.
 NEAR = 0.05
-FREE = 0.5
 
 #: Methods that search for as long as they are given.
 SEARCHES = frozenset(
@@ -47,7 +44,7 @@ def may_gain(problem: Problem, plan: Candidate | None) -> bool:
     if plan is not None:
         least = split_bound(problem).seconds
         is_near = problem.objective.seconds(plan.verdict) * (1 - NEAR) <= least
-        if plan.is_interrupted or is_near or plan.overfull <= 1 - FREE:
+        if plan.is_interrupted or is_near:
             return False
     return is_short(problem)
 
