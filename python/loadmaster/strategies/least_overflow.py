@@ -10,9 +10,10 @@ Simulations are counted, so the same problem has the same answer on every machin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from loadmaster.model.orders import ORDERS
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.lists.listing import ordered
+from loadmaster.strategies.options import takes
 from loadmaster.strategies.refusal import proof
 from loadmaster.strategies.simple import single
 
@@ -71,6 +73,28 @@ def place(problem: Problem, start: Candidate | None = None) -> Candidate:
     """
     candidate = searched(problem, start)
     return replace(candidate, notes=(NOTE,)) if candidate.fits else candidate
+
+
+def rescued(
+    problem: Problem, function: Callable[..., Candidate], keywords: Mapping[str, Any]
+) -> Candidate:
+    """A placement in the place of a method that refuses: its own with best effort, if it takes
+    that and it fits after all, else the best placement found, beginning with its own.
+
+    Raises
+    ------
+    InfeasibleError
+        None was found that fits.
+    """
+    closest: Candidate | None = None
+    if takes(function, "memory"):
+        with suppress(InfeasibleError):
+            closest = function(replace(problem, best_effort=True), **keywords)
+            closest = replace(closest, problem=replace(closest.problem, best_effort=False))
+    if closest is not None and closest.fits:
+        return closest
+    is_of_these_ops = closest is not None and closest.problem.program is problem.program
+    return place(problem, closest if is_of_these_ops else None)
 
 
 def searched(problem: Problem, start: Candidate | None = None) -> Candidate:

@@ -278,22 +278,12 @@ def _first(
         is_alone = request.greedy or request.planner.is_target or is_final(request.method)
         if is_alone or problem.best_effort or is_static or proof(problem):
             raise
-        closest: Candidate | None = None
-        tried = [request.method]
-        if takes(function, "memory"):
-            tried.append("the same with best effort")
-            with suppress(InfeasibleError):
-                closest = function(replace(problem, best_effort=True), **keywords)
-                closest = replace(closest, problem=replace(closest.problem, best_effort=False))
-        if closest is not None and closest.fits:
-            return closest
-        if closest is not None and closest.problem.program is not problem.program:
-            closest = None
-        tried.append("a search for the least overflow")
         try:
-            return least_overflow.place(problem, closest)
+            return least_overflow.rescued(problem, function, keywords)
         except InfeasibleError:
-            raise InfeasibleError(f"{error} Tried: {', '.join(tried)}.", error.shortfall) from error
+            again = ["the same with best effort"] * takes(function, "memory")
+            tried = ", ".join([request.method, *again, "a search for the least overflow"])
+            raise InfeasibleError(f"{error} Tried: {tried}.", error.shortfall) from error
 
 
 def _in_stages(rivals: list[Candidate]) -> list[Candidate]:

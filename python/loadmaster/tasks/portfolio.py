@@ -18,6 +18,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.bounds import split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.plans.planner import Planner
+from loadmaster.strategies import least_overflow
 from loadmaster.strategies.auto.left_out import whole_offer
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.kinds import Kind, Request
@@ -89,7 +90,7 @@ def others(
 
 
 def _planned(problem: Problem, planner: Planner) -> Candidate:
-    """The plan of a planner, or the one that it makes where memory is no bound, if that fits.
+    """The plan of a planner, or what a search makes of the one where memory is no bound.
 
     Raises
     ------
@@ -106,8 +107,7 @@ def _planned(problem: Problem, planner: Planner) -> Candidate:
     except InfeasibleError:
         if not takes(function, "memory"):
             raise
-        candidate = function(replace(problem, best_effort=True))
-        return replace(candidate, problem=replace(candidate.problem, best_effort=False))
+        return least_overflow.rescued(problem, function, {})
 
 
 def best_of(
