@@ -80,19 +80,21 @@ def _waiting(
     return with_control(program, before[is_one], after[is_one], meta)
 
 
-def with_standing_buckets(program: Program) -> Program:
-    """Replicas whose buckets of gradients are there for the whole step. O(V + E)."""
+def with_standing_buckets(program: Program, are_views: bool = True) -> Program:
+    """Replicas whose buckets of gradients are there for the whole step; gradients are views of
+    them, or lie beside them. O(V + E).
+    """
     graph = program.graph
     is_sum, tensor = _sums(program), _tensors(program)
     enters = is_sum[graph.dst] & (tensor >= 0)
     size = graph.bytes[enters].astype(np.float64)
     held = np.bincount(graph.dst[enters], size, graph.n_ops).astype(np.uint64)
-    ops = {
-        "param_bytes": np.where(is_sum, held, graph.param_bytes),
-        "output_bytes": np.where(is_sum, np.uint64(0), graph.output_bytes),
-    }
-    leaves = is_sum[graph.src] & (tensor >= 0)
-    edges = {"bytes": np.where(leaves, np.uint64(0), graph.bytes)}
+    ops = {"param_bytes": np.where(is_sum, held, graph.param_bytes)}
+    edges = {}
+    if are_views:
+        ops["output_bytes"] = np.where(is_sum, np.uint64(0), graph.output_bytes)
+        leaves = is_sum[graph.src] & (tensor >= 0)
+        edges["bytes"] = np.where(leaves, np.uint64(0), graph.bytes)
     return program.with_graph(program.source, graph.with_columns(ops, edges))
 
 

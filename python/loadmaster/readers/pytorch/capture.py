@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.warnings import warn
 from loadmaster.model.graph import OpGraph
+from loadmaster.model.module_classes import CLASSES, by_pattern
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def capture(
     OpGraph
         Ops by PyTorch's names in the order they run, with phase "f", "b" or "o", the module each
         belongs to (a backward op to that of its forward op), FLOPs, bytes, views and in-place ops;
-        a parameter, its slots and its update share a device.
+        a parameter, its slots and its update share a device. ``meta["classes"]`` has the classes of
+        modules (:mod:`loadmaster.model.module_classes`).
 
     Raises
     ------
@@ -141,6 +143,7 @@ def recorded(
     meta: dict[str, Any] = {
         "model": type(model).__name__,
         "framework": f"torch {torch.__version__}",
+        CLASSES: by_pattern(_classes(model)),
     }
     recorder = Recorder(graph, Fakes(model), progress, listener)
     step = Step(model, recorder, recorder.fakes)
@@ -174,3 +177,12 @@ def recorded(
     title = name or type(model).__name__
     whole = OpGraph.from_document(graph.document(title, meta), title)
     return whole, CapturedStep(step, output, scalar, updated)
+
+
+def _classes(model: torch.nn.Module) -> dict[str, str]:
+    """The class of each module below a model that has parameters, by its path."""
+    return {
+        path: type(module).__name__
+        for path, module in model.named_modules()
+        if path and next(module.parameters(), None) is not None
+    }

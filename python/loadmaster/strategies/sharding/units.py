@@ -36,12 +36,15 @@ REPLICAS, PARTS = "replicate", "shard"
 
 @dataclass(frozen=True)
 class ShardSizes:
-    """The number of devices that share a parameter, and whether units are gathered again in the
-    backward pass, where a user says it.
+    """Limits of a user or of a system: the number of devices that share a parameter, whether units
+    are gathered again in the backward pass, patterns of the units beside the model, and the most
+    axes of the mesh. None: no limit.
     """
 
     shard: int | None = None
     reshard: bool | None = None
+    units: tuple[str, ...] | None = None
+    axes: int = 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def fastest(
     """The best on one of some groups of devices, with its recipe; None: there is none of the sizes.
     Of levels of what is recomputed one is tried where nothing before it fits.
     """
-    labels, units = _labels(problem.model), unit_patterns(problem.model)
+    labels = _labels(problem.model)
+    units = unit_patterns(problem.model) if sizes.units is None else sizes.units
     best: Candidate | None = None
     chosen: tuple[Layout, _Way] | None = None
     for devices in groups:
@@ -88,7 +92,7 @@ def _ways(
     """
     n = len(devices)
     sizes = [(n,), *factorisations([n], 2, lambda sizes: sizes[-1] > 1)]
-    sizes = [one for one in sizes if asked.shard in (None, one[-1])]
+    sizes = [one for one in sizes if asked.shard in (None, one[-1]) and len(one) <= asked.axes]
     words = {False: ["kept"], True: ["again"], None: ["kept", "again"]}[asked.reshard]
     for modules in levels:
         for shape in sizes:

@@ -15,7 +15,6 @@ from loadmaster.base.quoting import Code, python_file
 from loadmaster.base.text import shown
 from loadmaster.model.graph import BUFFER
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.ddp.plan import USUAL
 from loadmaster.systems.ddp.semantics import NAME
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import (
@@ -26,6 +25,7 @@ from loadmaster.systems.shared.processes import (
     start,
 )
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.replicated import SAID, USUAL
 from loadmaster.transforms.shares import batch_size
 
 _FILE = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
@@ -131,11 +131,11 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     >>> [line for line in lm.writers.ddp(plan).splitlines() if line.startswith("BATCH")]
     ['BATCH, BATCH_OF_EACH = 256, 64']
     """
-    reasons = list(_in_the_way(plan))
+    reasons = list(in_the_way(plan))
     if reasons:
         raise refusal(plan, NAME, reasons)
     devices = devices_of(plan)
-    said = _said(plan)
+    said = settings_of(plan)
     text, code, imports = _WAYS[said["optimizer"]]
     if said["batch_norm"] == _SYNCHRONISED:
         norms = "    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
@@ -162,7 +162,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     return file
 
 
-def _said(plan: Plan) -> Mapping[str, Any]:
+def settings_of(plan: Plan) -> Mapping[str, Any]:
     """The plan's buckets, optimizer and batch norms.
 
     Raises
@@ -175,8 +175,8 @@ def _said(plan: Plan) -> Mapping[str, Any]:
         usual["batch_norm"] = _SYNCHRONISED
     if not _is_own(plan):
         return usual
-    settings = plan.program.graph.meta[NAME]
-    where = f"meta.{NAME} of graph {plan.graph.name!r}"
+    settings = plan.program.graph.meta[SAID]
+    where = f"meta.{SAID} of graph {plan.graph.name!r}"
     if not isinstance(settings, Mapping) or set(settings) != set(usual):
         raise InputError(f"{where} is {shown(settings)}: wants {', '.join(usual)}")
     checks.positive(f"{where}: bucket_cap_mb", settings["bucket_cap_mb"])
@@ -186,8 +186,8 @@ def _said(plan: Plan) -> Mapping[str, Any]:
 
 
 def _is_own(plan: Plan) -> bool:
-    """True if the plan was made for DistributedDataParallel, and says how."""
-    return plan.target == NAME and NAME in plan.program.graph.meta
+    """True if the plan was made for a system that has DistributedDataParallel, and says how."""
+    return plan.target is not None and SAID in plan.program.graph.meta
 
 
 def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
@@ -212,7 +212,7 @@ def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
     return lines
 
 
-def _in_the_way(plan: Plan) -> Iterator[Reason]:
+def in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that DistributedDataParallel cannot do of the plan."""
     yield from no_replicas(plan)
     if plan.program.is_plain or plan.recipe is not None:

@@ -18,6 +18,7 @@ from loadmaster.systems.shared.figures import sentences
 from loadmaster.systems.shared.precision import dtype_of, elements_in
 from loadmaster.systems.shared.processes import command, devices_of, no_replicas
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.zero import SAID
 from loadmaster.transforms.shares import batch_size
 
 #: The words for what DeepSpeed turns on, by dtype.
@@ -55,7 +56,7 @@ def deepspeed(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[st
     >>> found["train_batch_size"], found["zero_optimization"]["stage"]
     (256, 2)
     """
-    if reasons := list(_in_the_way(plan)):
+    if reasons := list(in_the_way(plan)):
         raise refusal(plan, NAME, reasons)
     stage, size, devices = _stage(plan)
     dtype, elements = dtype_of(plan), elements_in(plan, size)
@@ -87,7 +88,7 @@ def deepspeed(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[st
 
 def _stage(plan: Plan) -> tuple[int, int, list[int]]:
     """The stage of a plan, bytes of its buckets, and its devices."""
-    said = plan.program.graph.meta.get(NAME)
+    said = plan.program.graph.meta.get(SAID)
     if plan.recipe is not None:
         devices = plan.recipe.mesh.on(plan.cluster).tolist()
         size = plan.recipe.bucket_bytes
@@ -113,7 +114,7 @@ def _largest(plan: Plan) -> int:
     return int(size.max(initial=1.0))
 
 
-def _in_the_way(plan: Plan) -> Iterator[Reason]:
+def in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that ZeRO cannot do of the plan."""
     recipe, layout = plan.recipe, plan.layout
     if recipe is None:

@@ -14,7 +14,7 @@ from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.recomputing import layers
-from loadmaster.strategies.sharding.units import modules_of
+from loadmaster.strategies.sharding.units import ShardSizes, modules_of
 from loadmaster.systems.fsdp.semantics import NAME
 from loadmaster.systems.shared.fully_sharded import planned
 
@@ -59,4 +59,4 @@ def plan(
             f"target {NAME!r}: no module of {graph.name!r} is a numbered layer to recompute"
         )
     levels = {True: (again,), False: ((),), None: ((), again) if again else ((),)}[recompute]
-    return planned(problem, NAME, levels, replicas, shard_size, reshard, progress)
+    return planned(problem, NAME, levels, replicas, ShardSizes(shard_size, reshard), progress)

@@ -18,7 +18,7 @@ from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
-from loadmaster.strategies.sharding.units import unit_patterns
+from loadmaster.strategies.sharding.units import RECIPE, unit_patterns
 from loadmaster.systems.fsdp.semantics import NAME
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.names import listed
@@ -71,7 +71,7 @@ UNITS = {units}
 def parallelize(model, device):
     """The model as each process runs it: parameters are DTensors, sharded by their first axis."""
     model = model.to(device)
-{wrap}    mesh = init_device_mesh(device.type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+{wrap}    mesh = init_devicemesh_of(device.type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
     for path, again in UNITS.items():
         fully_shard(model.get_submodule(path), mesh=mesh, reshard_after_forward=again)
     return fully_shard(model, mesh=mesh, reshard_after_forward=False)
@@ -133,7 +133,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     >>> [line for line in written.splitlines() if line.startswith("MESH") or "h.3" in line]
     ["MESH = {'shard': 2}", "    'h.3': False,"]
     """
-    parallelism = _parallelism(plan)
+    parallelism = parallelism_in(plan)
     assert plan.recipe is not None
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
     units = _units(plan, root)
@@ -147,7 +147,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
         imports=Code(_IMPORT if again else ""),
         batch=batch,
         each=batch // len(devices),
-        mesh=_mesh(parallelism),
+        mesh=mesh_of(parallelism),
         units=_table(units),
         recomputed=python_file(_RECOMPUTED if again else "", paths=_table(again)),
         wrap=Code(_WRAP if again else ""),
@@ -179,9 +179,9 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     >>> found["parameters"]["h.0.fc.weight"]
     {'shape': [4096, 1024], 'unit': 'h.0', 'rows': [[0, 2048], [2048, 4096]]}
     """
-    graph, mesh = plan.graph, _mesh(_parallelism(plan))
+    graph, mesh = plan.graph, mesh_of(parallelism_in(plan))
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
-    units = innermost([graph.modules[op] for op in of], list(_lines(plan)), "units")
+    units = innermost([graph.modules[op] for op in of], list(words_of_units(plan)), "units")
     parts = {}
     for op, (unit, _) in zip(of, units, strict=True):
         shape = [int(size) for size in parse_output(graph.outputs[op])[0][1] or ()]
@@ -196,24 +196,26 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     return {"mesh": mesh, "parameters": parts}
 
 
-def _parallelism(plan: Plan) -> Parallelism:
-    """The plan's parallelism: as it was made for FSDP2, or as its labels have it.
+def parallelism_in(plan: Plan) -> Parallelism:
+    """The plan's parallelism: as it was made for a system that has FSDP2, or as its labels have it.
 
     Raises
     ------
     InputError
         All that is in the way.
     """
-    if plan.target == NAME and plan.parallelism is not None:
-        return plan.parallelism
-    layout, reasons = plan.layout, list(_in_the_way(plan))
+    recipe, parallelism = plan.recipe, plan.parallelism
+    is_planned = plan.target is not None and recipe is not None and recipe.name == RECIPE
+    if is_planned and parallelism is not None:
+        return parallelism
+    layout, reasons = plan.layout, list(in_the_way(plan))
     if reasons or layout is None:
         raise refusal(plan, NAME, reasons)
     parts = layout.mesh.shape[_inner(layout)[0]]
     return Parallelism(replicate=layout.mesh.size // parts, shard=parts, shard_state="parameters")
 
 
-def _mesh(parallelism: Parallelism) -> dict[str, int]:
+def mesh_of(parallelism: Parallelism) -> dict[str, int]:
     """The sizes of the mesh, by the names of the file."""
     outer = {REPLICAS: parallelism.replicate} if parallelism.replicate > 1 else {}
     return {**outer, PARTS: parallelism.shard}
@@ -226,7 +228,7 @@ def _inner(layout: Layout) -> list[int]:
     return inner
 
 
-def _lines(plan: Plan) -> Mapping[str, str]:
+def words_of_units(plan: Plan) -> Mapping[str, str]:
     """The units as patterns, those of FSDP2's usage where the recipe has none."""
     assert plan.recipe is not None
     usual = {**dict.fromkeys(unit_patterns(plan.graph), "again"), ".": "kept"}
@@ -235,7 +237,7 @@ def _lines(plan: Plan) -> Mapping[str, str]:
 
 def _units(plan: Plan, root: str) -> dict[str, bool]:
     """Modules that are wrapped, inner ones first, and whether they are gathered again."""
-    patterns, graph = _lines(plan), plan.graph
+    patterns, graph = words_of_units(plan), plan.graph
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     words = [*patterns.values(), "kept"]
     wrapped = innermost([graph.modules[op] for op in of], list(patterns), "units")
@@ -282,7 +284,7 @@ def _more(plan: Plan) -> Iterator[str]:
     )
 
 
-def _in_the_way(plan: Plan) -> Iterator[Reason]:
+def in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that FSDP2 cannot do of the plan."""
     layout, recipe = plan.layout, plan.recipe
     if recipe is None:

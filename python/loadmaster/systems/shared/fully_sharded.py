@@ -21,10 +21,9 @@ def planned(
     problem: Problem,
     name: str,
     levels: Sequence[Sequence[str]],
-    replicas: int | None = None,
-    shard_size: int | None = None,
-    reshard: bool | None = None,
-    progress: Progress | None = None,
+    replicas: int | None,
+    sizes: ShardSizes,
+    progress: Progress | None,
 ) -> Candidate:
     """Fully sharded data parallelism, for the system of a name. Of levels of what is recomputed one
     is tried where nothing before it fits; else as the system ``fsdp`` has it.
@@ -34,18 +33,12 @@ def planned(
     if not has_shapes(graph) or not any(graph.modules):
         raise refused(name, f"{graph.name!r} does not say its modules and the shapes of tensors")
     groups = numbers_of_several(problem, name, replicas)
-    if shard_size is not None:
-        checks.integer("shard_size", shard_size, 2)
-    best = fastest(
-        problem,
-        groups,
-        levels,
-        ShardSizes(shard_size, reshard),
-        progress or (lambda stage, best: None),
-    )
+    if sizes.shard is not None:
+        checks.integer("shard_size", sizes.shard, 2)
+    best = fastest(problem, groups, levels, sizes, progress or (lambda stage, best: None))
     if best is None:
         raise InputError(
             f"target {name!r}: no number of devices that the batch divides by is a multiple of "
-            f"shard_size, {shard_size}"
+            f"shard_size, {sizes.shard}"
         )
     return accepted(best.problem, Outcome(best.noted(*without_rule(problem)), 1.0))

@@ -28,6 +28,7 @@ from loadmaster.strategies.grids.recomputation_levels import (
     RecomputationLevel,
     whole_layers,
 )
+from loadmaster.strategies.sharding.units import ShardSizes
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.asked_sizes import check_sizes
 from loadmaster.systems.shared.fully_sharded import planned
@@ -225,4 +226,4 @@ def _sharded(
     n = max(map(len, numbers_of_devices(problem, NAME, None)))
     parts = n // replicate if replicate and shard is None else shard
     replicas = replicate * parts if replicate and parts else None
-    return planned(problem, NAME, levels, replicas, parts, progress=progress)
+    return planned(problem, NAME, levels, replicas, ShardSizes(parts), progress)
