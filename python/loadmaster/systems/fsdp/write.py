@@ -71,7 +71,7 @@ UNITS = {units}
 def parallelize(model, device):
     """The model as each process runs it: parameters are DTensors, sharded by their first axis."""
     model = model.to(device)
-{wrap}    mesh = init_devicemesh_of(device.type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+{wrap}    mesh = init_device_mesh(device.type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
     for path, again in UNITS.items():
         fully_shard(model.get_submodule(path), mesh=mesh, reshard_after_forward=again)
     return fully_shard(model, mesh=mesh, reshard_after_forward=False)
