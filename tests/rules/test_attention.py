@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import loadmaster as lm
-from loadmaster.rules.attention import attention, is_two_way, reads_words
+from loadmaster.rules.attention import attention, is_two_way
 
 CPU = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 QKV = [{"op": 0}, {"op": 0}, {"op": 0}]
@@ -124,14 +124,3 @@ def test_a_mask_of_queries_by_keys_may_tell_the_order(softmax, mask, expected):
 def test_a_softmax_of_a_router_is_no_attention():
     graph = written_out("aten._softmax.default", None, scores="f32[2,8,4]")
     assert not is_two_way(graph, range(graph.n_ops))
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"), [("i64[8,12]", True), ("", True), ("f32[8,3,32,32]", False)]
-)
-def test_words_are_whole_numbers(output, expected):
-    graph = lm.OpGraph(
-        {"name": ["x", "y"], "kind": ["input", "relu"], "output": [output, ""]},
-        {"src": [0], "dst": [1], "bytes": [1]},
-    )
-    assert reads_words(graph) == expected

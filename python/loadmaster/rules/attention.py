@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-import numpy as np
-
 from loadmaster.dimensions.call import NamedCall, skeleton
 from loadmaster.dimensions.rules import rule_of
 from loadmaster.model.arguments import tensors
-from loadmaster.model.graph import INPUT, OpGraph
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.shapes import parse_output
 
 #: Words of which the kind of an op of attention has one.
@@ -91,16 +89,3 @@ def _is_given(graph: OpGraph, op: int) -> bool:
 
 def _sizes(graph: OpGraph, op: int) -> tuple[int, ...]:
     return parse_output(graph.outputs[op])[0][1] or ()
-
-
-def reads_words(graph: OpGraph) -> bool:
-    """True if an input of an inference is of whole numbers, or the graph does not say what inputs
-    are.
-
-    >>> import loadmaster as lm
-    >>> reads_words(lm.read("example:mixtral"))
-    True
-    """
-    outputs = [graph.outputs[op] for op in np.flatnonzero(graph.stands_for == INPUT).tolist()]
-    kinds = [parse_output(text)[0][0] for text in outputs]
-    return not kinds or any(not kind or kind[0] in "iu" for kind in kinds)

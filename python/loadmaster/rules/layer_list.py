@@ -4,8 +4,11 @@ another in the forward pass.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +41,9 @@ class LayerList:
     def of(cls, graph: OpGraph, root: str = "", layers: str | None = None) -> LayerList:
         """The longest list of modules that run, or the one of a name.
 
+        Of lists of one length those are left out that several members of another list have each,
+        as blocks have their experts.
+
         Raises
         ------
         InputError
@@ -51,28 +57,25 @@ class LayerList:
         ('h', 24)
         """
         cuts = ModuleCuts(graph, root)
-        lists: dict[str, set[int]] = {}
-        for path in dict.fromkeys(cuts.module_of):
-            words = path.split(".")
-            for at, word in enumerate(words):
-                if word.isdecimal():
-                    lists.setdefault(".".join(words[:at]), set()).add(int(word))
+        lists = lists_of(cuts)
         if layers is not None and layers not in lists:
             raise InputError(
                 f"{layers!r} is no list of layers; there are {', '.join(map(repr, lists))}"
             )
         if layers is None:
-            longest = max(map(len, lists.values()), default=0)
-            best = [name for name, members in lists.items() if len(members) == longest]
+            best = longest(lists)
             if not best:
-                raise InputError("the model has no list of layers: no module path has a number")
+                raise InputError(
+                    "the model has no list of layers, which are modules with numbers in their "
+                    "paths, such as layers.0 and layers.1"
+                )
             if len(best) > 1:
                 raise InputError(
                     f"the layers of the model could be {', '.join(map(repr, best))}: say which "
                     "with the option layers"
                 )
             layers = best[0]
-        return cls(cuts, layers, tuple(sorted(lists[layers])))
+        return cls(cuts, layers, lists[layers])
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -109,6 +112,44 @@ class LayerList:
     def first(self) -> int:
         """Places before the first layer: the embedding."""
         return int(self.begins[0])
+
+
+def lists_of(cuts: ModuleCuts) -> dict[str, tuple[int, ...]]:
+    """The numbers of the members that run of every list of modules, by its path."""
+    lists: dict[str, set[int]] = {}
+    for path in dict.fromkeys(cuts.module_of):
+        words = path.split(".")
+        for at, word in enumerate(words):
+            if word.isdecimal():
+                lists.setdefault(".".join(words[:at]), set()).add(int(word))
+    return {name: tuple(sorted(numbers)) for name, numbers in lists.items()}
+
+
+def longest(lists: Mapping[str, Sequence[int]]) -> list[str]:
+    """The longest of some lists; of several, those that are in no member of another, if any.
+
+    >>> longest({"block": (0, 1), "block.0.parts": (0, 1), "block.1.parts": (0, 1)})
+    ['block']
+    """
+    shared = {pattern for pattern, n in Counter(chain(*map(patterns, lists))).items() if n > 1}
+    single = {name: n for name, n in lists.items() if not shared & set(patterns(name))}
+    most = max(map(len, lists.values()), default=0)
+    best = [name for name, numbers in lists.items() if len(numbers) == most]
+    return longest(single) if len(best) > 1 and 0 < len(single) < len(lists) else best
+
+
+def patterns(name: str) -> list[str]:
+    """The path of a list with each of its numbers left out in turn.
+
+    >>> patterns("stages.2.blocks")
+    ['stages.*.blocks']
+    """
+    words = name.split(".")
+    return [
+        ".".join([*words[:at], "*", *words[at + 1 :]])
+        for at, word in enumerate(words)
+        if word.isdecimal()
+    ]
 
 
 def layer_number(module: str, layer_list: LayerList) -> int:

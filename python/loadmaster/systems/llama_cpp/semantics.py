@@ -6,7 +6,8 @@ NAME = "llama-cpp"
 
 SEMANTICS = Semantics(
     system="llama.cpp",
-    models="the inference of a transformer: a list of layers with attention",
+    models="the inference of a transformer: one stack of layers of one width with attention, which "
+    "reads words",
     splits="nothing: --split-mode layer",
     unit="a run of layers: the first ones on the CPU, then one run per GPU; the output is with the "
     "last, and the embedding on the CPU, where there is one",

@@ -6,7 +6,8 @@ NAME = "megatron"
 
 SEMANTICS = Semantics(
     system="Megatron-LM",
-    models="a training step of a transformer: a list of layers with attention, and a batch",
+    models="a training step of a transformer: one stack of layers of one width with attention, "
+    "which reads words, and a batch",
     splits="heads, features and vocabulary over tp devices, tokens between the products; the batch "
     "over dp, and into micro-batches; routed experts over ep of dp; the optimizer's state over dp",
     unit="runs of layers on the tp x dp devices of a stage: one run, or several where interleaved",

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.judge.problem import Problem
-from loadmaster.rules.attention import attention, is_two_way, reads_words
+from loadmaster.rules.attention import attention, is_two_way
 from loadmaster.rules.layer_list import LayerList
+from loadmaster.rules.module_cuts import ModuleCuts
+from loadmaster.rules.stack import not_alone, not_in_line, words_reach
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.simple.assigned import assigned
 from loadmaster.strategies.simple.layer_ranges import ranges
@@ -23,25 +25,39 @@ def inference_layers(name: str, problem: Problem, root: str, layers: str | None)
     Raises
     ------
     InputError
-        A training step, a graph that was transformed, a model without a list of layers, or one
-        that reads no words.
+        A training step, or as :func:`listed_layers` says. Of several stacks of layers a user may
+        name one.
     """
     if set(problem.model.phases) - {"", "f"}:
         raise refused(name, "the graph is of a training step")
-    layer_list = listed_layers(name, problem, root, layers)
-    if not reads_words(problem.model):
-        raise refused(name, "the model reads no words: none of its inputs is of whole numbers")
-    return layer_list
+    if layers is None:
+        way_out = ". A plan for one of them, the rest on its first device, takes the option layers"
+        _check_alone(name, problem, root, None, way_out)
+    return _checked(name, problem, root, layers)
 
 
 def listed_layers(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
-    """The layers of a model, for the target of a name.
+    """The layers of a model that is one stack of layers, for the target of a name.
 
     Raises
     ------
     InputError
-        A graph that was transformed, a model without a list of layers, or without attention.
+        A graph that was transformed, a model without a list of layers, without attention in them,
+        with layers of several widths, with several stacks of layers, or one that reads no words.
     """
+    _check_alone(name, problem, root, layers)
+    return _checked(name, problem, root, layers)
+
+
+def _check_alone(
+    name: str, problem: Problem, root: str, layers: str | None, way_out: str = ""
+) -> None:
+    if reason := not_alone(ModuleCuts(problem.model, root), layers):
+        raise refused(name, f"{reason}{way_out}")
+
+
+def _checked(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
+    """Layers with attention and of one width, one after another, which words come to."""
     if not problem.program.is_plain or problem.model.is_member.any():
         raise refused(name, "the graph was transformed, or has collectives of its own")
     try:
@@ -51,6 +67,14 @@ def listed_layers(name: str, problem: Problem, root: str, layers: str | None) ->
         raise refused(name, str(error)) from error
     if not attention(problem.model, inside(layer_list)):
         raise refused(name, f"there is no attention in the layers {layer_list.name!r}")
+    if reason := not_in_line(layer_list):
+        raise refused(name, reason)
+    if not words_reach(layer_list):
+        raise refused(
+            name,
+            "the model reads no words: no input of whole numbers comes to the layers "
+            f"{layer_list.name!r}",
+        )
     return layer_list
 
 

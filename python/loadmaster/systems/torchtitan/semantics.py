@@ -6,7 +6,8 @@ NAME = "torchtitan"
 
 SEMANTICS = Semantics(
     system="torchtitan",
-    models="a training step of a decoder: a list of layers with causal attention, and a batch",
+    models="a training step of a decoder: one stack of layers of one width with causal attention, "
+    "which reads words, and a batch",
     splits="the batch over replicas, with all state in parts or whole; or heads, features, "
     "vocabulary and tokens over tp devices; or the batch into micro-batches",
     unit="a process on a device; layers, whose parameters are gathered together",

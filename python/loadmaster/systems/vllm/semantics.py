@@ -6,7 +6,8 @@ NAME = "vllm"
 
 SEMANTICS = Semantics(
     system="vLLM",
-    models="the inference of a transformer: a list of layers with attention",
+    models="the inference of a transformer: one stack of layers of one width with attention, which "
+    "reads words",
     splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
     "parallelism), which have routed experts in parts, or apart (expert parallelism)",
     unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
