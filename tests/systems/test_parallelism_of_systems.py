@@ -35,6 +35,8 @@ GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4}
         (SERVED, "vllm", {"tp": 4, "expert_parallel": True}, "TP 4, EP 4 within TP"),
         (SERVED, "vllm", {"tp": 2, "pp": 4}, "TP 2 x PP 4"),
         (SERVED, "vllm", {"tp": 1, "pp": 4}, "PP 4"),
+        (SERVED, "sglang", {"tp": 4, "pp": 2, "expert_parallel": False}, "TP 4 x PP 2"),
+        (SERVED, "tensorrt-llm", {"tp": 2, "expert_parallel": True}, "TP 2, EP 2 within TP"),
     ],
 )  # fmt: skip
 def test_a_plan_says_what_was_chosen(of, target, options, words):

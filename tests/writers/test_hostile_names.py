@@ -37,7 +37,10 @@ PLANS = {
     "megatron": ("example:gpt3-330m", {"target": "megatron"}),
     "llama-cpp": ("example:mixtral", {"target": "llama-cpp"}),
 }
-PLAN_OF = {"torchtitan": "megatron", "vllm": "llama-cpp"}
+PLAN_OF = {
+    "torchtitan": "megatron",
+    **dict.fromkeys(("sglang", "tensorrt-llm", "vllm"), "llama-cpp"),
+}
 
 #: Forms whose texts are in protobuf, and which need the model itself.
 OF_MODELS = {"onnx", "onnx-annotated", "openvino", "tensorflow-graph"}
@@ -134,7 +137,7 @@ def tree_of_xml(text):
 
 LANGUAGES = {
     **dict.fromkeys(("ddp", "dtensor", "fsdp", "jax", "pipelining", "torchtitan"), tree_of_python),
-    "vllm": tree_of_yaml,
+    **dict.fromkeys(("sglang", "tensorrt-llm", "vllm"), tree_of_yaml),
     "megatron": tree_of_shell,
     "dot": tree_of_dot,
     "graphml": tree_of_xml,

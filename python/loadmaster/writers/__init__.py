@@ -43,12 +43,14 @@ if TYPE_CHECKING:
     from loadmaster.systems.pipelining.write import pipelining as pipelining
     from loadmaster.systems.saga.write import saga as saga
     from loadmaster.systems.saga.write import saga_schedule as saga_schedule
+    from loadmaster.systems.sglang.write import sglang as sglang
     from loadmaster.systems.tensorflow.write import (
         tensorflow as tensorflow,
     )
     from loadmaster.systems.tensorflow.write import (
         tensorflow_graph as tensorflow_graph,
     )
+    from loadmaster.systems.tensorrt_llm.write import tensorrt_llm as tensorrt_llm
     from loadmaster.systems.torchtitan.write import torchtitan as torchtitan
     from loadmaster.systems.vllm.write import vllm as vllm
     from loadmaster.writers.pictures.drawings import dot as dot

@@ -1,0 +1,1 @@
+"""SGLang: tensor and pipeline parallelism of inference."""

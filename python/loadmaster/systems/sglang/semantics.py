@@ -1,0 +1,27 @@
+"""SGLang as planning for it sees it."""
+
+from loadmaster.systems.registry import Semantics, System, WrittenForm
+
+NAME = "sglang"
+
+SEMANTICS = Semantics(
+    system="SGLang",
+    models="the inference of a transformer: one stack of layers of one width with attention, which "
+    "reads words",
+    splits="heads, features and vocabulary, equally over the devices of a stage (tensor "
+    "parallelism), which have routed experts in parts, or apart (expert parallelism)",
+    unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
+    "devices",
+    moves="activations to the next run of layers, and an all-reduce after each product by rows",
+    launches="each device's process its own ops",
+    memory="weights of its part, and activations; not the cache of keys and values",
+)
+
+SYSTEMS = (
+    System(
+        NAME,
+        SEMANTICS,
+        "loadmaster.systems.sglang.plan:sglang",
+        WrittenForm("loadmaster.systems.sglang.write:sglang", "SGLang sizes, for --config (YAML)"),
+    ),
+)

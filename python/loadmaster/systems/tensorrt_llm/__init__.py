@@ -1,0 +1,1 @@
+"""TensorRT-LLM: tensor and pipeline parallelism of inference."""
