@@ -6,8 +6,8 @@ per core, one thread each. All plans take turns in rounds. In the same rounds th
 under ONNX Runtime's profiler: on one core alone, and on both at once, each by itself. What an op
 took in the fastest of these steps is its cost, by which the plans are judged again: a plan of
 one device by the first, others by the second, for an op takes longer beside a busy core. What a
-message takes, a byte more, and the call that a segment begins with are measured at first, with ops
-in a row that change cores, and with a model of one op. A step is the least of all.
+message takes, a byte more, and the run of a session are measured at first, with ops
+in a row that change cores, and with models of one op. A step is the least of all.
 
 Where processes had to wait for a core for more than 2 % of the time, the machine is too busy:
 nothing is written then, unless ``--anyway`` is given, and the page says so. Needs two cores, and
@@ -34,11 +34,17 @@ from onnx import TensorProto, helper, numpy_helper
 from quality import table
 
 import loadmaster as lm
+from loadmaster.judge import segmented
+from loadmaster.judge.problem import Problem
+from loadmaster.judge.segmented import sessions
+from loadmaster.judge.simulation import as_costs
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.segments import Segments
 from loadmaster.readers.onnx.profile import profile
 from loadmaster.running.measured.measured import MOST_DELAY, typical
 from loadmaster.running.onnx.processes import OnnxProcesses, SegmentSteps
 from loadmaster.running.onnx.segments import CPU
+from loadmaster.systems.onnx.semantics import SESSION
 
 Floats = NDArray[np.float64]
 
@@ -296,8 +302,8 @@ def in_turn(model: onnx.ModelProto, method: str) -> SegmentSteps:
             return placed.measure(50)
 
 
-def two_cores() -> tuple[lm.Cluster, float]:
-    """Two cores of this machine, and what a call of ONNX Runtime takes beside the ops.
+def two_cores() -> lm.Cluster:
+    """Two cores of this machine, with what a session's run costs them.
 
     A message takes what passes from the end of a segment to the start of the next, and the time
     that an op takes longer to read what the other core has made.
@@ -309,10 +315,13 @@ def two_cores() -> tuple[lm.Cluster, float]:
     apart, close = in_turn(copies(), "round-robin"), in_turn(copies(), "single")
     longer = np.median(apart.finish - apart.start) - call - (close.seconds.min() - call) / HOPS
     bandwidth = 4 * FLOATS / max(float(longer), 1e-9)
-    return lm.Cluster.mesh(2, **CORE, latency=latency, bandwidth=bandwidth), call
+    kind = lm.DeviceType("cpu", session_cost=lm.measure_sessions())
+    return lm.Cluster.mesh(
+        2, memory=CORE["memory"], type=kind, latency=latency, bandwidth=bandwidth
+    )
 
 
-def measured(name: str, cluster: lm.Cluster, call: float, rounds: int, steps: int) -> list[Row]:
+def measured(name: str, cluster: lm.Cluster, rounds: int, steps: int) -> list[Row]:
     """All plans of a model."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
@@ -343,32 +352,19 @@ def measured(name: str, cluster: lm.Cluster, call: float, rounds: int, steps: in
                 name,
                 method,
                 len(placed[method].manifest["segments"]),
-                step_of(
-                    plan,
-                    (alone if method == "single" else beside)
-                    + called(graph, folder / method, placed[method].manifest, call),
-                ),
+                step_of(plan, alone if method == "single" else beside),
                 joined(runs[method]),
             )
             for method, plan in plans.items()
         ]
 
 
-def called(graph: lm.OpGraph, folder: Path, manifest: Any, call: float) -> Floats:
-    """What the calls of segments add to the costs of ops: one to the first op of each."""
-    added = np.zeros((graph.n_ops, 1))
-    for segment in manifest["segments"]:
-        part = onnx.load(folder / segment["file"], load_external_data=False)
-        added[graph.index(part.graph.node[0].name)] = call
-    return added
-
-
 def step_of(plan: Plan, costs: Floats) -> float:
-    """Seconds per step of a plan by other costs."""
-    seen = lm.simulate(
-        plan.graph, plan.cluster, plan.devices, plan.priority, plan.policy, costs=costs
-    )
-    return seen.makespan
+    """Seconds per step of a plan, in the segments that it was exported in, by other costs."""
+    problem = Problem.make(plan.graph, plan.cluster, as_costs(costs, plan.graph, plan.cluster))
+    of = Segments.cut(plan, SESSION).of
+    runs = sessions(plan.cluster, SESSION)
+    return segmented.step_of(problem, plan.assignment, of, runs)
 
 
 def joined(runs: list[SegmentSteps]) -> SegmentSteps:
@@ -380,12 +376,13 @@ def joined(runs: list[SegmentSteps]) -> SegmentSteps:
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def page(rows: list[Row], cluster: lm.Cluster, call: float, command: str) -> str:
+def page(rows: list[Row], cluster: lm.Cluster, command: str) -> str:
     """The page ``truth-onnx.md``."""
     split = [row for row in rows if row.method != "single"]
     good = sum(abs(row.error) <= TARGET for row in split)
     waited = max(row.waited for row in rows)
     latency, per_byte = cluster._core.mean_link
+    run = sessions(cluster, SESSION)[0].run
     head = ["model", "plan", "segments", "predicted, ms", "least, ms", "error",
             "10th percentile, ms", "waited for a core"]  # fmt: skip
     lines = [
@@ -395,7 +392,7 @@ def page(rows: list[Row], cluster: lm.Cluster, call: float, command: str) -> str
         "",
         f"{good} of {len(split)} plans are within {TARGET:.0%} of their prediction, by the least "
         f"of {len(rows[0].steps.seconds)} steps. A message takes {latency * 1e6:.0f} us, and a GB "
-        f"{per_byte * 1e12:.0f} ms more; a segment begins with a call of {call * 1e6:.0f} us.",
+        f"{per_byte * 1e12:.0f} ms more; a session's run {run * 1e6:.0f} us.",
         "",
         *table(head, [row.cells() for row in rows]),
     ]
@@ -406,9 +403,9 @@ def page(rows: list[Row], cluster: lm.Cluster, call: float, command: str) -> str
 
 def main(names: Sequence[str], rounds: int, steps: int, anyway: bool, command: str) -> bool:
     """Measures, prints, and writes the page; whether it was written."""
-    cluster, call = two_cores()
-    rows = [row for name in names for row in measured(name, cluster, call, rounds, steps)]
-    text = page(rows, cluster, call, command)
+    cluster = two_cores()
+    rows = [row for name in names for row in measured(name, cluster, rounds, steps)]
+    text = page(rows, cluster, command)
     print(text)
     if max(row.waited for row in rows) > MOST_DELAY and not anyway:
         print("the machine is too busy: nothing is written; run it again when it is idle")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from loadmaster.model.parallelism import Parallelism
     from loadmaster.model.profile import Profile
     from loadmaster.model.recipe import Recipe
-    from loadmaster.model.runtime import Dispatch, SendCost
+    from loadmaster.model.runtime import Dispatch, SendCost, SessionCost
     from loadmaster.plans.advice import Advice, Choice
     from loadmaster.plans.comparison import Comparison
     from loadmaster.plans.plan import Plan
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from loadmaster.running.measured.adapt import Adapted, adapt
     from loadmaster.running.measured.measured import Measured
     from loadmaster.running.measured.together import measure_ops
+    from loadmaster.running.onnx.measuring import measure_sessions
     from loadmaster.running.run import run
     from loadmaster.running.tape.record import record
     from loadmaster.running.tape.tape import Tape
@@ -107,6 +108,7 @@ __all__ = [
     "Route",
     "RunError",
     "SendCost",
+    "SessionCost",
     "Simulation",
     "SolverError",
     "Sweep",
@@ -132,6 +134,7 @@ __all__ = [
     "measure_device",
     "measure_links",
     "measure_ops",
+    "measure_sessions",
     "measuring_plan",
     "optimise_order",
     "place",
@@ -178,7 +181,7 @@ _HOMES = {
     "model.profile": ("Profile",),
     "model.parallelism": ("Parallelism",),
     "model.recipe": ("Recipe",),
-    "model.runtime": ("Dispatch", "SendCost"),
+    "model.runtime": ("Dispatch", "SendCost", "SessionCost"),
     "plans.advice": ("Advice", "Choice"),
     "plans.comparison": ("Comparison",),
     "plans.plan": ("Plan",),
@@ -193,6 +196,7 @@ _HOMES = {
     "running.run": ("run",),
     "running.tape.tape": ("Tape",),
     "running.measured.together": ("measure_ops",),
+    "running.onnx.measuring": ("measure_sessions",),
     "strategies": ("strategy",),
     "tasks.advise": ("advise",),
     "tasks.bound": ("lower_bound",),

@@ -96,7 +96,11 @@ def test_the_cut_of_two_branches(tmp_path):
     path = saved("branchy", tmp_path)
     graph = read(path)
     right = {"right", "right_scaled", "right_again"}
-    plan = with_devices(graph, [int(name in right) for name in graph.names])
+    free = lm.DeviceType("cpu", session_cost=lm.SessionCost())
+    two = lm.Cluster.mesh(2, memory="1TiB", bandwidth=1e10, latency=1e-6, type=free)
+    devices = [int(name in right) for name in graph.names]
+    costs = np.where(graph.placeholder | graph.view, 0.0, 1e-5)
+    plan = with_devices(graph, devices, two, costs)
     manifest = lm.writers.onnx(plan, model=path)
     # The left branch runs beside the right one, which waits for the weight that they share.
     left, right, again, joined = manifest["segments"]

@@ -22,9 +22,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import loadmaster as lm  # noqa: E402
-from loadmaster.base.errors import InputError  # noqa: E402
+from loadmaster.base.errors import InputError, RunError  # noqa: E402
 from loadmaster.dimensions.dimensions import Dimensions  # noqa: E402
 from loadmaster.running.parallel.halos import Halo  # noqa: E402
+from loadmaster.running.parallel.parts import Argument  # noqa: E402
+from loadmaster.running.parallel.pieces import Shown, Taking, order_of  # noqa: E402
 from loadmaster.running.parallel.sharded import sharded  # noqa: E402
 from loadmaster.running.parallel.transformed import transformed  # noqa: E402
 from loadmaster.running.run import started  # noqa: E402
@@ -242,3 +244,61 @@ def test_halos_run_on_processes():
         devices.run(2)
         assert differing(alone, devices.fetch()) == []
         assert devices.wiring.compiled.n_transfers == len(plan.schedule.transfers)
+
+
+class Permuted(nn.Module):
+    """Ops whose results lie in memory in another order of axes, and views that count on it."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.words = nn.Embedding(12, 6)
+        self.orders = [np.random.default_rng(seed + i).permutation(3).tolist() for i in range(3)]
+        self.out = nn.Linear(6, 12)
+
+    def forward(self, x):
+        y = self.words(x)
+        for order in self.orders:
+            lies = torch.relu(y.permute(order) + 0.5).permute(np.argsort(order).tolist())
+            joined = lies.view(-1, 6)
+            y = y + joined.tanh().view(*y.shape)
+        return self.out(y).flatten(0, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_views_of_what_lies_in_another_order_are_taken_of_parts(seed):
+    torch.manual_seed(seed)
+    words = torch.arange(32).view(4, 8) % 12
+    options = {"loss": F.cross_entropy, "targets": words.flatten(), "optimizer": momentum}
+    tape = lm.record(Permuted(seed), words, **options)
+    dimensions, on = Dimensions.of(tape.graph), MESHES["2"]
+    layout = Layout(dimensions, on, drawn(dimensions, on, seed), "synchronised")
+    found = sharded(shard(tape.graph, layout), tape, Lowering(layout)).replay(2)
+    assert wrong(found, tape.replay(2)) == set()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_view_shows_is_counted_in_the_order_of_memory(seed):
+    random = np.random.default_rng(seed)
+    sizes = tuple(random.integers(1, 4, 4).tolist())
+    order = random.permutation(4)
+    inverse = np.argsort(order).tolist()
+    memory = torch.empty([sizes[axis] for axis in order]).permute(inverse)
+    view = memory.permute(order.tolist()).flatten(0, 1)[:, -1:]
+    elements = torch.arange(memory.numel()).view(sizes)
+    expected = elements.permute(order.tolist()).flatten(0, 1)[:, -1:]
+    shown = Shown(tuple(view.shape), view.stride(), view.storage_offset(), (sizes, memory.stride()))
+    index = shown.index([np.arange(size) for size in view.shape])
+    assert index.tolist() == expected.tolist()
+    lies = order_of(sizes, memory.stride())
+    laid = Argument(Taking(sizes), sizes, torch.float32, order=lies).taken(torch.zeros(sizes))
+    assert laid.permute(order.tolist()).is_contiguous()
+
+
+def test_an_op_that_fails_is_named():
+    tape, _ = taped("LSTM")
+    call = next(call for call in tape.calls if "mm" in tape.graph.kinds[call.op])
+    broken = replace(call, function=lambda *_: torch.ones(2, 3).t().view(6))
+    calls = tuple(broken if one is call else one for one in tape.calls)
+    name = tape.graph.names[call.op]
+    with pytest.raises(RunError, match=rf"op '{name}' \(aten.*\) fails: RuntimeError: view size"):
+        replace(tape, calls=calls).replay(1)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed import with_devices
 from strategies import clusters, op_graphs, placements
 
 import loadmaster as lm
 from loadmaster.judge.segmented import segments
+from loadmaster.model.runtime import SessionCost
 from loadmaster.plans.segments import Exported, Segments
 
 
@@ -63,6 +64,73 @@ def test_what_a_segment_reads_is_there_when_it_starts_and_what_it_sends_is_made_
         for op, queued in zip(sent.op.tolist(), sent.queued.tolist(), strict=True):
             # Parameters are there at 0, wherever they are sent from.
             assert op not in ran or queued in (0, ends)
+
+
+costs_of_runs = st.builds(
+    SessionCost, st.sampled_from([0.0, 1e-7, 1e-3, 1.0, 10.0]), st.sampled_from([0.0, 1e-6, 1e-2])
+)
+
+
+@given(plans(), costs_of_runs)
+def test_merged_segments_run_one_after_another_and_pay(plan, session):
+    cut, graph = Segments.cut(plan, session), plan.graph
+    assert ((cut.of == -1) == graph.placeholder).all()
+    assert all(nodes_of(cut))
+    computed = cut.of >= 0
+    assert (cut.devices[cut.of[computed]] == plan.devices[computed]).all()
+    between = computed[graph.src] & computed[graph.dst]
+    assert (cut.of[graph.src] <= cut.of[graph.dst])[between].all()
+    finest = Segments(plan, Segments.cut(plan).of, session)
+    assert cut.step <= finest.step
+    assert cut.step < finest.step or len(cut.devices) <= len(finest.devices)
+
+
+@given(plans(), costs_of_runs)
+def test_a_device_is_busy_for_its_ops_and_its_runs(plan, session):
+    cut = Segments.cut(plan, session)
+    for device in set(plan.devices[cut.of >= 0].tolist()):
+        busy = plan.problem.compute_time[
+            plan.assignment.devices == device, plan.cluster.device_types[device]
+        ].sum()
+        reduced = cut.of[plan.problem.reduced.op_of][plan.assignment.devices == device]
+        assert cut.step >= (busy + len(set(reduced.tolist())) * session.run) * (1 - 1e-9)
+
+
+@given(plans())
+def test_one_device_runs_once_whatever_a_run_costs(plan):
+    alone = with_devices(plan.graph, [0] * plan.graph.n_ops, plan.cluster)
+    cut = Segments.cut(alone, SessionCost(0.5))
+    assert cut.step == pytest.approx(Segments.cut(alone).step + 0.5 * len(cut.devices), rel=1e-9)
+    assert len(cut.devices) <= 1
+
+
+def test_what_a_device_type_says_of_its_runs_comes_first():
+    # Three ops, each of which another device reads.
+    graph = lm.OpGraph(
+        {"name": list("abcxyz"), "time": {"*": [1.0] * 6}},
+        {"src": [0, 1, 2], "dst": [3, 4, 5], "bytes": [0] * 3},
+    )
+    dear = lm.DeviceType("gpu", session_cost=SessionCost(2.0, 0.25))
+    cluster = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, latency=0.0, type=dear)
+    plan = with_devices(graph, [0, 0, 0, 1, 1, 1], cluster)
+    assert nodes_of(Segments.cut(plan)) == [[0], [1], [3], [2], [4], [5]]
+    cut = Segments.cut(plan, SessionCost(100.0))
+    assert nodes_of(cut) == [[0, 1, 2], [3, 4, 5]]
+    # Three outputs are bound by the first; three inputs and three outputs by the second.
+    assert cut.step == (2 + 3 * 0.25 + 3) + (2 + 6 * 0.25 + 3)
+    assert lm.Cluster.from_toml(cluster.to_toml()).types == cluster.types
+
+
+@settings(max_examples=15)
+@given(op_graphs(10), clusters(), st.sampled_from([1e-6, 1e-2, 1.0]))
+def test_plans_for_sub_models_are_never_longer_than_one_device(graph, cluster, run):
+    types = [replace(kind, session_cost=SessionCost(run, run / 50)) for kind in cluster.types]
+    try:
+        plan = lm.place(graph, cluster.with_types(types), target="onnx")
+    except lm.InfeasibleError:
+        return
+    step = Segments.cut(plan, SessionCost()).exported
+    assert step.single is None or step.exported <= step.single * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("method", ["heft", "random", "round-robin", "layers"])

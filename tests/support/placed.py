@@ -10,15 +10,15 @@ import loadmaster as lm
 from loadmaster.judge.simulation import reduced_assignment
 
 
-def with_devices(graph, devices, cluster=None):
+def with_devices(graph, devices, cluster=None, costs=None):
     """A plan with these devices per op."""
     devices = np.asarray(devices, dtype=np.int32)
     if cluster is None:
         n = max(2, int(devices.max(initial=0)) + 1)
         cluster = lm.Cluster.mesh(n, memory="1TiB", bandwidth=1e10, latency=1e-6)
-    if graph.time == {} and not cluster.types[0].has_roofline:
+    if costs is None and graph.time == {} and not cluster.types[0].has_roofline:
         cluster = lm.Cluster.preset("8xH100-NVLink")
-    plan = lm.place(graph, cluster, "single", on_oom="best_effort")
+    plan = lm.place(graph, cluster, "single", costs, on_oom="best_effort")
     assignment = reduced_assignment(plan.problem, devices, plan.priority)
     return replace(plan, assignment=assignment, verdict=plan.problem.verdict(assignment))
 

@@ -13,6 +13,7 @@ from loadmaster.cli import inputs, options
 from loadmaster.cli.printing import note, put_file
 
 if TYPE_CHECKING:
+    from loadmaster.model.runtime import SessionCost
     from loadmaster.plans.plan import Plan
 
 #: Lines that are printed where no file is named: what one screen shows.
@@ -102,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.check:
         note(f"parts and whole differ by {error:.2g} at most")
     if form_of(target).in_segments:
-        _say_step(plan)
+        _say_step(plan, form_of(target).session)
     if path is not None:
         note(f"{target} written to {path}")
 
@@ -124,11 +125,11 @@ def _print(text: str, *, whole: bool) -> None:
     )
 
 
-def _say_step(plan: Plan) -> None:
+def _say_step(plan: Plan, session: SessionCost | None) -> None:
     """Says what the step takes as exported, and what to do where that is too long."""
     from loadmaster.plans.segments import Segments
 
-    step = Segments.cut(plan).exported
+    step = Segments.cut(plan, session).exported
     note(f"step: {step}")
     if step.growth > _NOTABLE:
         note(f"the step grows by {step.growth:.0%} in being exported")

@@ -1,4 +1,4 @@
-"""Costs of a runtime beside ops and links: copies that senders make, and launches by a host."""
+"""Costs of a runtime beside ops and links: copies of senders, sessions, launches by a host."""
 
 from __future__ import annotations
 
@@ -40,6 +40,42 @@ class SendCost:
     def __post_init__(self) -> None:
         checks.not_negative("send_cost: latency", self.latency)
         checks.positive("send_cost: bandwidth", self.bandwidth)
+
+
+@dataclass(frozen=True)
+class SessionCost:
+    """The cost of running a sub-model, beside its ops, to the device that runs it.
+
+    A session of ONNX Runtime takes so long to begin and to end a run, and to bind what it reads and
+    writes.
+
+    Attributes
+    ----------
+    run : float
+        Seconds per run.
+    tensor : float
+        Seconds per input and output that is bound.
+    source : str
+        Where the figures come from.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> round(lm.SessionCost(30e-6, 0.5e-6).seconds(4) * 1e6)
+    32
+    """
+
+    run: float = 0.0
+    tensor: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        checks.not_negative("session_cost: run", self.run)
+        checks.not_negative("session_cost: tensor", self.tensor)
+
+    def seconds(self, tensors: int) -> float:
+        """Seconds of a run that binds so many tensors."""
+        return self.run + self.tensor * tensors
 
 
 @dataclass(frozen=True)

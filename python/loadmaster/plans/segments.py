@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.units import format_seconds
-from loadmaster.judge.segmented import in_segments, step_of
+from loadmaster.judge.segmented import cut, sessions, step_of
 from loadmaster.judge.simulation import run
+from loadmaster.model.runtime import SessionCost
 from loadmaster.plans.plan import Plan
+from loadmaster.plans.rejudged import on_one_device
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Exported:
     exported : float
         Seconds as its segments have it.
     single : float or None
-        Seconds on the fastest single device that holds the model; None: none does.
+        Seconds on the fastest single device that holds the model, as one segment; None: none does.
 
     Examples
     --------
@@ -49,8 +51,8 @@ class Exported:
         if self.single is None or self.exported <= self.single:
             return ""
         return (
-            "as exported the plan is slower than one device: place it by method auto, or by single "
-            "for one device"
+            "as exported the plan is slower than one device: place it by method auto, for the "
+            "system that runs it (--target), or by single for one device"
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -77,6 +79,8 @@ class Segments:
     of : int32 [n_ops]
         Segment of each op of the user's graph, numbered in an order in which segments can run; -1:
         a placeholder, which every segment has that reads it.
+    session : SessionCost or None
+        The cost of running a segment on device types that do not say theirs; None: nothing.
 
     Examples
     --------
@@ -88,11 +92,14 @@ class Segments:
 
     plan: Plan
     of: NDArray[np.int32]
+    session: SessionCost | None = None
 
     @classmethod
-    def cut(cls, plan: Plan) -> Segments:
-        """Cuts a plan of whole ops where it sends or waits. O(V log V + E), and a simulation."""
-        return cls(plan, in_segments(plan.problem, plan.assignment))
+    def cut(cls, plan: Plan, session: SessionCost | None = None) -> Segments:
+        """Cuts a plan of whole ops where it sends or waits, and where that pays for one more run
+        (:func:`loadmaster.judge.segmented.cut`).
+        """
+        return cls(plan, cut(plan.problem, plan.assignment, session).of, session)
 
     @cached_property
     def devices(self) -> NDArray[np.int32]:
@@ -105,13 +112,15 @@ class Segments:
     @cached_property
     def exported(self) -> Exported:
         """Its step beside the plan's and one device's."""
-        return Exported(
-            run(self.plan.problem, self.plan.assignment).makespan, self.step, self.plan.single
-        )
+        alone = on_one_device(self.plan)
+        single = None if alone is None else cut(alone.problem, alone.assignment, self.session).step
+        return Exported(run(self.plan.problem, self.plan.assignment).makespan, self.step, single)
 
     @cached_property
     def step(self) -> float:
         """Seconds per step where segments run as they are, as simulated: each starts when all is
         there that one of its ops reads, and sends when its last op has ended.
         """
-        return step_of(self.plan.problem, self.plan.assignment, self.of)
+        problem, session = self.plan.problem, self.session
+        costs = () if session is None else sessions(problem.cluster, session)
+        return step_of(problem, self.plan.assignment, self.of, costs)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.later import imported
 from loadmaster.base.text import meant
+from loadmaster.model.runtime import SessionCost
 from loadmaster.strategies.options import Option, check_options, listed, options_type
 from loadmaster.strategies.registry import METHODS
 
@@ -94,12 +95,15 @@ class WrittenForm:
     in_segments : bool
         True if the plan is cut into :class:`~loadmaster.plans.segments.Segments`, so that its step
         may be another than planned.
+    session : SessionCost or None
+        The cost of running a segment on device types that do not say theirs; None: nothing.
     """
 
     place: str
     text: str
     is_file: bool = False
     in_segments: bool = False
+    session: SessionCost | None = None
 
     @property
     def write(self) -> Callable[..., Any]:

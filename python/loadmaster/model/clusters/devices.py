@@ -10,7 +10,7 @@ from typing import Any
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.units import parse_bytes
-from loadmaster.model.runtime import SendCost
+from loadmaster.model.runtime import SendCost, SessionCost
 
 #: Dtypes for which a device type may state its peak.
 DTYPES = ("f64", "f32", "bf16", "f16", "f8", "i8")
@@ -38,6 +38,8 @@ class DeviceType:
         Where the figures come from.
     send_cost : SendCost or None
         What sending costs a device; None: nothing.
+    session_cost : SessionCost or None
+        What running a sub-model costs a device; None: what the system that runs it says.
     """
 
     name: str
@@ -46,6 +48,7 @@ class DeviceType:
     launch: float = 0.0
     source: str = ""
     send_cost: SendCost | None = None
+    session_cost: SessionCost | None = None
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.peak) - set(DTYPES))
@@ -61,9 +64,8 @@ class DeviceType:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields as plain data; ``send_cost`` only where there is one."""
-        facts = asdict(self)
-        return facts if self.send_cost else {k: v for k, v in facts.items() if k != "send_cost"}
+        """The fields as plain data; costs of sending and of sessions only where there are some."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def has_roofline(self) -> bool:

@@ -10,7 +10,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.files import naming
 from loadmaster.base.units import RATE, SPEED, TIME, Quantity
 from loadmaster.model.clusters.devices import DeviceType
-from loadmaster.model.runtime import SendCost
+from loadmaster.model.runtime import SendCost, SessionCost
 
 
 def tables(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -39,7 +39,7 @@ def figure(row: Mapping[str, Any], noun: str, key: str, of: Quantity, bare: bool
 def read_type(row: Mapping[str, Any], i: int, bare: bool = False) -> DeviceType:
     """The device type of a table ``[[type]]``, the ``i``-th of a document."""
     noun = f"type {row.get('name', i)!r}"
-    known = {"name", "peak", "memory_bandwidth", "launch", "source", "send_cost"}
+    known = {"name", "peak", "memory_bandwidth", "launch", "source"} | {"send_cost", "session_cost"}
     checks.known_keys(noun, row, known)
     return DeviceType(
         field(row, noun, "name", str),
@@ -51,6 +51,7 @@ def read_type(row: Mapping[str, Any], i: int, bare: bool = False) -> DeviceType:
         figure(row, noun, "launch", TIME, bare),
         field(row, noun, "source", str, ""),
         _send_cost(field(row, noun, "send_cost", Mapping, {}), noun, bare),
+        _session_cost(field(row, noun, "session_cost", Mapping, {}), noun, bare),
     )
 
 
@@ -65,3 +66,13 @@ def _send_cost(row: Mapping[str, Any], noun: str, bare: bool) -> SendCost | None
     )
     with naming(noun):
         return SendCost(*map(float, figures))
+
+
+def _session_cost(row: Mapping[str, Any], noun: str, bare: bool) -> SessionCost | None:
+    if not row:
+        return None
+    of = f"{noun}: session_cost"
+    checks.known_keys(of, row, {"run", "tensor", "source"})
+    run, tensor = (float(figure(row, of, key, TIME, bare)) for key in ("run", "tensor"))
+    with naming(noun):
+        return SessionCost(run, tensor, field(row, of, "source", str, ""))

@@ -105,7 +105,7 @@ def preset_text(name: str) -> str:
 
 def type_text(kind: DeviceType, read_at: str = "") -> str:
     """A table ``[[type]]``, under a comment that says where its figures were read, if given."""
-    cost = kind.send_cost
+    cost, session = kind.send_cost, kind.session_cost
     text = _table(
         "type",
         {
@@ -119,6 +119,13 @@ def type_text(kind: DeviceType, read_at: str = "") -> str:
                 "bandwidth": RATE.write(cost.bandwidth),
             }
             if cost
+            else {},
+            "session_cost": {
+                "run": TIME.write(session.run),
+                "tensor": TIME.write(session.tensor),
+                "source": session.source,
+            }
+            if session
             else {},
         },
     )

@@ -19,9 +19,9 @@ from loadmaster.running.parallel.pieces import (
     ElsewhereError,
     Piece,
     PieceMove,
-    Shown,
     Taking,
     common,
+    order_of,
     union,
 )
 from loadmaster.running.parallel.source_tape import ShownTensor
@@ -279,8 +279,8 @@ class PartArguments:
             part_call.add(-1, Argument(None, shape, slot.dtype))
             return
         taking = Taking.of(held.piece, read.shown.shown, want)
-        in_rows = not read.is_written and Shown.whole(slot.sizes).strides == slot.strides
-        argument = Argument(taking, shape, slot.dtype, inside, in_rows=in_rows)
+        order = None if read.is_written else order_of(slot.sizes, slot.strides)
+        argument = Argument(taking, shape, slot.dtype, inside, order=order)
         part_call.add(held.slot, argument, want)
         if read.is_written:
             is_converted = self.tensors.lowering.conversions.of_argument[read.row] >= 0

@@ -59,8 +59,9 @@ class Argument:
         Where it goes in a tensor of ``shape`` that is zeros elsewhere; None: it is all.
     is_read : bool
         Whether its values matter.
-    in_rows : bool
-        Whether it is to lie in memory row by row, since the whole does: some kernels count on it.
+    order : tuple of int or None
+        Its axes as they are to lie in memory, since the whole's do: some kernels count on it. None:
+        as they come.
     more : tuple of Move
         Where rows go that neighbours have sent, which come after what the device has.
     """
@@ -70,7 +71,7 @@ class Argument:
     dtype: torch.dtype
     inside: PieceMove | None = None
     is_read: bool = True
-    in_rows: bool = False
+    order: tuple[int, ...] | None = None
     more: tuple[PieceMove, ...] = ()
 
     def taken(self, values: Any) -> torch.Tensor:
@@ -82,12 +83,19 @@ class Argument:
             return torch.zeros(self.shape, dtype=self.dtype)
         tensor = self.taking.taken(piece)
         if self.inside is None:
-            return tensor.contiguous() if self.in_rows else tensor
+            return self._laid(tensor)
         whole = torch.zeros(self.shape, dtype=tensor.dtype)
         self.inside.put(tensor, whole)
         for move, sent in zip(self.more, rows, strict=True):
             move.put(sent, whole)
-        return whole
+        return self._laid(whole)
+
+    def _laid(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as it is to lie in memory."""
+        if self.order is None or len(self.order) != tensor.dim():
+            return tensor
+        back = sorted(range(tensor.dim()), key=self.order.__getitem__)
+        return tensor.permute(self.order).contiguous().permute(back)
 
 
 class Part:

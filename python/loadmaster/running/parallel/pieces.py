@@ -193,11 +193,16 @@ class PieceMove:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A view of a tensor: its sizes, and strides and offset among the tensor's elements."""
+    """A view of a tensor: its sizes, and strides and offset among the tensor's elements.
+
+    ``of`` are the sizes and strides of the tensor itself, where it does not lie in memory row by
+    row: ``strides`` and ``offset`` are then those in memory.
+    """
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    of: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @classmethod
     def whole(cls, sizes: Sequence[int]) -> Shown:
@@ -206,12 +211,35 @@ class Shown:
         return cls(tuple(sizes), tuple(strides), 0)
 
     def index(self, box: Sequence[Ints]) -> Ints:
-        """The elements of the tensor that a box of the view shows, in the shape of the box."""
+        """The elements of the tensor that a box of the view shows, row-major, in the shape of the
+        box.
+        """
         places_of_all = np.full((1,) * len(box), self.offset, dtype=np.int64)
         for axis, (places, stride) in enumerate(zip(box, self.strides, strict=True)):
             shape = [-1 if i == axis else 1 for i in range(len(box))]
             places_of_all = places_of_all + (places * stride).reshape(shape)
-        return places_of_all
+        if self.of is None:
+            return places_of_all
+        sizes, lies = self.of
+        elements, rest = np.zeros_like(places_of_all), places_of_all
+        rows = Shown.whole(sizes).strides
+        for axis in order_of(sizes, lies) or ():
+            if sizes[axis] > 1:
+                place, rest = np.divmod(rest, lies[axis])
+                elements += place * rows[axis]
+        return elements
+
+
+def order_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The axes of a tensor as they lie in memory, the one of the longest strides first; None: some
+    elements lie in one place.
+
+    >>> order_of((2, 3), (1, 2)), order_of((2, 3), (3, 1)), order_of((2, 3), (0, 1))
+    ((1, 0), (0, 1), None)
+    """
+    if any(size > 1 and not stride for size, stride in zip(sizes, strides, strict=True)):
+        return None
+    return tuple(sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from loadmaster.base.errors import InputError
+from loadmaster.base.errors import InputError, refusing
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import Form
 from loadmaster.running.parallel.parts import counted
-from loadmaster.running.parallel.pieces import Shown
+from loadmaster.running.parallel.pieces import Shown, order_of
 from loadmaster.running.tape.calls import Call, runner
 from loadmaster.running.tape.slots import Slot
 from loadmaster.running.tape.tape import Tape
@@ -133,17 +133,29 @@ class SourceTape:
         return ShownTensor(*self.maker[at], self._shown(at, chain))
 
     def _shown(self, root: int, chain: Sequence[tuple[Call, int]]) -> Shown:
-        """The elements of a tensor as views show them: they are run on a tensor without data."""
-        sizes = self.tape.slots[root].sizes
+        """The elements of a tensor as views show them: they are run on a tensor without data, which
+        lies in memory as it was recorded.
+
+        Raises
+        ------
+        InputError
+            A view that has no place in a part, or shows a copy.
+        """
+        slot = self.tape.slots[root]
+        sizes, strides = slot.sizes, Shown.whole(slot.sizes).strides
         if not chain:
             return Shown.whole(sizes)
-        tensor = torch.empty(sizes, device="meta")
+        if order_of(sizes, slot.strides) is not None:
+            strides = slot.strides
+        tensor = torch.empty_strided(sizes, strides, device="meta")
+        of = None if tensor.is_contiguous() else (sizes, strides)
         shown = tensor
         for call, i in reversed(chain):
             part, slots = counted(call)
             values: list[Any] = [shown] * len(slots) + [None] * len(call.results)
             results = tuple(len(slots) + j for j in range(len(call.results)))
-            runner(replace(part, results=results))(values)
+            with refusing(self._refusal(call.op), RuntimeError):
+                runner(replace(part, results=results))(values)
             shown = values[len(slots) + i]
         if shown.untyped_storage()._cdata != tensor.untyped_storage()._cdata:
             name = self.tape.graph.names[self.tape.slots[root].op]
@@ -151,4 +163,9 @@ class SourceTape:
                 f"a view of what op {name!r} gives shows a copy where parts of it are taken: label "
                 "the op whole"
             )
-        return Shown(tuple(shown.shape), shown.stride(), shown.storage_offset())
+        return Shown(tuple(shown.shape), shown.stride(), shown.storage_offset(), of)
+
+    def _refusal(self, op: int) -> str:
+        """The refusal of parts of a view."""
+        name, kind = self.tape.graph.names[op], self.tape.graph.kinds[op]
+        return f"parts of the view {name!r} ({kind}) cannot be taken: label the op behind it whole"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from loadmaster.base.errors import LoadmasterError, RunError
 from loadmaster.running.tape.calls import Call, Values
 from loadmaster.running.tape.slots import Placeholder, Slot
 
@@ -76,13 +77,26 @@ class Replay:
         with below_autograd(), torch.random.fork_rng(devices=[]):
             for call, run in zip(tape.calls, tape.runners, strict=True):
                 prepare(call, self._seed, self.step_index)
-                run(values)
+                try:
+                    run(values)
+                except Exception as error:
+                    raise self._failed(call, error) from error
                 if seen is not None:
                     seen(call)
                 if call.brings:  # what is sent is what it is now
                     for slot in call.results:
                         values[slot] = None if values[slot] is None else values[slot].clone()
         self.step_index += 1
+
+    def _failed(self, call: Call, error: Exception) -> RunError:
+        """The error of a call, with its op."""
+        graph = self._tape.graph
+        words = "" if isinstance(error, LoadmasterError) else f"{type(error).__name__}: "
+        of = f"op {graph.names[call.op]!r} ({graph.kinds[call.op]})"
+        return RunError(
+            f"{of} fails: {words}{error}. If it is a part of an op, plan with that op whole "
+            '(a recipe: "Replicate")'
+        )
 
 
 def layouts(tape: Tape, inputs: Mapping[int, torch.Tensor]) -> dict[int, Slot]:

@@ -26,6 +26,7 @@ from loadmaster.readers.onnx.nodes import (
     library_errors,
     values_read,
 )
+from loadmaster.systems.onnx.semantics import SESSION
 from loadmaster.systems.shared.names import check_names
 
 _NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
@@ -91,7 +92,7 @@ class PlacedModel:
     @cached_property
     def segments(self) -> Segments:
         """The plan's segments."""
-        return Segments.cut(self.plan)
+        return Segments.cut(self.plan, SESSION)
 
     @cached_property
     def parts(self) -> list[ModelSegment]:
