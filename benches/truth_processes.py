@@ -139,26 +139,27 @@ def stage(
     rank: int, k: int, file: dict[str, Any], module: nn.Module, batch: Any, loss: Any
 ) -> Callable[[], None]:
     """A step of a stage of torch.distributed.pipelining."""
-    schedule, modules = file["parallelize"](module, batch[:1], loss, "cpu")
-    return _scheduled(schedule, modules, batch[:1] if rank == 0 else (), batch[1])
+    inputs, targets = batch
+    whole = ((inputs,), {}, (targets,))
+    model = file["parallelize"](module, torch.device("cpu"), whole, loss)
+    return _optimized(model, lambda: file["backward"](model, whole))
 
 
 def apart(
     rank: int, k: int, file: dict[str, Any], module: nn.Module, batch: Any, loss: Any
 ) -> Callable[[], None]:
-    """A step of the same stage by itself: its inputs stand in for what it would be sent."""
+    """A step of the same stage by itself: tensors of its sizes stand for what it would be sent."""
     (inputs, targets), m = batch, file["MICRO_BATCHES"]
-    schedule, modules = file["parallelize"](module, (inputs,), loss, "cpu")
+    whole = ((inputs,), {}, (targets,))
+    model = file["parallelize"](module, torch.device("cpu"), whole, loss)
+    model.micro_batches = file["_micro_batches"](whole)
     groups = [distributed.new_group([member]) for member in range(k)]
-    alone = pipelining.PipelineStage(modules[0], 0, 1, torch.device("cpu"), group=groups[rank])
-    sent = [n.meta["val"] for n in modules[0].graph.nodes if n.op == "placeholder"]
-    given = (inputs,)
-    if rank > 0:
-        sizes = [(m * one.shape[0], *one.shape[1:]) for one in sent]
-        given = tuple(torch.rand(size).requires_grad_() for size in sizes)
-    scored = loss if rank == k - 1 else _summed
-    of_one = type(schedule)(alone, m, loss_fn=scored)
-    return _scheduled(of_one, modules, given, targets)
+    [of] = model.schedule._stages if hasattr(model.schedule, "_stages") else [model.schedule._stage]
+    alone = pipelining.PipelineStage(of.submod, 0, 1, of.device, group=groups[rank])
+    sizes = [(m * one.shape[0], *one.shape[1:]) for one in of._user_meta.inputs]
+    sent = tuple(torch.rand(size).requires_grad_() for size in sizes)
+    schedule, each = type(model.schedule)(alone, m, loss_fn=_summed), torch.arange(m)
+    return _optimized(model, lambda: schedule.step(*sent, micro_batch=each, target=each))
 
 
 def _summed(found: Any, _: torch.Tensor) -> torch.Tensor:
@@ -167,15 +168,13 @@ def _summed(found: Any, _: torch.Tensor) -> torch.Tensor:
     return torch.stack([each.sum() for each in every]).sum()
 
 
-def _scheduled(
-    schedule: Any, modules: list[nn.Module], given: tuple[torch.Tensor, ...], targets: torch.Tensor
-) -> Callable[[], None]:
-    """A step of a schedule, with what it is given in this process."""
-    optimizer = torch.optim.SGD([p for part in modules for p in part.parameters()], lr=0.01)
+def _optimized(model: nn.Module, passes: Callable[[], Any]) -> Callable[[], None]:
+    """A step: both passes, and an update of what this process has of the model."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def run() -> None:
         optimizer.zero_grad()
-        schedule.step(*given, target=targets, losses=[])
+        passes()
         optimizer.step()
 
     return run

@@ -17,8 +17,9 @@ pytest.importorskip("torch.distributed.pipelining", reason="needs PyTorch 2.5 or
 
 import target_models  # noqa: E402
 from placed import at_random, by_module  # noqa: E402
+from runs_pipelining import in_one_process  # noqa: E402
 from torch_models import Model, example, export, graph_of  # noqa: E402
-from written import constants, flags  # noqa: E402
+from written import flags  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
@@ -119,20 +120,12 @@ def test_accelerate_loads_from_the_disk_what_the_plan_has_there(tmp_path):
 
 @pytest.mark.parametrize("ends_late", [False, True])
 def test_a_pipeline_is_cut_where_the_plan_says(graph, ends_late):
-    from torch.distributed.pipelining import SplitPoint, pipeline
-
     # The head on a third device, or the first layers' rest: a cut where a module begins, or ends.
     where = HALVES | {"head": 2} if not ends_late else {"": 1, "emb": 0, "mask": 1}
     plan = by_module(graph, where)
-    written = constants(lm.writers.pipelining(plan))
-    spec = {name: SplitPoint[point] for name, point in written["SPLIT_SPEC"].items()}
-    pipe = pipeline(Model(), (example(),), split_spec=spec)
-    assert pipe.num_stages == written["STAGES"] == len(written["DEVICES"])
-    for stage, device in enumerate(written["DEVICES"]):
-        for name, _ in pipe.get_stage_module(stage).named_parameters():
-            assert plan.device(name) == device.replace("cuda:", "gpu")
-    found = pipe(example())
-    found = found[0] if isinstance(found, tuple) else found
+    found, parameters = in_one_process(lm.writers.pipelining(plan), Model(), ((example(),), {}, ()))
+    for stage, names in enumerate(parameters):
+        assert {plan.device(name) for name in names} == {f"gpu{stage}"}
     assert torch.allclose(found, Model()(example()))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from stacks import stack
 
 import loadmaster as lm
@@ -58,9 +56,14 @@ def test_a_module_that_runs_twice_has_no_split_point():
     assert not {"layers.0.a", "layers.0.b"} & set(twice.spans)
 
 
-def test_only_the_first_stage_reads_inputs():
-    found = ModuleCuts(changed([("x", "add0")]))
-    assert found.open.min() == 4
+def test_the_first_stage_reads_a_parameter():
+    found = ModuleCuts(changed(module={"embedding": "front.words", "a0": "layers.0"}))
+    assert found.open.min() == 1
+    rows = stack(2).to_document()
+    kinds = rows["ops"]["kind"]
+    kinds[kinds.index("parameter")] = "constant"
+    without = ModuleCuts(lm.OpGraph.from_document(rows))
+    assert without.graph.names[without.order[without.open.min() - 1]] == "a0"
 
 
 def test_behind_the_last_module_there_is_no_cut():
@@ -68,23 +71,27 @@ def test_behind_the_last_module_there_is_no_cut():
     assert found.open.max() == 6
 
 
-@pytest.mark.parametrize(
-    ("stage", "train", "neighbours", "unsent"),
-    [
-        ([0, 0, 0, 0, 1, 1, 1, 1], True, True, []),
-        # add0 is read by a1 and add1.
-        ([0, 0, 0, 0, 1, 1, 2, 2], True, False, ["add0"]),
-        ([0, 0, 0, 0, 1, 1, 2, 2], False, False, []),
-        ([0, 0, 0, 0, 1, 1, 2, 2], False, True, ["add0"]),
-    ],
-)
-def test_what_is_sent(stage, train, neighbours, unsent):
-    found = ModuleCuts(stack(2))
-    ops = found.unsendable(np.array(stage), train=train, neighbours=neighbours)
-    assert [found.graph.names[op] for op in ops] == unsent
+def test_gradients_end_where_no_other_parameter_is_behind():
+    found = ModuleCuts(stack(2, train=True))
+    assert [found.graph.names[found.order[place]] for place in found.roots] == ["embedding"]
 
 
-def test_what_has_no_gradients_goes_anywhere():
-    found = ModuleCuts(changed(output={"add0": "b8[2]"}))
-    stage = np.array([0, 0, 0, 0, 1, 1, 2, 2])
-    assert not len(found.unsendable(stage, train=True, neighbours=False))
+def test_what_is_recomputed_together_is_not_cut():
+    # The backward pass makes a0 and b0 again, and reads them from there.
+    rows = stack(2, train=True).to_document()
+    names = rows["ops"]["name"]
+    for again, of in (("a0 again", "a0"), ("b0 again", "b0")):
+        for column, values in rows["ops"].items():
+            for one in values.values() if isinstance(values, dict) else [values]:
+                one.append(again if column == "name" else one[names.index(of)])
+        rows["ops"]["phase"][-1] = "b"
+    for src, dst in (("embedding", "a0 again"), ("a0 again", "b0 again"), ("b0 again", "grad_b0")):
+        rows["edges"]["src"].append(names.index(src))
+        rows["edges"]["dst"].append(names.index(dst))
+        rows["edges"]["bytes"].append(100)
+    for column in set(rows["edges"]) - {"src", "dst", "bytes"}:
+        rows["edges"].pop(column)
+    found = ModuleCuts(lm.OpGraph.from_document(rows))
+    assert 2 in ModuleCuts(stack(2, train=True)).open
+    assert 2 not in found.open
+    assert found.points[2] == ("layers.0.b", "BEGINNING")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.distributed as dist
 from gloo_steps import assert_same, functions, on_processes, whole_step
@@ -10,7 +12,7 @@ from target_models import built, tensor_of
 
 def run(case, plan, written):
     """What the written file runs is what the model as it is does: a step, or a forward pass."""
-    ranks = len(functions(written)["DEVICES"])
+    ranks = functions(written)["PROCESSES"]
     made = built(case["model"])
     if not case.get("train"):
         found = on_processes(ranks, evaluated, written, case["model"])[-1]
@@ -22,35 +24,43 @@ def run(case, plan, written):
 
 def assert_steps(files, name):
     """Steps of a model by files, each for as many ranks, are that of the model as it is."""
-    (ranks,) = {len(functions(written)["DEVICES"]) for written in files}
+    (ranks,) = {functions(written)["PROCESSES"] for written in files}
     expected = whole_step(built(name))
     for every in zip(*on_processes(ranks, steps, files, name), strict=True):
-        joined = {
-            what: {name: tensor for found in every for name, tensor in found[what].items()}
-            for what in ("gradients", "parameters")
-        }
-        (loss,) = (found["loss"] for found in every if found["loss"] is not None)
-        assert_same({"loss": loss, **joined}, expected)
+        assert_same(joined(every), expected)
+
+
+def joined(every):
+    """What ranks have of a step, together; each parameter is on one of them."""
+    parts = {
+        what: {name: tensor for found in every for name, tensor in found[what].items()}
+        for what in ("gradients", "parameters")
+    }
+    assert len(parts["parameters"]) == sum(len(found["parameters"]) for found in every)
+    (loss,) = (found["loss"] for found in every if found["loss"] is not None)
+    return {"loss": loss, **parts}
 
 
 def steps(rank, ranks, files, name):
     """What each file's step comes to on a rank."""
-    return [trained(rank, ranks, written, name) for written in files]
+    found = []
+    for written in files:
+        made = built(name)
+        found.append(trained(written, made.module, (made.inputs, {}, (made.targets,)), made.loss))
+    return found
 
 
-def trained(rank, ranks, written, name):
+def trained(written, module, batch, loss_of):
     """Mean loss, gradients and parameters of a step of SGD, as far as a rank has them."""
-    made = built(name)
-    parallelize = functions(written)["parallelize"]
-    schedule, modules = parallelize(made.module, made.inputs, made.loss, "cpu")
-    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)
-    given, losses = made.inputs if rank == 0 else (), []
-    schedule.step(*given, target=made.targets, losses=losses)
-    parameters = {name: p for m in modules for name, p in m.named_parameters()}
-    gradients = {name: p.grad.clone() for name, p in parameters.items()}
-    optimizer.step()
+    file = functions(written)
+    model = file["parallelize"](module, torch.device("cpu"), batch, loss_of)
+    loss = file["backward"](model, batch)
+    parameters = dict(model.named_parameters())
+    gradients = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
+    if moved := [p for p in parameters.values() if p.requires_grad]:
+        torch.optim.SGD(moved, lr=0.1).step()
     return {
-        "loss": torch.stack(losses).mean().detach() if losses else None,
+        "loss": loss,
         "gradients": gradients,
         "parameters": {name: p.detach().clone() for name, p in parameters.items()},
     }
@@ -58,9 +68,22 @@ def trained(rank, ranks, written, name):
 
 def evaluated(rank, ranks, written, name):
     """What the model puts out, on the last rank."""
-    made = built(name)
-    schedule, _ = functions(written)["parallelize"](made.module, made.inputs, None, "cpu")
-    with torch.no_grad():
-        found = schedule.eval(*(made.inputs if rank == 0 else ()))
+    file, made = functions(written), built(name)
+    model = file["parallelize"](made.module, torch.device("cpu"), (made.inputs, {}, ()))
+    found = file["evaluate"](model, *made.inputs)
     dist.barrier()
     return found if rank == ranks - 1 else None
+
+
+def in_one_process(written, module, batch, loss_of=None):
+    """What the stages of a file put out one after another, and the parameters of each by name."""
+    file, cpu = functions(written), torch.device("cpu")
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    calls, result, _ = file["_recorded"](module, batch, loss_of)
+    parts = [*file["_cut"](calls, result), ((), ())]
+    module.micro_batches, sent, parameters = file["_micro_batches"](batch), (), []
+    for (own, reads), (_, sends) in itertools.pairwise(parts):
+        stage = file["_Stage"](module, own, reads, sends, None if sends else result, cpu)
+        sent = stage(*sent, micro_batch=torch.zeros(1))
+        parameters.append({names[id(one)] for one in stage.owned() if id(one) in names})
+    return sent, parameters

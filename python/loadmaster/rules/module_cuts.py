@@ -1,9 +1,9 @@
 """Places between modules at which a model can be cut, as ``torch.distributed.pipelining`` cuts it.
 
 A split point stands before or after the ``forward`` of a module. So there is one only where all
-that a module runs is one run of the forward pass, and at an end of that run. PyTorch copies a
-parameter that two stages read, and never brings the copies together again: what reads a parameter
-stays in one stage. Only the first stage is given the model's inputs.
+that a module runs is one run of the forward pass, and at an end of that run. Each stage would have
+a copy of a parameter that two of them read, and nothing brings the copies together again: what
+reads a parameter stays in one stage. So does what is recomputed together in the backward pass.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.model.graph import INPUT, PLACEHOLDERS, OpGraph
+from loadmaster.model.graph import PLACEHOLDERS, OpGraph
 from loadmaster.model.orders import program_order
-from loadmaster.model.shapes import parse_output
 
 Side = Literal["BEGINNING", "END"]
 
@@ -80,7 +79,7 @@ class ModuleCuts:
         """First and last place of each module whose ops, with those below it, are one run."""
         ends: dict[str, list[int]] = {}
         for place, path in enumerate(self.module_of):
-            for module in _upwards(path):
+            for module in upwards(path):
                 span = ends.setdefault(module, [place, place, 0])
                 span[1] = place
                 span[2] += 1
@@ -110,10 +109,15 @@ class ModuleCuts:
         return max((at for at, path in enumerate(self.module_of) if path), default=0)
 
     @cached_property
+    def _place(self) -> dict[int, int]:
+        """The place of each op of the forward pass."""
+        return {op: at for at, op in enumerate(self.order.tolist())}
+
+    @cached_property
     def read_on(self) -> list[Span]:
         """Tensors that ops of the forward pass read: parameters, inputs, what the pass makes."""
         graph, reduced = self.graph, self.graph.reduced
-        place = {op: at for at, op in enumerate(self.order.tolist())}
+        place = self._place
         readers: dict[int, set[int]] = {}
         for src, dst in zip(reduced.shows[graph.src].tolist(), graph.dst.tolist(), strict=True):
             if dst in place and (src in place or graph.kinds[src] in PLACEHOLDERS):
@@ -130,73 +134,61 @@ class ModuleCuts:
         return [s for s in self.read_on if kinds[s.op] == "parameter" and len(s.places) > 1]
 
     @cached_property
-    def inputs(self) -> list[Span]:
-        """The model's inputs, with the places in modules or before the last of them."""
-        spans = (s for s in self.read_on if self.graph.stands_for[s.op] == INPUT)
-        cut = [Span(s.op, tuple(p for p in s.places if p <= self.last)) for s in spans]
-        return [span for span in cut if span.places]
+    def recomputed(self) -> list[tuple[int, int]]:
+        """Ends of modules, and beginnings of later ones, between which activations are recomputed:
+        an op of the backward pass reads what another has computed again of an earlier module.
+        """
+        graph, phases = self.graph, self.graph.phases
+        ends: dict[str, tuple[int, int]] = {}
+        for place, path in enumerate(self.module_of):
+            if path:
+                ends[path] = (ends.get(path, (place, place))[0], place)
+        of = {
+            op: ends[path]
+            for op in np.flatnonzero(graph.reduced.runs).tolist()
+            if phases[op] == "b" and (path := inside(graph.modules[op], self.root) or "") in ends
+        }
+        edges = zip(graph.reduced.shows[graph.src].tolist(), graph.dst.tolist(), strict=True)
+        pairs = ((of[a][1], of[b][0]) for a, b in edges if a in of and b in of)
+        return sorted({(a, b) for a, b in pairs if a < b})
 
     @cached_property
     def open(self) -> NDArray[np.int64]:
-        """Places before which a pipeline of PyTorch can be cut, ascending."""
-        first = max((span.places[-1] for span in self.inputs), default=0)
-        closed = [(span.places[0], span.places[-1]) for span in self.tied]
-        return np.array(
-            [
-                place
-                for place in sorted(self.points)
-                if first < place <= self.last and not any(a < place <= b for a, b in closed)
-            ],
-            dtype=np.int64,
+        """Places before which a pipeline of PyTorch can be cut, ascending: behind what first reads
+        a parameter.
+        """
+        kinds, places = self.graph.kinds, sorted(self.points)
+        first = min((s.places[0] for s in self.read_on if kinds[s.op] == "parameter"), default=0)
+        closed = [(span.places[0], span.places[-1]) for span in self.tied] + self.recomputed
+        is_open = (
+            first < place <= self.last and not any(a < place <= b for a, b in closed)
+            for place in places
         )
+        return np.array([p for p, is_open in zip(places, is_open, strict=True) if is_open], int)
 
     @cached_property
-    def _sent(self) -> tuple[NDArray[np.int64], ...]:
-        """Tensors of the forward pass, a row per reader: op, place of the producer, place of the
-        reader.
+    def roots(self) -> NDArray[np.int64]:
+        """Places where gradients end: ops that read a trained parameter, and else nothing that
+        has a gradient.
         """
-        ops = set(self.order.tolist())
-        spans = [span for span in self.read_on if span.op in ops]
-        rows = [(span.op, span.places[0], place) for span in spans for place in span.places[1:]]
-        return tuple(np.array(rows, dtype=np.int64).reshape(-1, 3).T)
-
-    @cached_property
-    def _is_float(self) -> NDArray[np.bool_]:
-        """Mask of the rows of :attr:`_sent` whose tensor could have a gradient."""
-        outputs = self.graph.outputs
-        return np.array([_has_floats(outputs[op]) for op in self._sent[0].tolist()], dtype=bool)
-
-    def unsendable(
-        self, stage: NDArray[np.integer], *, train: bool, neighbours: bool
-    ) -> NDArray[np.int64]:
-        """Ops whose results PyTorch does not send where they are read, ascending.
-
-        Parameters
-        ----------
-        stage : int [n_places]
-            The stage of each place of the order.
-        train : bool
-            What gradients could be of goes to one other stage only.
-        neighbours : bool
-            Everything goes to the next stage only, as where a rank has several stages.
-        """
-        op, maker, reader = self._sent
-        home, there = stage[maker], stage[reader]
-        away = home != there
-        if neighbours:
-            return np.unique(op[away & (there != home + 1)])
-        if not train:
-            return np.empty(0, dtype=np.int64)
-        away &= self._is_float
-        pairs = np.unique(np.stack([op[away], there[away]]), axis=1)
-        ops, count = np.unique(pairs[0], return_counts=True)
-        return np.asarray(ops[count > 1])
-
-
-def _has_floats(output: str) -> bool:
-    """True if some output is of floats; assumed, where the graph does not say."""
-    dtypes = [dtype for dtype, _ in parse_output(output)]
-    return dtypes == [""] or any(dtype.startswith(("f", "bf")) for dtype in dtypes)
+        graph, updates = self.graph, self.graph.updates
+        updated = set(graph.src[updates[graph.dst]].tolist())
+        readers: dict[int, list[int]] = {}
+        roots: list[int] = []
+        trained = set[int]()
+        for span in self.read_on:
+            is_parameter = graph.kinds[span.op] == "parameter"
+            if is_parameter and (span.op in updated or not updated):
+                trained.update(span.places)
+            elif not is_parameter and span.op in self._place:
+                readers[span.places[0]] = list(span.places[1:])
+        has_gradient = set[int]()
+        for place in range(len(self.order)):
+            if place in trained and place not in has_gradient:
+                roots.append(place)
+            if place in trained or place in has_gradient:
+                has_gradient.update(readers.get(place, ()))
+        return np.array(roots, dtype=np.int64)
 
 
 def inside(module: str, root: str) -> str | None:
@@ -210,7 +202,7 @@ def inside(module: str, root: str) -> str | None:
     return module[len(root) + 1 :] if module.startswith(f"{root}.") else None
 
 
-def _upwards(path: str) -> Iterator[str]:
+def upwards(path: str) -> Iterator[str]:
     """A module and all above it but the model."""
     while path:
         yield path

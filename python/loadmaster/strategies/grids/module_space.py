@@ -14,9 +14,6 @@ from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line, line_of
 from loadmaster.strategies.pipelines.space import PipelineSpace
 
-#: Schedules that PyTorch runs on lists of stages, which send to their neighbours only.
-MULTI = ("interleaved-1f1b", "zero-bubble", "zb-v")
-
 
 @dataclass(frozen=True, eq=False)
 class ModuleSpace(PipelineSpace):
@@ -53,16 +50,16 @@ class ModuleSpace(PipelineSpace):
         return ()
 
     def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
-        """True if PyTorch takes the numbers, and can send the tensors that stages read."""
+        """True if PyTorch takes the numbers, and can part the gradients of weights from those of
+        inputs: from all weights of a stage but the first a way leads to what it is sent.
+        """
         if schedule == "1f1b" and m < p:
             return False
-        if schedule in ("interleaved-1f1b", "zero-bubble") and m % max(1, m // p):
+        cuts = self.module_cuts
+        if schedule in ("zero-bubble", "zb-v") and stage[cuts.order[cuts.roots]].any():
             return False
-        of_place = stage[self.module_cuts.order]
-        neighbours = schedule in MULTI
-        return not len(
-            self.module_cuts.unsendable(of_place, train=self.trains, neighbours=neighbours)
-        )
+        in_rounds = schedule in ("interleaved-1f1b", "zero-bubble")
+        return not (in_rounds and m % max(1, m // p))
 
     def _with_modules(self, line: Line) -> NDArray[np.int64]:
         """The places, with ops of the backward pass among those of their module's forward pass, and
@@ -70,25 +67,35 @@ class ModuleSpace(PipelineSpace):
         """
         problem, cuts = self.problem, self.module_cuts
         place = line.place[problem.reduced.op_of].copy()
-        ends: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for at, path in enumerate(cuts.module_of):
             if path:
-                ends.setdefault(path, [at, at])[1] = at
+                places.setdefault(path, []).append(at)
+        module_of = [
+            inside(problem.model.modules[op], cuts.root) or ""
+            for op in problem.reduced.op_of.tolist()
+        ]
         sets, phases = problem.graph.colocation, problem.model.phases
         phase = np.array([phases[op] for op in problem.reduced.op_of.tolist()])
         has_forward = np.isin(sets, np.unique(sets[np.isin(phase, ("", "f"))]))
         moves = (phase == "b") & ~has_forward
         for op in np.flatnonzero(moves).tolist():
-            module = inside(problem.model.modules[problem.reduced.op_of[op]], cuts.root)
-            if module in ends:
-                place[op] = min(max(place[op], ends[module][0]), ends[module][1])
+            if own := places.get(module_of[op]):
+                place[op] = min(max(place[op], own[0]), own[-1])
         src, dst, _, _, is_home = fast.edges(problem.graph)
         makers: dict[int, list[int]] = {}
         among = (phase[src] == "b") & moves[dst] & ~is_home
         for a, b in zip(src[among].tolist(), dst[among].tolist(), strict=True):
             makers.setdefault(b, []).append(a)
+        order = fast.m_topo(problem.graph).tolist()
+        # Gradients come from later modules: code around modules is no earlier than what reads it.
+        is_run = {path: own[-1] - own[0] < len(own) for path, own in places.items()}
+        for op in reversed(order):
+            for a in makers.get(op, ()) if moves[op] else ():
+                if moves[a] and not is_run.get(module_of[a], False):
+                    place[a] = max(place[a], place[op])
         of_set = np.full(int(sets.max()) + 1, len(place), dtype=np.int64)
-        for op in fast.m_topo(problem.graph).tolist():
+        for op in order:
             if moves[op]:
                 place[op] = min([place[op], *(place[a] for a in makers.get(op, ()))])
         np.minimum.at(of_set, sets[moves], place[moves])

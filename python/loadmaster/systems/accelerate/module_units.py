@@ -196,7 +196,9 @@ class _Tree:
             yield from self._below(child)
 
     def _is_divisible(self, path: str) -> bool:
-        """True if a module's own code never joins its inputs with anything else."""
+        """True if a module's own code never joins what it is given with anything else, unless the
+        model itself is given it: that is where its inputs are.
+        """
         own = self.modules[path].forward
         # Own ops that read each other are one piece of code.
         piece = {op: op for op in own}
@@ -216,7 +218,8 @@ class _Tree:
             sources_of = {self._source(source, path) for source in self.reads.get(op, [])}
             sources.setdefault(of(op), set()).update(one for one in sources_of if one is not None)
         return all(
-            len(sources_of) < 2 or not any(isinstance(one, int) for one in sources_of)
+            len(sources_of) < 2
+            or not any(isinstance(one, int) for one in sources_of - {self.inputs})
             for sources_of in sources.values()
         )
 

@@ -8,7 +8,7 @@ on the stage's own device.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,11 +21,12 @@ from loadmaster.base.units import counted
 from loadmaster.model.micro import IN_V, Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
-from loadmaster.rules.module_cuts import ModuleCuts, inside
-from loadmaster.strategies.grids.module_space import MULTI
+from loadmaster.rules.module_cuts import ModuleCuts, inside, upwards
+from loadmaster.systems.pipelining.stages import IMPORTS, STAGES
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.names import device_names, torch_device
+from loadmaster.systems.shared.processes import command, optimizer_of, start
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.transforms.shares import batch_size
 
 #: PyTorch's classes, by the names of schedules.
 SCHEDULES = {
@@ -36,12 +37,14 @@ SCHEDULES = {
     "zb-v": "ScheduleZBVZeroBubble",
 }
 
+#: Those that PyTorch runs on lists of stages.
+MULTI = ("interleaved-1f1b", "zero-bubble", IN_V)
+
 _FILE = '''"""A pipeline by torch.distributed.pipelining: written by Loadmaster.
 
-torchrun --nproc-per-node {ranks} train.py
+{run:words}
 
-    dist.init_process_group()
-    schedule, modules = parallelize(Model(), inputs{loss_fn})
+    device = start()
 {step}
 """
 
@@ -49,80 +52,113 @@ torchrun --nproc-per-node {ranks} train.py
 
 from __future__ import annotations
 
+{imports}import os
+
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import {schedule}, SplitPoint, pipeline
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.pipelining import PipelineStage, {schedule}
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
-#: The device of each rank: rank r has the stages {of_rank}.
-DEVICES = {devices}
+{processes}
+
+#: Where the model is cut into stages: before or behind the forward pass of these modules.
+SPLIT_SPEC = {{{spec}}}
+
+#: Rank r has the stages {of_rank}.
 STAGES = {stages}
 
-#: Where the model is cut: before or behind the forward pass of these modules.
-SPLIT_SPEC = {{{spec}}}
+#: Samples of a step.
+BATCH = {batch}
 
 #: Parts of the batch that follow one another through the stages.
 MICRO_BATCHES = {micro}
 
 
-def parallelize(model, inputs, loss_fn=None, device=None, group=None):
-    """The schedule that this rank runs, and the modules of its stages, which hold its parameters.
+def parallelize(model, device, batch, loss_of=None):
+    """The model with the parameters of this rank's stages, which its schedule runs.
 
-    ``inputs`` is a tuple with what the model is called with, a whole batch: its sizes count.
+    ``batch`` is of all samples: its sizes count. Without a loss the model is evaluated.
     """
-    rank = dist.get_rank(group)
-    device = torch.device(DEVICES[rank] if device is None else device)
-    micro = tuple(x.chunk(MICRO_BATCHES)[0] for x in inputs)
-    spec = {{module: SplitPoint[side] for module, side in SPLIT_SPEC.items()}}
-    pipe = pipeline(model, micro, split_spec=spec)
-    if pipe.num_stages != STAGES:
-        raise RuntimeError(f"the model has {{pipe.num_stages}} stages, and the plan {{STAGES}}")
-    for index in range(STAGES):
-        _send_in_order(pipe.get_stage_module(index))
-    stages = [pipe.build_stage(index, device, group) for index in {indices}]
-    schedule = {schedule}({which}, MICRO_BATCHES, loss_fn=loss_fn)
-    return schedule, [stage.submod for stage in stages]
+    rank = dist.get_rank()
+    calls, result, tensors = _recorded(model, batch, loss_of)
+    parts, stages = [*_cut(calls, result), ((), ())], {{}}
+    for index in {indices}:
+        (own, reads), (_, sends) = parts[index : index + 2]
+        stages[index] = _Stage(model, own, reads, sends, None if sends else result, device)
+    _drop_others(model, stages.values())
+    model.to(device)
+
+    def like(values):
+        every = [tensors[value] for value in values]
+        sizes = [{{"dtype": x.dtype, "requires_grad": x.requires_grad}} for x in every]
+        return tuple(torch.empty(x.shape, device="meta", **of) for x, of in zip(every, sizes))
+
+    pipeline = []
+    for index, stage in stages.items():
+        owned = (one for one in stage.owned() if isinstance(one, nn.Parameter))
+        stage.weights = list({{id(one): one for one in owned}}.values())
+        sends = like(stage.sends or _parts(result, Value))
+        pipeline.append(PipelineStage(stage, index, STAGES, device, like(stage.reads), sends))
+    loss_fn = (lambda loss, _: loss.sum()) if loss_of else None
+    model.schedule = {schedule}({which}, MICRO_BATCHES, loss_fn=loss_fn)
+    return model
 
 
-def _send_in_order(stage):
-    """{in_order:words}"""
-    *nodes, output = stage.graph.nodes
-    for node in nodes:
-        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
-            node.meta["val"] = node.meta["val"].contiguous()
-    with stage.graph.inserting_before(output):
-        for node in output.all_input_nodes:
-            if isinstance(node.meta.get("val"), torch.Tensor):
-                sent = stage.graph.call_method({sent})
-                sent.meta["val"] = node.meta["val"].contiguous()
-                output.replace_input_with(node, sent)
-    stage.recompile()
+{passes}
+{parts}'''
+
+_MESSAGE = '''
+
+def _message(tensor, is_received):
+    """A tensor as it is sent: {why}."""
+    return {sent}
 '''
-
-#: Ops that make a message of a tensor, and why.
 _SENT = (
-    Code('"contiguous", (node,)'),
-    "Elements of what a stage is sent and sends lie one after another, as messages want them.",
+    Code("its elements lie one after another"),
+    Code("tensor.clone() if is_received else tensor.contiguous()"),
 )
 #: Where the gradients of weights come later than those of inputs, PyTorch detaches what was sent in
 #: place, which no view bears, nor an op of the stage that has kept it for the gradient of a weight.
 _SENT_APART = (
-    Code('"clone", (node,), {"memory_format": torch.contiguous_format}'),
-    "Messages are copies: PyTorch detaches them in place before the gradients of weights.",
+    Code("a copy, which PyTorch detaches in place before the gradients of weights"),
+    Code("tensor.clone(memory_format=torch.contiguous_format)"),
 )
 
 _TRAINED = (
-    "    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)\n"
-    "    given = inputs if dist.get_rank() == 0 else ()\n"
-    "    schedule.step(*given, target=targets, losses=(losses := []))\n"
-    "    optimizer.step()\n"
+    "    model = parallelize(Model(), device, (args, kwargs, targets), loss_of)\n"
+    "    optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-3)\n"
+    "    for batch in loader:  # The same BATCH samples on each rank.\n"
+    "        loss = backward(model, batch)  # The {last} rank has it.\n"
+    "        optimizer.step()\n"
+    "        optimizer.zero_grad()\n"
     "\n"
-    "loss_fn(output, target) is a mean over samples; gradients are of the mean over the batch.\n"
-    "The {last} rank has the losses of micro-batches."
+    "A batch is (args, kwargs, targets). loss_of(model(*args, **kwargs), *targets) is a mean over\n"
+    "samples."
 )
+_BACKWARD = '''\
+def backward(model, batch):
+    """Both passes of a whole batch: gradients of its mean loss, and this on the {last} rank."""
+    model.micro_batches, losses = _micro_batches(batch), []
+    each = torch.arange(MICRO_BATCHES)
+    model.schedule.step(micro_batch=each, target=each, losses=losses)
+    return torch.stack(losses).mean().detach() if losses else None
+
+'''
 _EVALUATED = (
-    "    given = inputs if dist.get_rank() == 0 else ()\n"
-    "    outputs = schedule.eval(*given)  # As the {last} rank has them."
+    "    model = parallelize(Model(), device, (args, kwargs, ()))\n"
+    "    output = evaluate(model, *args, **kwargs)  # The {last} rank has it."
 )
+_EVALUATE = '''\
+@torch.no_grad()
+def evaluate(model, *args, **kwargs):
+    """The output for a whole batch, on the {last} rank."""
+    model.micro_batches = _micro_batches((args, kwargs, ()))
+    return model.schedule.eval(micro_batch=torch.arange(MICRO_BATCHES))
+
+'''
 
 
 def pipelining(
@@ -130,7 +166,6 @@ def pipelining(
     path: str | os.PathLike[str] | None = None,
     *,
     root: str | None = None,
-    names: Mapping[str, str] | None = None,
 ) -> str:
     """The plan as a Python file that cuts a model into stages and runs them by a schedule.
 
@@ -144,14 +179,12 @@ def pipelining(
     root : str, optional
         As for :func:`~loadmaster.systems.accelerate.write.device_map`; what the plan was made
         with if absent.
-    names : mapping, optional
-        Device name to the name to use instead.
 
     Returns
     -------
     str
-        The file: ``parallelize(model, inputs, loss_fn)`` gives the schedule of a rank and the
-        modules of its stages.
+        The file: ``parallelize(model, device, batch, loss_of)`` gives the model with the
+        stages of a rank.
 
     Raises
     ------
@@ -178,32 +211,33 @@ def pipelining(
         reasons += staged.in_the_way()
     if staged is None or reasons:
         raise refusal(plan, "pipelining", reasons)
-    spelled = device_names(plan, torch_device, names)
     points = (staged.cuts.points[place] for place in staged.places)
     spec = "".join(f"\n    {python(module)}: {python(side)}," for module, side in points)
     trains = "b" in plan.graph.phases
-    sent, in_order = _SENT_APART if staged.schedule in ("zero-bubble", IN_V) else _SENT
     in_v = staged.schedule == IN_V
+    last = Code("first" if in_v else "last")
+    why, sent = _SENT_APART if staged.schedule in ("zero-bubble", IN_V) else _SENT
     file = python_file(
         _FILE,
-        ranks=len(staged.devices),
+        run=command(plan, staged.devices),
         figures=figures(plan),
+        imports=Code(IMPORTS),
+        processes=start(plan, staged.devices),
         schedule=Code(SCHEDULES[staged.schedule]),
-        devices=tuple(spelled[d] for d in staged.devices),
         stages=staged.n_stages,
         spec=Code(spec and f"{spec}\n"),
+        batch=batch_size(plan.graph) or 1,
         micro=1 if staged.micro is None else staged.micro.n,
         of_rank=Code(
             f"r and {staged.n_stages - 1} - r" if in_v else f"r, r + {len(staged.devices)}, ..."
         ),
-        indices=Code("(rank, STAGES - 1 - rank)" if in_v else "range(rank, STAGES, len(DEVICES))"),
-        which=Code("stages" if staged.schedule in MULTI else "stages[0]"),
-        loss_fn=Code(", loss_fn" if trains else ""),
+        indices=Code("(rank, STAGES - 1 - rank)" if in_v else "range(rank, STAGES, PROCESSES)"),
+        which=Code("pipeline" if staged.schedule in MULTI else "pipeline[0]"),
         step=python_file(
-            _TRAINED if trains else _EVALUATED, last=Code("first" if in_v else "last")
+            _TRAINED if trains else _EVALUATED, last=last, optimizer=optimizer_of(plan)
         ),
-        sent=sent,
-        in_order=in_order,
+        passes=python_file(_BACKWARD if trains else _EVALUATE, last=last),
+        parts=Code(STAGES + python_file(_MESSAGE, why=why, sent=sent)),
     )
     if path is not None:
         write_bytes(path, file.encode())
@@ -295,25 +329,25 @@ class _Staged:
         tied = [names[s.op] for s in cuts.tied if len(set(self.of_place[list(s.places)])) > 1]
         if tied:
             yield "several stages read a parameter, whose copies would drift apart", tied
-        late = [names[s.op] for s in cuts.inputs if self.of_place[list(s.places)].max() > 0]
-        if late:
-            yield "only the first stage is given inputs, and others read", late
-        train = "b" in self.plan.graph.phases
-        several = self.schedule in MULTI
-        unsent = cuts.unsendable(self.of_place, train=train, neighbours=several).tolist()
-        if unsent:
-            to = "the next stage only" if several else "one other stage only, with gradients"
-            yield f"results are sent to {to}, and more read", [names[op] for op in unsent]
+        again = [
+            f"{self.cuts.module_of[a]!r} and {self.cuts.module_of[b]!r}"
+            for a, b in cuts.recomputed
+            if any(a < place <= b for place in self.places)
+        ]
+        if again:
+            yield "what is recomputed together is apart: between", again
 
     def _stray(self) -> list[str]:
         """Ops of the backward pass and of the optimizer in another stage than their module, each
         with its device.
         """
         graph, root = self.plan.graph, self.cuts.root
-        homes: dict[str, set[int]] = {}
-        for place, module in enumerate(self.cuts.module_of):
-            if module:
-                homes.setdefault(module, set()).add(int(self.of_place[place]))
+        homes: dict[str, tuple[int, int]] = {}
+        for place, path in enumerate(self.cuts.module_of):
+            at = int(self.of_place[place])
+            for module in upwards(path):
+                first, last = homes.get(module, (at, at))
+                homes[module] = min(first, at), max(last, at)
         moved = []
         forward = set(self.cuts.order.tolist())
         for op in np.flatnonzero(graph.reduced.runs).tolist():
@@ -322,7 +356,7 @@ class _Staged:
             module = inside(".".join(module_path(graph.modules[op])), root) or ""
             while module and module not in homes:
                 module = module.rpartition(".")[0]
-            if module and int(self.stage[op]) not in homes[module]:
+            if module and not homes[module][0] <= self.stage[op] <= homes[module][1]:
                 moved.append(f"{graph.names[op]!r} on {self._where(int(self.stage[op]))}")
         return moved
 
