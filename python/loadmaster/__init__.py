@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from loadmaster.running.tape.record import record
     from loadmaster.running.tape.tape import Tape
     from loadmaster.strategies import strategy
+    from loadmaster.systems.listing import systems
     from loadmaster.tasks.advise import advise
     from loadmaster.tasks.bound import lower_bound
     from loadmaster.tasks.calibrate import Calibration, calibrate
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from loadmaster.tasks.place import place
     from loadmaster.tasks.sweep import Sweep, sweep
     from loadmaster.tasks.what_if import WhatIf, what_if
+    from loadmaster.writers.export import export
 
     __version__: str
 
@@ -125,6 +127,7 @@ __all__ = [
     "detect",
     "emulate",
     "errors",
+    "export",
     "fast",
     "fit",
     "instances",
@@ -148,6 +151,7 @@ __all__ = [
     "simulate",
     "strategy",
     "sweep",
+    "systems",
     "transforms",
     "what_if",
     "writers",
@@ -211,6 +215,7 @@ _HOMES = {
     "tasks.place": ("place",),
     "tasks.sweep": ("Sweep", "sweep"),
     "tasks.what_if": ("WhatIf", "what_if"),
+    "writers.export": ("export",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

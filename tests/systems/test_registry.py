@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import subprocess
 import sys
-from importlib import import_module
+from contextlib import suppress
+from functools import partial
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -124,7 +127,7 @@ def test_systems_are_values():
         SYSTEMS["ddp"].name = "dpp"
 
 
-FIELDS = ("semantics", "planner", "form", "beside")
+FIELDS = ("semantics", "planner", "form", "beside", "packages")
 
 
 def test_what_is_only_written_is_no_target():
@@ -177,3 +180,62 @@ def test_no_system_imports_another():
         for file in sorted(folder.glob("*.py")):
             imports = re.findall(r"(?:from|import) loadmaster\.systems\.(\w+)", file.read_text())
             assert set(imports) <= {folder.name, "registry", "shared"}, file
+
+
+def test_systems_are_listed_with_what_is_installed_and_nothing_is_imported():
+    code = """
+import sys, loadmaster as lm
+rows = {row.name: row for row in lm.systems()}
+import loadmaster.systems.registry  # which is an attribute of the face, too
+assert {row.name for row in lm.systems()} == set(loadmaster.systems.SYSTEMS) == set(rows)
+packages = {package for row in rows.values() for package in row.packages}
+assert packages and not {name.replace("-", "_") for name in packages} & set(sys.modules)
+print(lm.systems())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["target", "installed", "export", "writes", "takes"]
+    assert [line.split()[0] for line in lines[1:]] == list(SYSTEMS)
+
+
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_a_row_says_what_the_system_declares(name):
+    row = next(row for row in lm.systems() if row.name == name)
+    system = SYSTEMS[name]
+    assert (row.models is not None) == (name in planned_for())
+    assert row.writes == (None if system.form is None else system.form.text)
+    for package in system.packages:
+        with suppress(metadata.PackageNotFoundError):
+            assert row.installed == f"{package} {metadata.version(package)}"
+            break
+    else:
+        assert row.installed is None
+        assert row.cells[1] == (f"no {system.packages[0]}" if system.packages else "-")
+
+
+def test_the_command_line_lists_the_same(capsys):
+    assert main(["targets"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in said[1:-1]} == {*SYSTEMS, *forms()}
+    assert main(["targets", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    for name, of in lm.systems().to_document().items():
+        assert (
+            of.items() <= {**document[name], "packages": tuple(document[name]["packages"])}.items()
+        )
+
+
+@pytest.mark.parametrize("method", ["export", "function"])
+def test_a_plan_exports_itself(method, tmp_path):
+    plan = lm.place("example:lenet", "2xV100-NVLink", target="ddp")
+    write = plan.export if method == "export" else partial(lm.export, plan)
+    assert write() == write("ddp", tmp_path / "out.py") == (tmp_path / "out.py").read_text()
+    with pytest.raises(InputError, match="nothing is written as 'dpd': did you mean 'ddp'"):
+        write("dpd")
+
+
+def test_the_target_comes_first_in_the_help_of_place(capsys):
+    with pytest.raises(SystemExit):
+        main(["place", "--help"])
+    flags = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert flags[:2] == ["--help", "--target"]

@@ -56,10 +56,12 @@ def add_command(
     *,
     reads: bool = True,
     examples: Sequence[str] = (),
+    first: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> argparse.ArgumentParser:
     """Adds a command that calls ``run``; every command takes --json, and a limit if it reads.
 
-    ``examples`` are arguments that help shows the command with.
+    ``examples`` are arguments that help shows the command with. ``first`` adds the arguments that
+    help shows first.
     """
     shown = [f"  loadmaster {name} {example}".rstrip() for example in examples]
     command: argparse.ArgumentParser = commands.add_parser(
@@ -70,6 +72,8 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(run=run, command=command)
+    if first is not None:
+        first(command)
     command.add_argument("--json", action="store_true", help="print JSON for machines")
     if reads:
         command.add_argument(

@@ -29,16 +29,16 @@ def add(commands: Any) -> None:
         run,
         "place a graph on a cluster",
         examples=(
-            "example:inception-v3 --cluster 4xV100-PCIe -o plan.json",
-            "model.onnx --batch 8 --cluster 2xV100-NVLink --split none",
-            "example:bert-large --cluster 8xH100-NVLink --target ddp",
+            "example:bert-large --target ddp --cluster 8xH100-NVLink -o plan.json",
+            "model.onnx --batch 8 --target onnx --cluster 2xV100-NVLink",
+            "example:inception-v3 --cluster 4xV100-PCIe",
         ),
+        first=options.add_target,
     )
     options.add_placing(command)
     command.add_argument("--method", default="auto", help="name of a method; default: auto")
     options.add_search(command)
     options.add_split(command)
-    options.add_target(command)
     command.add_argument(
         "--recipe",
         metavar="RECIPE.toml",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.cli import options
 from loadmaster.cli.printing import put, show_columns, show_json
+
+if TYPE_CHECKING:
+    from loadmaster.systems.listing import ListedSystem
+    from loadmaster.systems.registry import System
 
 #: Facts of a target's semantics, as they are listed.
 _SAID = {
@@ -31,46 +35,38 @@ def run(arguments: argparse.Namespace) -> None:
     """Lists all in a line each, or says what one makes of a plan."""
     from loadmaster.base.errors import InputError
     from loadmaster.base.text import meant
-    from loadmaster.systems.registry import SYSTEMS, is_planned_for
-    from loadmaster.writers.export import forms
+    from loadmaster.systems.listing import ListedSystem, SystemList, systems
+    from loadmaster.systems.registry import SYSTEMS
+    from loadmaster.writers.export import PICTURES
 
-    written = forms()
-    known = list(dict.fromkeys([*SYSTEMS, *written]))
-    if arguments.target is not None and arguments.target not in known:
-        raise InputError(f"no target is named {arguments.target!r}{meant(arguments.target, known)}")
-    chosen = known if arguments.target is None else [arguments.target]
-    texts = {name: written[name].text if name in written else None for name in chosen}
-    semantics = {name: SYSTEMS[name].says for name in chosen if is_planned_for(name)}
+    pictures = (ListedSystem(name, None, form.text, (), None) for name, form in PICTURES.items())
+    rows = {row.name: row for row in (*systems(), *pictures)}
+    if arguments.target is not None and arguments.target not in rows:
+        raise InputError(f"no target is named {arguments.target!r}{meant(arguments.target, rows)}")
+    chosen = list(rows.values()) if arguments.target is None else [rows[arguments.target]]
     if arguments.json:
-        show_json(
-            {
-                name: {
-                    "writes": text,
-                    "planned_for": name in semantics,
-                    "semantics": asdict(semantics[name]) if name in semantics else None,
-                }
-                for name, text in texts.items()
-            }
-        )
+        show_json({row.name: _document(row, SYSTEMS.get(row.name)) for row in chosen})
         return
     if arguments.target is None:
-        _list(texts, list(semantics))
+        put(SystemList(tuple(chosen)))
+        put("`loadmaster targets TARGET` says the rest")
         return
-    writes = texts[arguments.target] or "nothing: no other system reads it"
-    said = {"export writes": writes}
-    for name, of in semantics.items():
+    row = rows[arguments.target]
+    said = {"installed": row.cells[1], "export writes": row.cells[2]}
+    if row.models is not None:
+        of = SYSTEMS[row.name].says
         said = {"system": of.system, **{w: getattr(of, f) for f, w in _SAID.items()}, **said}
-        said |= {f"--option {option.name}": option.words for option in SYSTEMS[name].options}
-        said["plan for it"] = f"loadmaster place GRAPH --cluster CLUSTER --target {name}"
+        options = SYSTEMS[row.name].options
+        said |= {f"--option {option.name}": option.words for option in options}
+        said["plan for it"] = f"loadmaster place MODEL --target {row.name} --cluster CLUSTER"
     show_columns(said)
 
 
-def _list(texts: dict[str, str | None], planned: list[str]) -> None:
-    show_columns(
-        {
-            name: f"{'planned for; ' if name in planned else ''}{text or 'nothing is written'}"
-            for name, text in texts.items()
-        }
-    )
-    if planned:
-        put(f"place --target takes {', '.join(planned)}; `loadmaster targets TARGET` says the rest")
+def _document(row: ListedSystem, system: System | None) -> dict[str, Any]:
+    """A row as plain data, with all that the system says of itself."""
+    semantics = system and system.semantics
+    return {
+        **asdict(row),
+        "planned_for": semantics is not None,
+        "semantics": semantics and asdict(semantics),
+    }

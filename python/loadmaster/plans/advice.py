@@ -89,13 +89,11 @@ class Advice(Printed):
         best = self.best
         step = "a training step" if best.problem.waits_for_updates else "an inference"
         batch = batch_size(best.graph)
-        rows = [self._row(choice) for choice in self.choices]
-        commands = [(choice.name, self.command(choice)) for choice in self.choices]
+        rows = [(*self._row(choice), self.command(choice)) for choice in self.choices]
         return in_lines(
             [
                 f"{title(best)}: {step}{f', batch {batch}' if batch else ''}",
                 *(f"  {line}" for line in aligned(rows)),
-                *(f"  {line}" for line in aligned(commands)),
                 f"{no_placement(best).capitalize()} can be more than {best.gap:.1%} faster than "
                 f"the first ({best.bound_source}, {launches_in_words(best.cluster)}).",
                 *self._left_out(),

@@ -391,6 +391,25 @@ class Plan(Printed):
 
         write_report(self, path, comparison=comparison)
 
+    def export(
+        self,
+        target: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Writes the plan for another system; see :func:`~loadmaster.writers.export.export`.
+
+        Examples
+        --------
+        >>> import loadmaster as lm
+        >>> plan = lm.place("example:lenet", "2xV100-NVLink", "heft")
+        >>> plan.export("tensorflow")["convolution"]
+        '/device:GPU:0'
+        """
+        from loadmaster.writers.export import export
+
+        return export(self, target, path, **options)
+
     def summary(self) -> str:
         """The plan for a person, in a dozen lines or fewer."""
         from loadmaster.plans.summary import summary

@@ -9,10 +9,11 @@ for the system.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from inspect import signature
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,9 @@ class System:
         The form of its files; None: nothing is written for it.
     beside : tuple of str
         Other functions of ``loadmaster.writers``, as ``planner`` is given.
+    packages : tuple of str
+        Distributions of Python any of which is the system. Empty: it is none, or it is none that
+        Python has.
     """
 
     name: str
@@ -146,6 +150,17 @@ class System:
     planner: str = ""
     form: WrittenForm | None = None
     beside: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str | None:
+        """The installed package and its version, which is not imported for that; None: there is
+        none.
+        """
+        for package in self.packages:
+            with suppress(metadata.PackageNotFoundError):
+                return f"{package} {metadata.version(package)}"
+        return None
 
     @property
     def plan(self) -> Callable[..., Candidate]:

@@ -73,9 +73,8 @@ def export(
     Examples
     --------
     >>> import loadmaster as lm
-    >>> from loadmaster.writers.export import export
     >>> plan = lm.place(lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink"), "heft")
-    >>> export(plan, "tensorflow")["convolution"]
+    >>> lm.export(plan, "tensorflow")["convolution"]
     '/device:GPU:0'
     """
     target = target_for(plan, target)

@@ -28,5 +28,6 @@ SYSTEMS = (
             "loadmaster.systems.accelerate.write:device_map", "Hugging Face device_map (JSON)"
         ),
         beside=("loadmaster.systems.accelerate.write:max_memory",),
+        packages=("accelerate",),
     ),
 )

@@ -23,5 +23,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.ddp.write:ddp", "torch DistributedDataParallel (Python file)"
         ),
+        packages=("torch",),
     ),
 )

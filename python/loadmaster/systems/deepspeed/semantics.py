@@ -23,5 +23,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.deepspeed.write:deepspeed", "DeepSpeed configuration of ZeRO (JSON)"
         ),
+        packages=("deepspeed",),
     ),
 )

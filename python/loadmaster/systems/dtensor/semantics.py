@@ -23,5 +23,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.dtensor.write:dtensor", "DTensor: parallelize(model, mesh) (Python)"
         ),
+        packages=("torch",),
     ),
 )

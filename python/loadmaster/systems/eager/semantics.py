@@ -44,6 +44,7 @@ SYSTEMS = (
         WrittenForm(
             _WRITER, "PyTorch, eager: device and segment per FX node (JSON)", in_segments=True
         ),
+        packages=("torch",),
     ),
     System(
         "graph",
@@ -52,6 +53,7 @@ SYSTEMS = (
         WrittenForm(
             _WRITER, "PyTorch, graphs: device and segment per FX node (JSON)", in_segments=True
         ),
+        packages=("torch",),
     ),
     System(
         "fx",
@@ -59,5 +61,6 @@ SYSTEMS = (
             _WRITER, "PyTorch FX: device and segment per node (JSON)", in_segments=True
         ),
         beside=("loadmaster.systems.eager.write:fx_split",),
+        packages=("torch",),
     ),
 )

@@ -21,5 +21,6 @@ SYSTEMS = (
         SEMANTICS,
         "loadmaster.systems.fsdp.plan:plan",
         WrittenForm("loadmaster.systems.fsdp.write:fsdp", "torch fully_shard, FSDP2 (Python file)"),
+        packages=("torch",),
     ),
 )

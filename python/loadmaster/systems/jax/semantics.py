@@ -23,5 +23,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.jax.write:jax", "JAX: mesh and PartitionSpec per array (Python)"
         ),
+        packages=("jax",),
     ),
 )

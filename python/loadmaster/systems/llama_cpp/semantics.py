@@ -24,5 +24,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.llama_cpp.write:llama_cpp", "llama.cpp tensor split (JSON)"
         ),
+        packages=("llama-cpp-python",),
     ),
 )

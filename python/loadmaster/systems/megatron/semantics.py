@@ -26,5 +26,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.megatron.write:megatron", "Megatron-LM flags (shell script)"
         ),
+        packages=("megatron-core",),
     ),
 )

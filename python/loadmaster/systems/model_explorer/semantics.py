@@ -9,6 +9,7 @@ SYSTEMS = (
             "loadmaster.systems.model_explorer.write:model_explorer",
             "Model Explorer node data (JSON)",
         ),
+        packages=("ai-edge-model-explorer",),
     ),
     System(
         "model-explorer-graph",
@@ -16,5 +17,6 @@ SYSTEMS = (
             "loadmaster.systems.model_explorer.write:model_explorer_graph",
             "Model Explorer graph of the plan (JSON)",
         ),
+        packages=("ai-edge-model-explorer",),
     ),
 )

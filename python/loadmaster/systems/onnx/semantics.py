@@ -35,6 +35,7 @@ SYSTEMS = (
             in_segments=True,
             session=SESSION,
         ),
+        packages=("onnxruntime", "onnxruntime-gpu"),
     ),
     System(
         "onnx-annotated",
@@ -43,5 +44,6 @@ SYSTEMS = (
             "ONNX with metadata_props and device configuration (.onnx)",
             is_file=True,
         ),
+        packages=("onnxruntime", "onnxruntime-gpu"),
     ),
 )

@@ -21,5 +21,6 @@ SYSTEMS = (
         SEMANTICS,
         "loadmaster.systems.openvino.plan:openvino",
         WrittenForm("loadmaster.systems.openvino.write:openvino", "OpenVINO affinities (JSON)"),
+        packages=("openvino",),
     ),
 )

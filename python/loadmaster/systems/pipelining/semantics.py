@@ -25,5 +25,6 @@ SYSTEMS = (
             "loadmaster.systems.pipelining.write:pipelining",
             "torch.distributed.pipelining (Python)",
         ),
+        packages=("torch",),
     ),
 )

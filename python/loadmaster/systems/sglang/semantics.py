@@ -23,5 +23,6 @@ SYSTEMS = (
         SEMANTICS,
         "loadmaster.systems.sglang.plan:sglang",
         WrittenForm("loadmaster.systems.sglang.write:sglang", "SGLang sizes, for --config (YAML)"),
+        packages=("sglang",),
     ),
 )

@@ -8,6 +8,7 @@ SYSTEMS = (
         form=WrittenForm(
             "loadmaster.systems.tensorflow.write:tensorflow", "TensorFlow device per node (JSON)"
         ),
+        packages=("tensorflow", "tensorflow-cpu"),
     ),
     System(
         "tensorflow-graph",
@@ -16,5 +17,6 @@ SYSTEMS = (
             "TensorFlow GraphDef with devices (.pb)",
             is_file=True,
         ),
+        packages=("tensorflow", "tensorflow-cpu"),
     ),
 )

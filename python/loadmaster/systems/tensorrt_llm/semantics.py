@@ -26,5 +26,6 @@ SYSTEMS = (
             "loadmaster.systems.tensorrt_llm.write:tensorrt_llm",
             "TensorRT-LLM sizes, for --config (YAML)",
         ),
+        packages=("tensorrt-llm",),
     ),
 )

@@ -26,5 +26,6 @@ SYSTEMS = (
             "loadmaster.systems.torchtitan.write:torchtitan",
             "torchtitan 0.3 configuration (Python file)",
         ),
+        packages=("torchtitan",),
     ),
 )

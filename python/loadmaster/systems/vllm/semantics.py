@@ -23,5 +23,6 @@ SYSTEMS = (
         SEMANTICS,
         "loadmaster.systems.vllm.plan:vllm",
         WrittenForm("loadmaster.systems.vllm.write:vllm", "vLLM sizes, for --config (YAML)"),
+        packages=("vllm",),
     ),
 )
