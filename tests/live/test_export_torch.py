@@ -123,7 +123,9 @@ def test_a_pipeline_is_cut_where_the_plan_says(graph, ends_late):
     # The head on a third device, or the first layers' rest: a cut where a module begins, or ends.
     where = HALVES | {"head": 2} if not ends_late else {"": 1, "emb": 0, "mask": 1}
     plan = by_module(graph, where)
-    found, parameters = in_one_process(lm.writers.pipelining(plan), Model(), ((example(),), {}, ()))
+    (found,), parameters = in_one_process(
+        lm.writers.pipelining(plan), Model(), ((example(),), {}, ())
+    )
     for stage, names in enumerate(parameters):
         assert {plan.device(name) for name in names} == {f"gpu{stage}"}
     assert torch.allclose(found, Model()(example()))

@@ -50,6 +50,11 @@ def steps(rank, ranks, files, name):
     return found
 
 
+def step_of(rank, ranks, written, step):
+    """What a drawn step comes to on a rank."""
+    return trained(written, step.module(), step.batch, step.loss_of)
+
+
 def trained(written, module, batch, loss_of):
     """Mean loss, gradients and parameters of a step of SGD, as far as a rank has them."""
     file = functions(written)
@@ -76,14 +81,22 @@ def evaluated(rank, ranks, written, name):
 
 
 def in_one_process(written, module, batch, loss_of=None):
-    """What the stages of a file put out one after another, and the parameters of each by name."""
+    """What the stages of a file put out one after another for each micro-batch, and the names of
+    the parameters of each stage.
+    """
     file, cpu = functions(written), torch.device("cpu")
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     calls, result, _ = file["_recorded"](module, batch, loss_of)
     parts = [*file["_cut"](calls, result), ((), ())]
-    module.micro_batches, sent, parameters = file["_micro_batches"](batch), (), []
-    for (own, reads), (_, sends) in itertools.pairwise(parts):
-        stage = file["_Stage"](module, own, reads, sends, None if sends else result, cpu)
-        sent = stage(*sent, micro_batch=torch.zeros(1))
-        parameters.append({names[id(one)] for one in stage.owned() if id(one) in names})
-    return sent, parameters
+    stages = [
+        file["_Stage"](module, own, reads, sends, None if sends else result, cpu)
+        for (own, reads), (_, sends) in itertools.pairwise(parts)
+    ]
+    module.micro_batches, outputs = file["_micro_batches"](batch), []
+    for number in range(file["MICRO_BATCHES"]):
+        sent = ()
+        for stage in stages:
+            sent = stage(*sent, micro_batch=torch.tensor([number]))
+        outputs.append(sent)
+    owned = [{names[id(x)] for x in stage.owned() if id(x) in names} for stage in stages]
+    return outputs, owned

@@ -9,13 +9,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
-from runs_pipelining import assert_steps  # noqa: E402
+from drawn_steps import DrawnStep, drawn_steps, gradients  # noqa: E402
+from gloo_steps import on_processes  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from runs_pipelining import assert_steps, in_one_process, joined, step_of  # noqa: E402
 from target_models import graph_of  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.model.micro import NAMED  # noqa: E402
 from loadmaster.strategies.pipelines.schedules import actions, windows  # noqa: E402
 from loadmaster.systems.pipelining.write import SCHEDULES  # noqa: E402
+
+GPUS = lm.Cluster.preset("4xV100-PCIe")
 
 
 def test_a_step_by_each_schedule_has_the_numbers_of_the_whole_model():
@@ -65,3 +71,39 @@ def test_stages_in_a_v_come_back_to_the_rank_of_the_first():
     file = lm.writers.pipelining(plan)
     assert "for index in (rank, STAGES - 1 - rank):" in file
     assert_steps([file], "tower")
+
+
+@settings(max_examples=12)
+@given(drawn_steps(), st.integers(2, 4))
+def test_stages_of_drawn_models_have_the_gradients_of_the_whole(step, stages):
+    graph = lm.capture(**step.captured)
+    options = {"stages": stages, "micro_batches": 2}
+    plan = lm.place(graph, GPUS, target="pipelining", **options)
+    expected = step.whole()
+    module = step.module()
+    losses, _ = in_one_process(lm.writers.pipelining(plan), module, step.batch, step.loss_of)
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    torch.testing.assert_close((loss.detach(), gradients(module)), expected, rtol=1e-4, atol=1e-6)
+
+
+#: Experts, a checkpoint and skips behind frozen layers; names, dictionaries, a loss of its own.
+FROZEN = DrawnStep(("plain", "custom", "experts", "checkpoint", "named"), *[True] * 5, frozen=2)
+TRAINED = DrawnStep(("scaled", "dictionary", "experts", "custom", "named"), *[True] * 5, frozen=0)
+
+
+@pytest.mark.parametrize(("step", "schedule"), [(FROZEN, "1f1b"), (TRAINED, "zero-bubble")])
+def test_stages_of_modules_as_people_write_them_run_on_processes(step, schedule):
+    graph = lm.capture(**step.captured)
+    options = {"stages": 4, "micro_batches": 4, "schedule": schedule}
+    plan = lm.place(graph, GPUS, target="pipelining", **options)
+    written = lm.writers.pipelining(plan)
+    found = joined(on_processes(4, step_of, written, step))
+    loss, expected = step.whole()
+    torch.testing.assert_close((found["loss"], found["gradients"]), (loss, expected))
+
+
+def test_zero_bubble_schedules_are_refused_where_something_is_recomputed():
+    graph = lm.capture(**FROZEN.captured)
+    with pytest.raises(lm.InfeasibleError, match=r"zero-bubble schedules .* recomputed"):
+        lm.place(graph, GPUS, target="pipelining", schedule="zb-v")

@@ -135,8 +135,8 @@ class ModuleCuts:
 
     @cached_property
     def recomputed(self) -> list[tuple[int, int]]:
-        """Ends of modules, and beginnings of later ones, between which activations are recomputed:
-        an op of the backward pass reads what another has computed again of an earlier module.
+        """First and last places of modules between which activations are recomputed: an op of the
+        backward pass reads what another has computed again, in the order of the forward pass.
         """
         graph, phases = self.graph, self.graph.phases
         ends: dict[str, tuple[int, int]] = {}
@@ -149,8 +149,10 @@ class ModuleCuts:
             if phases[op] == "b" and (path := inside(graph.modules[op], self.root) or "") in ends
         }
         edges = zip(graph.reduced.shows[graph.src].tolist(), graph.dst.tolist(), strict=True)
-        pairs = ((of[a][1], of[b][0]) for a, b in edges if a in of and b in of)
-        return sorted({(a, b) for a, b in pairs if a < b})
+        pairs = [(a, b) for a, b in edges if a in of and b in of]
+        again = {op for a, b in pairs if of[a][1] < of[b][0] for op in (a, b)}
+        spans = {(of[a][0], of[b][1]) for a, b in pairs if a in again}
+        return sorted((first, last) for first, last in spans if first < last)
 
     @cached_property
     def open(self) -> NDArray[np.int64]:

@@ -14,6 +14,9 @@ from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line, line_of
 from loadmaster.strategies.pipelines.space import PipelineSpace
 
+#: Schedules that part the gradients of weights from those of inputs.
+ZERO_BUBBLE = ("zero-bubble", "zb-v")
+
 
 @dataclass(frozen=True, eq=False)
 class ModuleSpace(PipelineSpace):
@@ -51,12 +54,14 @@ class ModuleSpace(PipelineSpace):
 
     def allows(self, schedule: str, m: int, p: int, stage: NDArray[np.int32]) -> bool:
         """True if PyTorch takes the numbers, and can part the gradients of weights from those of
-        inputs: from all weights of a stage but the first a way leads to what it is sent.
+        inputs: nothing is recomputed, which it would do for each, and from all weights of a stage
+        but the first a way leads to what it is sent.
         """
         if schedule == "1f1b" and m < p:
             return False
         cuts = self.module_cuts
-        if schedule in ("zero-bubble", "zb-v") and stage[cuts.order[cuts.roots]].any():
+        is_late = stage[cuts.order[cuts.roots]].any()
+        if schedule in ZERO_BUBBLE and (cuts.recomputed or is_late):
             return False
         in_rounds = schedule in ("interleaved-1f1b", "zero-bubble")
         return not (in_rounds and m % max(1, m // p))

@@ -8,6 +8,7 @@ stages and schedules are those of :mod:`loadmaster.strategies.pipelines`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from loadmaster.base import checks
@@ -18,7 +19,7 @@ from loadmaster.model.micro import NAMED, Named
 from loadmaster.rules.module_cuts import ModuleCuts
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.grids.module_space import ModuleSpace
+from loadmaster.strategies.grids.module_space import ZERO_BUBBLE, ModuleSpace
 from loadmaster.strategies.pipelines.pipeline import PipelineChoices, fastest
 from loadmaster.strategies.pipelines.space import PipelineSpace, lacks
 from loadmaster.systems.pipelining.semantics import NAME
@@ -84,7 +85,7 @@ def pipelining(
         progress=progress,
     )
     if best is None:
-        raise InfeasibleError(_nothing(space, counts, numbers))
+        raise InfeasibleError(_nothing(space, counts, numbers, schedules))
     candidate, shape = best
     return accepted(candidate.problem, Outcome(shape.with_recipe(candidate), 1.0))
 
@@ -102,16 +103,22 @@ def closed(cuts: ModuleCuts) -> str:
             f"{names[widest.op]!r} is read from {modules[first]!r} to {modules[last]!r}, and what "
             "reads a parameter stays in one stage, since PyTorch would copy it: untie it"
         )
-    return (
-        "no module ends before the last one begins, or the model's inputs are read up to there, "
-        "and PyTorch gives these to the first stage only"
-    )
+    if cuts.recomputed:
+        return "no module ends before the last one begins but within what is recomputed together"
+    return "no module ends between the first that has a parameter and the last one"
 
 
-def _nothing(space: ModuleSpace, counts: list[int], numbers: list[int]) -> str:
+def _nothing(
+    space: ModuleSpace, counts: list[int], numbers: list[int], schedules: Sequence[str]
+) -> str:
     ranks = ", ".join(map(str, numbers))
+    apart = (
+        " PyTorch's zero-bubble schedules take no stages where something is recomputed, or but the "
+        "first has a weight that is behind nothing trained."
+    )
     return (
-        f"no stages of whole modules fit, or can be sent what they read: tried {ranks} ranks and "
-        f"{', '.join(map(str, counts))} micro-batches, with {len(space.module_cuts.open)} places "
-        "to cut. Give more memory, or fewer stages"
+        f"no stages of whole modules fit: tried {ranks} ranks and "
+        f"{', '.join(map(str, counts))} micro-batches by {', '.join(schedules)}, with "
+        f"{len(space.module_cuts.open)} places to cut. Give more memory, or fewer stages."
+        f"{apart if set(schedules) <= set(ZERO_BUBBLE) else ''}"
     )

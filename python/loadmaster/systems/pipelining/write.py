@@ -22,6 +22,8 @@ from loadmaster.model.micro import IN_V, Micro
 from loadmaster.model.module_paths import module_path
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.module_cuts import ModuleCuts, inside, upwards
+from loadmaster.strategies.grids.module_space import ZERO_BUBBLE
+from loadmaster.systems.pipelining.semantics import NAME
 from loadmaster.systems.pipelining.stages import IMPORTS, STAGES
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import command, optimizer_of, start
@@ -38,7 +40,7 @@ SCHEDULES = {
 }
 
 #: Those that PyTorch runs on lists of stages.
-MULTI = ("interleaved-1f1b", "zero-bubble", IN_V)
+MULTI = ("interleaved-1f1b", *ZERO_BUBBLE)
 
 _FILE = '''"""A pipeline by torch.distributed.pipelining: written by Loadmaster.
 
@@ -210,13 +212,13 @@ def pipelining(
     if staged is not None:
         reasons += staged.in_the_way()
     if staged is None or reasons:
-        raise refusal(plan, "pipelining", reasons)
+        raise refusal(plan, NAME, reasons)
     points = (staged.cuts.points[place] for place in staged.places)
     spec = "".join(f"\n    {python(module)}: {python(side)}," for module, side in points)
     trains = "b" in plan.graph.phases
     in_v = staged.schedule == IN_V
     last = Code("first" if in_v else "last")
-    why, sent = _SENT_APART if staged.schedule in ("zero-bubble", IN_V) else _SENT
+    why, sent = _SENT_APART if staged.schedule in ZERO_BUBBLE else _SENT
     file = python_file(
         _FILE,
         run=command(plan, staged.devices),
@@ -300,7 +302,8 @@ class _Staged:
             yield "stages are not one run of the forward pass each; they begin with", again
         yield from self._of_cuts()
         yield from self._of_tensors()
-        if stray := self._stray():
+        # Planning for the system places the backward pass as well as the graph tells of autograd.
+        if self.plan.target != NAME and (stray := self._stray()):
             yield "autograd runs these with their module's forward pass, elsewhere", stray
 
     def _where(self, stage: int) -> str:
