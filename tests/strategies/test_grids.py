@@ -18,7 +18,7 @@ from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.grids.grids import Asked, Grid, Grids, JudgedGrids, Known
 from loadmaster.strategies.pipelines.stage_costs import StageCosts
 from loadmaster.systems.shared.layered import listed_layers
-from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
+from loadmaster.systems.shared.sharded_grids import ShardedGrids
 
 CLUSTER = "8xV100-NVLink"
 

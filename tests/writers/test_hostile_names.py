@@ -38,6 +38,7 @@ PLANS = {
     "llama-cpp": ("example:mixtral", {"target": "llama-cpp"}),
 }
 PLAN_OF = {
+    **dict.fromkeys(("flax", "maxtext"), "fsdp"),
     "torchtitan": "megatron",
     **dict.fromkeys(("sglang", "tensorrt-llm", "vllm"), "llama-cpp"),
 }
@@ -136,8 +137,10 @@ def tree_of_xml(text):
 
 
 LANGUAGES = {
-    **dict.fromkeys(("ddp", "dtensor", "fsdp", "jax", "pipelining", "torchtitan"), tree_of_python),
-    **dict.fromkeys(("sglang", "tensorrt-llm", "vllm"), tree_of_yaml),
+    **dict.fromkeys(
+        ("ddp", "dtensor", "flax", "fsdp", "jax", "pipelining", "torchtitan"), tree_of_python
+    ),
+    **dict.fromkeys(("maxtext", "sglang", "tensorrt-llm", "vllm"), tree_of_yaml),
     "megatron": tree_of_shell,
     "dot": tree_of_dot,
     "graphml": tree_of_xml,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from loadmaster.systems.fsdp.write import fsdp as fsdp
     from loadmaster.systems.jax.write import jax as jax
     from loadmaster.systems.llama_cpp.write import llama_cpp as llama_cpp
+    from loadmaster.systems.maxtext.flax import flax as flax
+    from loadmaster.systems.maxtext.write import maxtext as maxtext
     from loadmaster.systems.megatron.write import megatron as megatron
     from loadmaster.systems.model_explorer.write import (
         model_explorer as model_explorer,

@@ -49,6 +49,24 @@ def listed_layers(name: str, problem: Problem, root: str, layers: str | None) ->
     return _checked(name, problem, root, layers)
 
 
+def decoder_layers(name: str, problem: Problem, root: str, layers: str | None) -> LayerList:
+    """The layers of a decoder, for the target of a name.
+
+    Raises
+    ------
+    InputError
+        As :func:`listed_layers`, and where tokens attend to later ones.
+    """
+    layer_list = listed_layers(name, problem, root, layers)
+    if is_encoder(layer_list):
+        raise refused(
+            name,
+            f"the attention in the layers {layer_list.name!r} is not causal: tokens attend to "
+            "later ones",
+        )
+    return layer_list
+
+
 def _check_alone(
     name: str, problem: Problem, root: str, layers: str | None, way_out: str = ""
 ) -> None:

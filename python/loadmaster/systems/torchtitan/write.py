@@ -15,9 +15,7 @@ import numpy as np
 from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, lines, python, python_file
-from loadmaster.model.graph import INPUT
 from loadmaster.model.parallelism import Parallelism
-from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.layer_list import LayerList
 from loadmaster.systems.shared.figures import figures
@@ -25,6 +23,7 @@ from loadmaster.systems.shared.layered import is_encoder
 from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.parallelism_of_plan import parallelism_by_axes
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.sequence_length import sequence_length
 from loadmaster.systems.torchtitan.checkpointing import level_of
 from loadmaster.systems.torchtitan.semantics import NAME
 from loadmaster.transforms.shares import batch_size
@@ -218,11 +217,8 @@ def _training(plan: Plan, parallelism: Parallelism) -> dict[str, int]:
         "local_batch_size": each,
         "global_batch_size": batch,
     }
-    for op in np.flatnonzero(plan.graph.stands_for == INPUT).tolist():
-        shape = parse_output(plan.graph.outputs[op])[0][1]
-        if shape and len(shape) > 1 and shape[0] == batch:
-            said["seq_len"] = shape[1]
-            break
+    if tokens := sequence_length(plan.graph):
+        said["seq_len"] = tokens
     return said
 
 

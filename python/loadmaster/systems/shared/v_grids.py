@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from loadmaster.model.micro import Named
 from loadmaster.strategies.grids.grids import Asked, Grid, Grids
 from loadmaster.strategies.pipelines.v_schedule import CHUNKS
-from loadmaster.systems.torchtitan.sharded_grids import ShardedGrids
+from loadmaster.systems.shared.sharded_grids import ShardedGrids
 
 
 class GridInV(Grid):

@@ -1,0 +1,1 @@
+"""MaxText and Flax: mesh sizes, and logical axis rules."""
