@@ -151,12 +151,12 @@ def whole_step(made, lr=0.1):
     }
 
 
-def assert_same(found, expected):
-    """Loss, gradients and parameters of a step, within 1e-4, or 1e-6 of the largest of all: the
-    bias of keys in attention has a gradient of zero, and rounding makes something of it.
+def assert_same(found, expected, of=("gradients", "parameters")):
+    """Loss, gradients and parameters of a step are the same, within 1e-4, or 1e-6 of the largest
+    of all: the bias of keys in attention has a gradient of zero, and rounding makes something of it.
     """
     torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-4, atol=0)
-    for what in ("gradients", "parameters"):
+    for what in of:
         assert found[what].keys() == expected[what].keys()
         least = 1e-6 * max(float(tensor.abs().max()) for tensor in expected[what].values())
         for name, tensor in expected[what].items():
