@@ -130,7 +130,31 @@ def test_plans_for_sub_models_are_never_longer_than_one_device(graph, cluster, r
     except lm.InfeasibleError:
         return
     step = Segments.cut(plan, SessionCost()).exported
+    assert plan.as_run == step.exported >= plan.makespan
+    assert plan.single == step.single
     assert step.single is None or step.exported <= step.single * (1 + 1e-9)
+
+
+def test_a_plan_for_sub_models_says_its_step_as_it_is_run(tmp_path):
+    graph = lm.OpGraph(
+        {"name": list("abcd"), "time": {"*": [1e-3, 3e-3, 4e-3, 1e-3]}},
+        {"src": [0, 0, 1, 2], "dst": [1, 2, 3, 3], "bytes": [0] * 4},
+    )
+    cheap = lm.DeviceType("gpu", session_cost=SessionCost(1e-4))
+    two = lm.Cluster.mesh(2, memory="1GiB", bandwidth=1e9, latency=0.0, type=cheap)
+    plan = lm.place(graph, two, target="onnx")
+    # Three runs follow each other.
+    assert (plan.makespan, plan.as_run) == pytest.approx((6e-3, 6.3e-3))
+    assert "6.3 ms per step (6 ms op by op)" in str(plan)
+    assert plan.single == pytest.approx(9.1e-3)
+    plan.save(tmp_path / "plan.json")
+    assert lm.Plan.load(tmp_path / "plan.json").as_run == plan.as_run
+    broken = replace(plan, for_writer={"session": 3})
+    with pytest.raises(lm.InputError, match="session is no table"):
+        broken.as_run  # noqa: B018
+    # Of a method, a plan is as its ops are.
+    whole = lm.place(graph, two, "heft")
+    assert whole.as_run == whole.makespan
 
 
 @pytest.mark.parametrize("method", ["heft", "random", "round-robin", "layers"])

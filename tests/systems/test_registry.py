@@ -203,6 +203,7 @@ def test_a_row_says_what_the_system_declares(name):
     row = next(row for row in lm.systems() if row.name == name)
     system = SYSTEMS[name]
     assert (row.models is not None) == (name in planned_for())
+    assert row.packages or name not in planned_for()
     assert row.writes == (None if system.form is None else system.form.text)
     for package in system.packages:
         with suppress(metadata.PackageNotFoundError):

@@ -104,7 +104,7 @@ class Advice(Printed):
     def _row(self, choice: Choice) -> tuple[str, ...]:
         """A line of the table; one device is at the prices of the plan's own system."""
         plan, single = choice.plan, choice.plan.single
-        ratio = f"{single / plan.makespan:.2f} x one device" if single else "one device cannot"
+        ratio = f"{single / plan.as_run:.2f} x one device" if single else "one device cannot"
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
             key=lambda pair: pair[0] / max(pair[1], 1),
@@ -113,7 +113,7 @@ class Advice(Printed):
         return (
             choice.name,
             choice.words,
-            format_seconds(plan.makespan),
+            format_seconds(plan.as_run),
             ratio,
             f"fits, {memory}" if plan.fits else f"DOES NOT FIT, {memory}",
         )

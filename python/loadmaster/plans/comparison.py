@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.plans.as_run import rank
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.streams import stream_cells
 
@@ -33,7 +34,7 @@ class Comparison(Printed):
     @property
     def best_first(self) -> list[tuple[str, Plan]]:
         """Methods and their plans, the best first by what they were made for."""
-        return sorted(self.plans.items(), key=lambda row: row[1].objective.rank(row[1].verdict))
+        return sorted(self.plans.items(), key=lambda row: rank(row[1]))
 
 
 def one_device(plans: Iterable[Plan]) -> float | None:
@@ -48,8 +49,8 @@ def one_device(plans: Iterable[Plan]) -> float | None:
 
 def _step_cells(plan: Plan, single: float | None) -> tuple[str, str]:
     """The step time, and how many times as fast that is as the graph on one device."""
-    ratio = f"{single / plan.makespan:.2f} x" if single and plan.makespan else "none fits"
-    return format_seconds(plan.makespan), ratio
+    ratio = f"{single / plan.as_run:.2f} x" if single and plan.as_run else "none fits"
+    return format_seconds(plan.as_run), ratio
 
 
 def comparison_table(comparison: Comparison) -> str:

@@ -108,7 +108,8 @@ def considered(plan: Plan) -> list[Considered]:
 
 def _own(plan: Plan, bests: Mapping[Kind, Best]) -> Best:
     """The plan as the best of its kind: what its method said of it, or what can be seen of it."""
-    seconds = plan.objective.seconds(plan.verdict)
+    is_step = plan.objective.goal == "step"
+    seconds = plan.as_run if is_step else plan.objective.seconds(plan.verdict)
     for one in bests.values():
         if one.seconds == seconds and one.kind:
             return one

@@ -263,6 +263,16 @@ class Plan(Printed):
         """Seconds per step, as simulated or measured."""
         return self.verdict.step_time
 
+    @cached_property
+    def as_run(self) -> float:
+        """Seconds per step as its target runs it: of sub-models, with what each one's run costs.
+
+        Of other targets and methods the same as :attr:`makespan`.
+        """
+        from loadmaster.plans.as_run import as_run
+
+        return as_run(self)
+
     @property
     def period(self) -> float:
         """Seconds between batches that follow each other without a pause.
@@ -321,8 +331,8 @@ class Plan(Printed):
 
     @cached_property
     def single(self) -> float | None:
-        """Seconds per step of the user's graph on the fastest single device that holds it; None:
-        none does.
+        """Seconds per step of the user's graph on the fastest single device that holds it, as the
+        target would run it; None: none does.
         """
         from loadmaster.plans.rejudged import single
 

@@ -12,6 +12,7 @@ from loadmaster.judge.simulation import Simulation, as_costs
 from loadmaster.judge.streaming import judge
 from loadmaster.judge.verdict import Verdict
 from loadmaster.model.cluster import Cluster
+from loadmaster.plans.as_run import judged_as_run
 from loadmaster.plans.plan import Plan
 from loadmaster.rules.constraints import Constraints
 from loadmaster.strategies.candidate import Candidate
@@ -29,7 +30,9 @@ def whole_problem(plan: Plan) -> Problem:
 def single(plan: Plan) -> float | None:
     """Seconds per step on the fastest single device that holds the graph; None: none does."""
     candidate = on_one_device(plan)
-    return None if candidate is None else candidate.verdict.step_time
+    if candidate is None:
+        return None
+    return judged_as_run(plan, candidate.problem, candidate.assignment, candidate.verdict)
 
 
 def on_one_device(plan: Plan) -> Candidate | None:

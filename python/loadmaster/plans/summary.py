@@ -55,9 +55,10 @@ def summary(plan: Plan) -> str:
     if plan.objective.goal == "throughput":
         return in_lines([*stream_lines(plan), *_said(plan)])
     under = "" if plan.constraints.is_empty else "under the constraints "
+    op_by_op = f" ({format_seconds(plan.makespan)} op by op)" if plan.as_run > plan.makespan else ""
     lines = [
-        f"{title(plan)} by {plan.made_by}: {format_seconds(plan.makespan)} per step, planned in "
-        f"{format_seconds(plan.planning_seconds)}",
+        f"{title(plan)} by {plan.made_by}: {format_seconds(plan.as_run)} per step{op_by_op}, "
+        f"planned in {format_seconds(plan.planning_seconds)}",
         *head(plan),
         *([f"parallelism  {words}"] if (words := parallelism_in_words(plan)) else []),
         *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),

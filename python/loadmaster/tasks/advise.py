@@ -12,6 +12,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
+from loadmaster.plans.as_run import rank
 from loadmaster.plans.planner import Planner
 from loadmaster.strategies.registry import DEFAULT
 from loadmaster.systems.registry import is_planned_for, target_of
@@ -92,7 +93,7 @@ def advise(
     if not choices:
         assert failed is not None
         raise failed
-    choices.sort(key=lambda one: one.plan.objective.rank(one.plan.verdict))
+    choices.sort(key=lambda one: rank(one.plan))
     return Advice(tuple(choices), refused, *named)
 
 

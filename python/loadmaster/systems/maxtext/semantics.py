@@ -30,6 +30,7 @@ SYSTEMS = (
             "loadmaster.systems.maxtext.write:maxtext",
             "MaxText 0.2 mesh sizes and logical axis rules (YAML)",
         ),
+        packages=("maxtext",),
     ),
     System(
         FLAX,
@@ -38,5 +39,6 @@ SYSTEMS = (
         WrittenForm(
             "loadmaster.systems.maxtext.flax:flax", "Flax: mesh and logical axis rules (Python)"
         ),
+        packages=("flax",),
     ),
 )

@@ -17,6 +17,7 @@ from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.segmented import cut, sessions
 from loadmaster.model.cluster import Cluster
+from loadmaster.plans.as_run import facts_of
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.systems.onnx.semantics import NAME, SESSION
@@ -58,7 +59,8 @@ def onnx(
     seconds, best = min(candidates, key=lambda row: (not row[1].fits, row[0]))
     if seconds > best.verdict.step_time * (1 + _NOTABLE):
         best = best.noted(f"as sub-models the step takes {format_seconds(seconds)}")
-    return accepted(best.problem, Outcome(best, 1.0))
+    best = accepted(best.problem, Outcome(best, 1.0))
+    return replace(best, for_writer=facts_of(SESSION))
 
 
 def _plans(
