@@ -153,7 +153,7 @@ def whole_step(made, lr=0.1):
 
 def assert_same(found, expected, of=("gradients", "parameters")):
     """Loss, gradients and parameters of a step are the same, within 1e-4, or 1e-6 of the largest
-    of all: the bias of keys in attention has a gradient of zero, and rounding makes something of it.
+    of all: the bias of keys in attention has a gradient of zero, and rounding makes some.
     """
     torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-4, atol=0)
     for what in of:
