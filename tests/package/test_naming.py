@@ -134,6 +134,7 @@ WITH_OPTIONS = {
     "strategies/exact/ilp.py place",
     "strategies/exact/moirai.py place",
     "strategies/rivals/trials.py by_trials",
+    "systems/dtensor/plan.py place",
     "systems/maxtext/plan.py flax",
     "systems/maxtext/plan.py maxtext",
     "systems/megatron/plan.py megatron",

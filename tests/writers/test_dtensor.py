@@ -80,7 +80,8 @@ def test_a_step_has_the_numbers_of_the_whole_model(cluster):
 def test_parameters_are_in_parts_on_the_inner_one_of_two_axes_of_the_batch():
     _, text, shards = written("unseen", "8xH100-NVLink", replicate=2, shard=2)
     assert "MESH = {'replicate': 2, 'shard': 2, 'tp': 2}" in text
-    assert "fully_shard(model, mesh=mesh['replicate', 'shard'])" in text
+    assert "of_batch = mesh['replicate', 'shard']" in text
+    assert "fully_shard(model, mesh=of_batch, " in text
     assert shards["parameters"]["b.weight"]["placements"] == {
         "replicate": "Replicate", "shard": "Shard(0)", "tp": "Shard(1)",
     }  # fmt: skip

@@ -57,12 +57,14 @@ FAMILIES: Mapping[str, Callable[[NamedCall, CallRule], Pattern | None]] = {
     "product": products.product,
     "put-back": views.put_back,
     "recurrent": recurrent.recurrent,
+    "recurrent_layer": recurrent.recurrent_layer,
     "reduction": reductions.reduction,
     "repeat": views.repeat,
     "reshape": views.reshape,
     "resize": windows.resize,
     "scatter": indexing.scatter,
     "same": views.same,
+    "strided": views.strided,
     "stacked": views.stacked,
 }
 

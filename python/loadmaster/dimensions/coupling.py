@@ -38,7 +38,7 @@ _UNKNOWN = -9
 _LOCAL = ("batch-norm", "likelihood")
 
 #: Families that join samples along any axis that they are never cut along.
-_ALONG = ("product", "einsum", "along", "reduction", "recurrent")
+_ALONG = ("product", "einsum", "along", "reduction", "recurrent", "recurrent_layer")
 
 #: Families that join samples where two arguments have them on axes of their own.
 _PAIRED = ("product", "einsum", "elementwise", "loss")

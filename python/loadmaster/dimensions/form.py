@@ -175,11 +175,14 @@ class Form:
     cuts : tuple of Cut
     inputs, outputs : tuple of tuple of Factor
         The factors of each argument and of each output, major to minor.
+    reads_values : bool
+        Whether it matters what is in any argument: to ``zeros_like`` only its sizes do.
     """
 
     cuts: tuple[Cut, ...]
     inputs: tuple[tuple[Factor, ...], ...]
     outputs: tuple[tuple[Factor, ...], ...]
+    reads_values: bool = True
 
 
 def part_sizes(size: int, k: int) -> list[int]:

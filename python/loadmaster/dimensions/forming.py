@@ -161,7 +161,8 @@ def form(pattern: Pattern, tied: Sequence[Tie], looks: Sequence[Look]) -> Form:
     cuts = [cut for tie in tied for cut in _cuts(pattern, tie, looks)]
     cuts += _partial(pattern, len(looks) - n)
     factors = [look.factors for look in looks]
-    return Form(tuple(cuts), tuple(factors[:n]), tuple(factors[n:]))
+    reads_values = any(axes is not None for axes in pattern.inputs)
+    return Form(tuple(cuts), tuple(factors[:n]), tuple(factors[n:]), reads_values)
 
 
 def _cuts(pattern: Pattern, tie: Tie, looks: Sequence[Look]) -> Iterator[Cut]:

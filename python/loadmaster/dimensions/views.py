@@ -40,6 +40,17 @@ def same(call: NamedCall, rule: CallRule) -> Pattern | None:
     return draft.finished([[0]])
 
 
+def strided(call: NamedCall, rule: CallRule) -> Pattern | None:
+    """Sizes and strides that are given: those of the argument, row after row, leave it as it is."""
+    below = 1
+    for size, stride in zip(call.outputs[0][::-1], call.value("stride", ())[::-1], strict=True):
+        if size > 1 and stride != below:
+            return None
+        below *= size
+    is_all = call.inputs[0] == call.outputs[0] and not call.value("storage_offset")
+    return Draft(call).reshape() if is_all else None
+
+
 def broadcast(call: NamedCall, rule: CallRule) -> Pattern | None:
     """``broadcast_in_dim``: the axes that those of the argument become are ``dims``."""
     words = [f"axis{i}" for i in range(len(call.outputs[0]))]

@@ -211,7 +211,8 @@ def _of_groups(name: str, width: int) -> list[str]:
 def _entering(members: Members) -> Iterator[tuple[NDArray[Any], ...]]:
     """Edges into members: from what is converted, and from the step before.
 
-    Of a tensor that is whole on another axis, and wanted in parts there, a member brings its part.
+    Of a tensor that is whole on another axis, and wanted in parts there, a member brings its part;
+    what a unit fills up comes along.
     """
     copies, c = members.copies, members.lowering.conversions
     steps, layout = c.steps, c.layout
@@ -226,8 +227,8 @@ def _entering(members: Members) -> Iterator[tuple[NDArray[Any], ...]]:
     ids = np.where(is_known, copies.tensor_of(tensor), fresh)
     place = np.where(is_known, edge, copies.graph.n_edges)
     whole, read = copies.bytes_of(tensor), members.read[:, first]
-    is_part = (read < whole).any(axis=0)
-    ids, size = np.where(is_part, fresh, ids), np.where(is_part, read, whole)
+    is_other = (read < whole).any(axis=0) | (c.bytes[of] > layout.tensor_bytes[tensor])
+    ids, size = np.where(is_other, fresh, ids), np.where(is_other, read, whole)
     source = np.where(is_known, copies.graph.src[np.maximum(edge, 0)], layout.maker[tensor])
     yield links(has[:, first], place, copies.copy(source), into[:, first], ids, size)
     # The step before is the last of the conversion's that came earlier.

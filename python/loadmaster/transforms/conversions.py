@@ -130,8 +130,8 @@ class Conversions:
             No collective turns one spec into the other.
         """
         read, of_argument = _read(layout)
-        pairs = zip(read, _updated(layout), strict=True)
-        tensor, want, owner, traffic, first = (np.concatenate(pair, axis=-1) for pair in pairs)
+        columns = zip(read, _with_their_units(layout, read), _updated(layout), strict=True)
+        tensor, want, owner, traffic, first = (np.concatenate(rows, axis=-1) for rows in columns)
         return cls(layout, tensor, want, owner, traffic, first, of_argument)
 
     def served(self, by: Ints) -> Conversions:
@@ -147,8 +147,12 @@ class Conversions:
 
     @cached_property
     def bytes(self) -> NDArray[np.uint64]:
-        """Bytes of the whole tensor of each conversion."""
-        return self.layout.tensor_bytes[self.tensor]
+        """Bytes of the whole tensor of each conversion, with what units fill up."""
+        layout, size = self.layout, self.layout.tensor_bytes[self.tensor]
+        of = np.where(self.traffic == GRADIENT, self.first, layout.maker[self.tensor])
+        of_units = np.isin(self.traffic, (WEIGHT, GRADIENT)) & (layout.unit[of] >= 0)
+        padded = np.rint(size * layout.padding[of]).astype(np.uint64)
+        return np.where(of_units, padded, size)
 
     @cached_property
     def runs(self) -> NDArray[np.uint64]:
@@ -230,6 +234,20 @@ def _read(layout: Layout) -> tuple[_Columns, Ints]:
     of_argument[at] = number[which]
     columns = tensor[kept], want[:, kept], owner[:, kept], traffic[kept], earliest[kept]
     return columns, of_argument
+
+
+def _with_their_units(layout: Layout, read: _Columns) -> _Columns:
+    """The conversions of parameters that the backward pass gathers and does not read: a unit is
+    gathered again as a whole, with its biases, before the first op of its backward pass.
+    """
+    tensor, want, owner, traffic, first = read
+    op, is_late = layout.maker[tensor], layout.columns.is_backward[first]
+    may = (traffic == WEIGHT) & (layout.unit[op] >= 0) & ~layout.is_kept[op]
+    may &= ~np.isin(tensor, tensor[is_late])
+    at = np.flatnonzero(may)
+    begins = layout.begins_backward[layout.unit[op[at]]]
+    at, begins = at[begins < layout.graph.n_ops], begins[begins < layout.graph.n_ops]
+    return tensor[at], want[:, at], owner[:, at], traffic[at], begins
 
 
 def _updated(layout: Layout) -> _Columns:

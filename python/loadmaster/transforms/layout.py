@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import ANY, FLAT, OWNER, PARTIAL, PICKED, REPLICATE, Form
 from loadmaster.dimensions.words import FREE, labels_of, labels_there, words_of
 from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.module_paths import module_path
 from loadmaster.model.patterns import innermost
 from loadmaster.model.recipe import BUCKET_BYTES, DeviceMesh, Recipe
+from loadmaster.model.shapes import parse_output
 from loadmaster.transforms.batch_dimensions import batch_dimensions
 from loadmaster.transforms.batch_norm import sums_gradients
 from loadmaster.transforms.gradients import Reducer, Updates
@@ -274,13 +277,43 @@ class Layout:
         return self._units[1]
 
     @cached_property
-    def _units(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        graph = self.graph
+    def padding(self) -> NDArray[np.float64]:
+        """The bytes of each parameter, and of all that updates it, as a unit gathers them, over its
+        own: rows are shared out as ``torch.chunk`` does, and filled up to equal parts.
+        """
+        graph, factor = self.graph, np.ones(self.graph.n_ops)
+        if not self.units:
+            return factor
+        for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist():
+            rows = (parse_output(graph.outputs[op])[0][1] or (1,))[0]
+            flat = zip(self.labels[:, op].tolist(), self.mesh.shape, strict=True)
+            k = prod(size for label, size in flat if label == FLAT)
+            factor[op] = -(-rows // k) * k / max(rows, 1)
+        of_set = np.ones(self.updates.n + 1)
+        of_set[self.updates.of_parameter] = factor[self.updates.parameter]
+        return np.where(self.set_of >= 0, of_set[self.set_of], factor)
+
+    @cached_property
+    def begins_backward(self) -> NDArray[np.int64]:
+        """The first op of the backward pass of each unit; one past the last: it has none."""
+        graph, paths = self.graph, self._units[2]
+        first = np.full(len(paths), graph.n_ops)
+        runs = self.columns.is_backward & (self.dimensions.form_of >= 0)
+        for op in np.flatnonzero(runs).tolist()[::-1]:
+            words = module_path(graph.modules[op])
+            for length in range(len(words) + 1):
+                if (number := paths.get(".".join(words[:length]))) is not None:
+                    first[number] = op
+        return first
+
+    @cached_property
+    def _units(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], dict[str, int]]:
+        graph, number = self.graph, dict[str, int]()
         unit, kept = np.full(graph.n_ops, -1), np.zeros(graph.n_ops, dtype=bool)
         of = np.flatnonzero(graph.stands_for == PARAMETER)
         if not self.units:
-            return unit, kept
-        words, number = [*self.units.values(), ""], dict[str, int]()
+            return unit, kept, number
+        words = [*self.units.values(), ""]
         modules = [graph.modules[op] for op in of.tolist()]
         for op, (path, at) in zip(
             of.tolist(), innermost(modules, list(self.units), "units"), strict=True
@@ -289,7 +322,7 @@ class Layout:
             kept[op] = words[at] == "kept"
         of_set = np.full(self.updates.n + 1, -1)
         of_set[self.updates.of_parameter] = unit[self.updates.parameter]
-        return np.where(self.set_of >= 0, of_set[self.set_of], unit), kept
+        return np.where(self.set_of >= 0, of_set[self.set_of], unit), kept, number
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:

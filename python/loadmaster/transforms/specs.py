@@ -144,7 +144,8 @@ def specs_of(form: Form, label: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return cut.inputs, cut.outputs
     # No cut looks at the values of such an argument, so no other label does either.
     unread = [
-        bool(form.cuts) and all(cut.inputs[i] == ANY for cut in form.cuts)
+        not form.reads_values
+        or (bool(form.cuts) and all(cut.inputs[i] == ANY for cut in form.cuts))
         for i in range(len(form.inputs))
     ]
     if label == 0:

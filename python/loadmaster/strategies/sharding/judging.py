@@ -59,6 +59,7 @@ def layout(space: Space, ranked: Ranked) -> Layout:
         labels,
         batch_norm=space.batch_norm,
         expert_imbalance=imbalance,
+        units=ranked.units,
     )
     if (said := space.recipe) is not None:
         labelled = replace(labelled, bucket_bytes=said.bucket_bytes)

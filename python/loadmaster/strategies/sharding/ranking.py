@@ -11,9 +11,9 @@ miss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -59,12 +59,15 @@ class Ranked:
         That found them.
     fits : bool
         Whether the estimate is within the memory of the mesh.
+    units : mapping of pattern to "again" or "kept"
+        Modules whose parameters one collective takes, as a :class:`.Layout` has them.
     """
 
     mesh: DeviceMesh
     labels: Labels
     solver: Solver
     fits: bool
+    units: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[bool, float]:
@@ -75,7 +78,8 @@ class Ranked:
     def is_same(self, other: Ranked) -> bool:
         """True for the same labels on the same mesh."""
         columns = self.labels.columns, other.labels.columns
-        return self.mesh == other.mesh and bool(np.array_equal(*columns))
+        is_alike = self.mesh == other.mesh and self.units == other.units
+        return is_alike and bool(np.array_equal(*columns))
 
     def looked_at(self) -> Ranked:
         """The same, estimated in the best order known."""

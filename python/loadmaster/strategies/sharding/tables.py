@@ -11,8 +11,8 @@ update is not: it is gathered at the end of the step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -59,6 +59,8 @@ class Setting:
     frame : Frame
     bucket_bytes : int
         Bytes of gradients or of parameters that one collective takes.
+    units : mapping of pattern to "again" or "kept"
+        Modules whose parameters one collective takes, as a :class:`.Layout` has them.
     """
 
     parts: Parts
@@ -68,6 +70,7 @@ class Setting:
     places: Sequence[Place]
     frame: Frame
     bucket_bytes: int = BUCKET_BYTES
+    units: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -105,6 +108,7 @@ class Setting:
             labels,
             batch_norm=self.parts.batch_norm,
             bucket_bytes=self.bucket_bytes,
+            units=self.units,
         )
         return Lowering(layout)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.dimensions.dimensions import Dimensions
-from loadmaster.dimensions.words import labels_of
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
 from loadmaster.model.factorisations import factorisations
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
-from loadmaster.model.recipe import DeviceMesh, Recipe
+from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.degrees import recomputing
+from loadmaster.strategies.sharding.own_share import own_share
 from loadmaster.strategies.sharding.processes import check_all_there, is_hopeless
 from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.simple.homes import where_allowed
@@ -66,7 +66,7 @@ def fastest(
     """The best on one of some groups of devices, with its recipe; None: there is none of the sizes.
     Of levels of what is recomputed one is tried where nothing before it fits.
     """
-    labels = _labels(problem.model)
+    labels = own_share(problem.model)
     units = unit_patterns(problem.model) if sizes.units is None else sizes.units
     best: Candidate | None = None
     chosen: tuple[Layout, _Way] | None = None
@@ -77,7 +77,7 @@ def fastest(
             if way.recompute != tuple(levels[0]) and best is not None and best.fits:
                 continue
             layout = _layout(problem, devices, way, labels, units)
-            one = _judged(problem, devices, layout, way.recompute)
+            one = by_processes(problem, devices, layout, way.recompute)
             if best is None or problem.objective.better(best, one) is one:
                 best, chosen = one, (layout, way)
                 tell(f"sharded on {way.sizes}", Incumbent(one.verdict.step_time))
@@ -100,13 +100,6 @@ def _ways(
                 yield _Way(shape, word, tuple(modules))
 
 
-def _labels(graph: OpGraph) -> NDArray[np.int32]:
-    """The labels of the ops along an axis that shares the batch, int32 [n_ops]."""
-    by_batch = Recipe(DeviceMesh.of({PARTS: 2}), {PARTS: {"**": "batch"}})
-    labels: NDArray[np.int32] = labels_of(Dimensions.of(graph), by_batch)[0]
-    return labels
-
-
 def _layout(
     problem: Problem,
     devices: Sequence[int],
@@ -125,7 +118,7 @@ def _layout(
     return layout.with_sharded_state(["parameters"] * graph.n_ops, [len(names) - 1])
 
 
-def _judged(
+def by_processes(
     problem: Problem, devices: Sequence[int], layout: Layout, recompute: Sequence[str]
 ) -> Candidate:
     """The program of a layout, each process on its device, in the program's own order."""
@@ -175,6 +168,22 @@ def unit_patterns(graph: OpGraph) -> tuple[str, ...]:
         if at >= 0 and phases[dst] == "f" and not f"{module}.".startswith(f"{path}."):
             shared.add(at)
     return tuple(pattern for at, pattern in enumerate(patterns) if at not in shared)
+
+
+def wrapped(graph: OpGraph, units: Mapping[str, str]) -> dict[str, bool]:
+    """The modules that are units beside the model, inner ones first, and whether each is gathered
+    again; ``units``: words by pattern.
+
+    >>> import loadmaster as lm
+    >>> wrapped(lm.read("example:gpt3-330m"), {"h.*": "again", ".": "kept"})["h.3"]
+    True
+    """
+    modules = [graph.modules[op] for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist()]
+    words = [*units.values(), "kept"]
+    of = {
+        path: words[at] == "again" for path, at in innermost(modules, list(units), "units") if path
+    }
+    return dict(sorted(of.items(), key=lambda row: -row[0].count(".")))
 
 
 def modules_of(graph: OpGraph) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,19 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
 from loadmaster.judge.problem import Problem
-from loadmaster.model.graph import PARAMETER
+from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.module_paths import alike
 from loadmaster.model.patterns import ordinals
 from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate
+from loadmaster.strategies.sharding.judging import layout
+from loadmaster.strategies.sharding.own_share import own_share
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
 from loadmaster.strategies.sharding.structure import GRADIENT, Structure
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, roles_only
+from loadmaster.strategies.sharding.units import by_processes, unit_patterns
 from loadmaster.systems.dtensor.chosen_styles import to_document
 from loadmaster.systems.dtensor.module_styles import SEQUENCE, Forward, Styled
 from loadmaster.systems.registry import refused
@@ -48,6 +51,9 @@ from loadmaster.systems.shared.uniform_meshes import (
     uniform_meshes,
 )
 
+#: Options that are sizes of axes.
+_SIZES = ("replicate", "shard", "tp")
+
 #: The share of the forward pass's time that an axis shares at least.
 _SHARED = 0.01
 
@@ -59,6 +65,7 @@ def place(
     replicate: int | None = None,
     shard: int | None = None,
     sequence: bool | None = None,
+    reshard: bool | None = None,
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
@@ -77,6 +84,9 @@ def place(
     sequence : bool, optional
         Whether what lies between the products is cut by tokens (sequence parallelism), where styles
         of modules can say that; absent: where it is shorter.
+    reshard : bool, optional
+        Whether layers that lie in parts are gathered again in the backward pass; absent: if that is
+        faster, or memory asks for it.
     time_limit : float, optional
         Seconds on the clock; what is under way is finished first.
     progress : callable, optional
@@ -90,7 +100,7 @@ def place(
     InfeasibleError
         It does not fit.
     """
-    asked = Sizes(replicate, shard, tp)
+    asked = Sizes(replicate, shard, tp, reshard)
     space = Space.of(problem)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
     shapes = [mesh for mesh in uniform_meshes(problem) if next(asked.open(mesh), None)]
@@ -104,28 +114,47 @@ def place(
     ranked = best_of(rows, of_most_devices(shapes))
     if not ranked:
         raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
-    candidate, labels = best_judged(space, ranked, "styles of modules", budget, progress)
+    words = "styles of modules"
+    candidate, labels = best_judged(space, ranked, words, budget, progress, _judged)
     assert isinstance(labels, RankedStyles)
     styled = labels.way.styled(space.structure, labels.mesh)
     return replace(candidate, for_writer=to_document(styled))
 
 
+def _judged(space: Space, ranked: Ranked) -> Candidate:
+    """Labels as processes of PyTorch run them."""
+    problem = space.source
+    devices = ranked.mesh.on(problem.cluster).tolist()
+    candidate = by_processes(problem, devices, layout(space, ranked), space.recompute)
+    estimate = ranked.labels.estimate.step_time
+    return replace(candidate, assignment=replace(candidate.assignment, estimate=estimate))
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a mesh that a user may have asked for; None: all are tried."""
+    """Sizes of a mesh that a user may have asked for, and whether units are gathered again; None:
+    all are tried.
+    """
 
     replicate: int | None = None
     shard: int | None = None
     tp: int | None = None
+    reshard: bool | None = None
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if (value := getattr(self, one.name)) is not None:
-                checks.integer(one.name, value, 1)
+        for name in _SIZES:
+            if (value := getattr(self, name)) is not None:
+                checks.integer(name, value, 1)
 
     def __str__(self) -> str:
-        said = ((one.name, getattr(self, one.name)) for one in fields(self))
+        said = ((name, getattr(self, name)) for name in _SIZES)
         return ", ".join(f"{name} is {value}" for name, value in said if value is not None)
+
+    def words(self, mesh: DeviceMesh, state: str) -> list[str]:
+        """The words of units to try on a mesh: parameters that are whole are kept anyway."""
+        if PARTS not in mesh.names and state == "whole":
+            return ["kept"]
+        return {False: ["kept"], True: ["again"], None: ["kept", "again"]}[self.reshard]
 
     def open(self, mesh: DeviceMesh) -> Iterator[tuple[DeviceMesh, str]]:
         """A mesh of one axis of data, and those with that axis in two, each with how parameters lie
@@ -179,12 +208,21 @@ class Way:
         Whether what lies between the products is cut by tokens.
     inner : bool [n_nodes, most labels], or None
         Labels that nodes may have on the inner axis; None: there is none.
+    word : str
+        Whether units stay gathered until the backward pass: "kept" or "again".
     """
 
     state: str
     specs: dict[int, int]
     sequence: bool = False
     inner: Mask | None = None
+    word: str = "kept"
+
+    def units(self, graph: OpGraph, mesh: DeviceMesh) -> dict[str, str]:
+        """The modules that the written file wraps; none where nothing shares the batch."""
+        if mesh.names == (MODEL,):
+            return {}
+        return {**dict.fromkeys(unit_patterns(graph), self.word), ".": "kept"}
 
     def styled(self, structure: Structure, mesh: DeviceMesh) -> Styled:
         """The styles of modules on a mesh, as they were found in planning."""
@@ -197,7 +235,7 @@ class Way:
 class RankedStyles(Ranked):
     """Labels that styles of modules say, and the choices that they follow from."""
 
-    way: Way
+    way: Way = field(kw_only=True)
 
 
 def _rank(one: tuple[Ranked, Way]) -> tuple[bool, float]:
@@ -215,7 +253,8 @@ def _ways(
         for sequence in dict.fromkeys(one and by_tokens(forward, specs) for one in tries):
             inner = pinned(forward, specs, sequence) if MODEL in mesh.names else None
             for one, state in asked.open(mesh):
-                yield one, Way(state, specs, sequence, inner)
+                for word in asked.words(one, state):
+                    yield one, Way(state, specs, sequence, inner, word)
 
 
 def _cuts(space: Space, mesh: DeviceMesh) -> Iterator[dict[int, int]]:
@@ -250,9 +289,10 @@ def solved(space: Space, mesh: DeviceMesh, way: Way) -> Ranked | None:
     """
     structure = space.structure
     states = {DATA: way.state, REPLICAS: "whole", PARTS: "flat"}
-    masks = [by_batch(structure, states[name]) for name in mesh.names if name in states]
+    masks = [_own(structure, states[name]) for name in mesh.names if name in states]
     masks += [way.inner] if way.inner is not None else []
-    solver = Solver(space.setting(mesh), masks)
+    units = way.units(structure.graph, mesh)
+    solver = Solver(replace(space.setting(mesh), units=units), masks)
     try:
         labels = solver.solve(1.0)
     except InfeasibleError:
@@ -264,7 +304,14 @@ def solved(space: Space, mesh: DeviceMesh, way: Way) -> Ranked | None:
     is_shared = shares[np.arange(len(nodes)), labels.columns[:, nodes]]
     if (is_shared @ seconds < _SHARED * seconds.sum()).any():
         return None
-    return RankedStyles(mesh, labels, solver, labels.fits(space.memory(mesh)), way)
+    return RankedStyles(mesh, labels, solver, labels.fits(space.memory(mesh)), units, way=way)
+
+
+def _own(structure: Structure, state: str) -> Mask:
+    """Labels of an axis that shares the batch, where parameters lie as ``state`` says."""
+    mask, ways = by_batch(structure, state), structure.ways
+    own = mask & (ways.label[structure.way] == own_share(structure.graph)[structure.op][:, None])
+    return np.where((own.any(axis=1) & ~structure.in_update)[:, None], own, mask)
 
 
 def _fewer(space: Space, ranked: Ranked, way: Way) -> Iterator[Ranked]:
@@ -277,7 +324,8 @@ def _fewer(space: Space, ranked: Ranked, way: Way) -> Iterator[Ranked]:
         if not specs or specs == way.specs:
             continue
         sequence = way.sequence and by_tokens(forward, specs)
-        other = Way(way.state, specs, sequence, pinned(forward, specs, sequence))
+        inner = pinned(forward, specs, sequence)
+        other = replace(way, specs=specs, sequence=sequence, inner=inner)
         without = solved(space, ranked.mesh, other)
         if without is not None:
             yield without

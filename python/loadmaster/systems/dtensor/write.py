@@ -23,6 +23,7 @@ from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.strategies.sharding.units import unit_patterns, wrapped
 from loadmaster.systems.dtensor.chosen_styles import from_document
 from loadmaster.systems.dtensor.module_styles import (
     COLUMNS,
@@ -279,6 +280,17 @@ class _DTensorFile:
         if outputs:
             code += ["", "#: What becomes of what modules give, after their styles."]
             code += ["OUTPUTS = {", *[f"    {python(k)}: {v}," for k, v in outputs], "}"]
+        if self.of_batch:
+            code += [
+                "",
+                "",
+                "#: Modules whose parameters one collective gathers, and whether they are gathered "
+                "again in the",
+                "#: backward pass. The model has the rest, and keeps it.",
+                "UNITS = {",
+                *[f"    {python(path)}: {again}," for path, again in self._units().items()],
+                "}",
+            ]
         tables = [*["STYLES"] * bool(rows), *["OUTPUTS"] * bool(outputs)]
         return "\n".join([*code, "", "", *self._parallelize(tables)]) + "\n"
 
@@ -367,16 +379,15 @@ class _DTensorFile:
                 f"{python(name)}, model.get_parameter({its}))"
             )
         if self.of_batch:
-            axes, more = [self.mesh.names[axis] for axis in self.of_batch], ""
-            if self.are_whole:
-                axes, more = [*axes, _ONE], ", reshard_after_forward=False"
-            at = ", ".join(map(python, axes))
-            for layers in self._lists():
-                code += [
-                    f"    for layer in model.get_submodule({python(layers)}):",
-                    f"        fully_shard(layer, mesh=mesh[{at}]{more})",
-                ]
-            code.append(f"    fully_shard(model, mesh=mesh[{at}]{more})")
+            axes = [self.mesh.names[axis] for axis in self.of_batch]
+            at = ", ".join(map(python, [*axes, _ONE] if self.are_whole else axes))
+            code += [
+                f"    of_batch = mesh[{at}]",
+                "    for path, again in UNITS.items():",
+                "        layer = model.get_submodule(path)",
+                "        fully_shard(layer, mesh=of_batch, reshard_after_forward=again)",
+                "    fully_shard(model, mesh=of_batch, reshard_after_forward=False)",
+            ]
         return [*code, "    return model"]
 
     def _tied(self) -> list[tuple[str, str, str]]:
@@ -398,15 +409,12 @@ class _DTensorFile:
             rows += [(self._name(module), name, self._name(first)) for module in others]
         return rows
 
-    def _lists(self) -> list[str]:
-        """Lists of layers: modules that are numbered, outermost ones."""
-        names: dict[str, None] = {}
-        for name, kind in zip(self.graph.names, self.graph.kinds, strict=True):
-            words = self._name(name).split(".")
-            number = next((i for i, word in enumerate(words) if word.isdecimal()), 0)
-            if kind == "parameter" and number:
-                names[".".join(words[:number])] = None
-        return list(names)
+    def _units(self) -> dict[str, bool]:
+        """Modules that are wrapped, and whether they are gathered again."""
+        assert self.plan.recipe is not None
+        usual = {**dict.fromkeys(unit_patterns(self.graph), "kept"), ".": "kept"}
+        units = wrapped(self.graph, self.plan.recipe.units or usual)
+        return {self._name(path): again for path, again in units.items()}
 
     def shards(self) -> dict[str, Any]:
         """The part of each parameter that each place of the mesh has."""

@@ -4,7 +4,7 @@ would gain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from loadmaster.base.effort import Budget
 from loadmaster.base.progress import Incumbent, Progress
@@ -20,7 +20,12 @@ _JUDGED = 3
 
 
 def best_judged(
-    space: Space, rows: Sequence[Ranked], words: str, budget: Budget, progress: Progress | None
+    space: Space,
+    rows: Sequence[Ranked],
+    words: str,
+    budget: Budget,
+    progress: Progress | None,
+    judge: Callable[[Space, Ranked], Candidate] = expanded,
 ) -> tuple[Candidate, Ranked]:
     """The best of ranked labels by the judge, with its recipe, and noted what others would gain;
     and these labels.
@@ -36,11 +41,13 @@ def best_judged(
         For labels that nothing need say.
     progress : callable or None
         Called with the mesh and the best step time whenever there is a better plan.
+    judge : callable
+        Places and judges labels as the target runs them.
     """
     objective = space.problem.objective
     best, labels = None, rows[0]
     for one in rows[:_JUDGED]:
-        candidate = expanded(space, one)
+        candidate = judge(space, one)
         if best is None or objective.better(best, candidate) is candidate:
             best, labels = candidate, one
             if progress is not None:
