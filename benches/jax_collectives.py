@@ -25,7 +25,7 @@ import xla_collectives  # noqa: E402
 import loadmaster as lm  # noqa: E402
 
 #: Models, and what is planned: any mesh, data parallelism, tensors alone.
-NAMES = ("transformer", "scanned", "convnet", "experts", "mlp")
+NAMES = ("transformer", "decoder", "scanned", "convnet", "experts", "mlp")
 MESHES = {"best": None, "data": 1, "tensors": DEVICES}
 
 

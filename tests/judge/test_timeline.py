@@ -169,7 +169,7 @@ def test_collectives_of_a_measured_step_may_be_given():
     assert given.channel_busy.tolist() == pytest.approx(plan.schedule.channel_busy)
 
 
-def _collectives(kind, size, devices, start=(0.0,), finish=(1.0,)):
+def _collectives(kind, size, devices, start=(0.0,), finish=(1.0,), runs=1):
     n = len(start)
     members = (tuple(range(devices)),) * n
     index, seconds = np.zeros(n, np.int32), np.array(start)
@@ -179,6 +179,7 @@ def _collectives(kind, size, devices, start=(0.0,), finish=(1.0,)):
         index,
         *words,
         sizes,
+        np.full(n, runs, np.uint64),
         seconds,
         seconds,
         np.array(finish),
@@ -201,6 +202,7 @@ def _collectives(kind, size, devices, start=(0.0,), finish=(1.0,)):
 )
 def test_bytes_that_devices_send_in_a_collective(kind, sent):
     assert _collectives(kind, 80, 4).bytes_sent == sent
+    assert _collectives(kind, 80, 4, runs=7).bytes_sent == 7 * sent
     assert _collectives(kind, 80, 1).bytes_sent == 0
 
 

@@ -30,23 +30,49 @@ DEADLINE = 240
 def transformer(parameters, words, targets):
     """Two layers of attention and an MLP behind norms, between an embedding and a head."""
     import jax
+
+    x = parameters["embed"][words]
+    for number, layer in enumerate(parameters["layers"]):
+        with jax.named_scope(f"layer{number}"):
+            x = of_attention(x, layer)
+    return off_targets(x @ parameters["head"], targets)
+
+
+def decoder(parameters, words, targets):
+    """The same with its layers in a scan, each computed again for its gradients."""
+    import jax
+
+    @jax.checkpoint
+    def layer(x, one):
+        return of_attention(x, one), None
+
+    x, _ = jax.lax.scan(layer, parameters["embed"][words], parameters["layers"])
+    return off_targets(x @ parameters["head"], targets)
+
+
+def of_attention(x, layer):
+    """A layer of attention and an MLP."""
+    import jax
     import jax.numpy as jnp
 
     def norm(x, scale):
         x = x - x.mean(-1, keepdims=True)
         return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
 
-    x = parameters["embed"][words]
-    for number, layer in enumerate(parameters["layers"]):
-        with jax.named_scope(f"layer{number}"):
-            y = norm(x, layer["norm1"])
-            q, k, v = (jnp.einsum("bsd,dhk->bshk", y, layer[name]) for name in "qkv")
-            scores = jnp.einsum("bshk,bthk->bhst", q, k) / q.shape[-1] ** 0.5
-            seen = jnp.einsum("bhst,bthk->bshk", jax.nn.softmax(scores), v)
-            x = x + jnp.einsum("bshk,hkd->bsd", seen, layer["o"])
-            y = norm(x, layer["norm2"])
-            x = x + jax.nn.gelu(y @ layer["up"] + layer["bias"]) @ layer["down"]
-    logits = x @ parameters["head"]
+    y = norm(x, layer["norm1"])
+    q, k, v = (jnp.einsum("bsd,dhk->bshk", y, layer[name]) for name in "qkv")
+    scores = jnp.einsum("bshk,bthk->bhst", q, k) / q.shape[-1] ** 0.5
+    seen = jnp.einsum("bhst,bthk->bshk", jax.nn.softmax(scores), v)
+    x = x + jnp.einsum("bshk,hkd->bsd", seen, layer["o"])
+    y = norm(x, layer["norm2"])
+    return x + jax.nn.gelu(y @ layer["up"] + layer["bias"]) @ layer["down"]
+
+
+def off_targets(logits, targets):
+    """The mean loss of logits."""
+    import jax
+    import jax.numpy as jnp
+
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).mean()
 
 
@@ -107,7 +133,7 @@ def experts(parameters, x, y):
 
 LOSSES = {
     "transformer": transformer, "mlp": mlp, "convnet": convnet, "scanned": scanned,
-    "experts": experts,
+    "experts": experts, "decoder": decoder,
 }  # fmt: skip
 
 
@@ -122,7 +148,7 @@ def given(name):
         return (random.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32)
 
     width, heads, words = 32, 8, 64
-    if name == "transformer":
+    if name in ("transformer", "decoder"):
         layer = {
             **{one: lambda: array(width, heads, width // heads) for one in "qkv"},
             "o": lambda: array(heads, width // heads, width),
@@ -137,6 +163,9 @@ def given(name):
             "layers": [{one: make() for one, make in layer.items()} for _ in range(2)],
             "head": array(width, words),
         }
+        if name == "decoder":
+            stacked = jax.tree.map(lambda *one: np.stack(one), *parameters["layers"])
+            parameters["layers"] = stacked
         inputs = [random.integers(0, words, (8, 16)).astype(np.int32) for _ in range(2)]
     elif name == "mlp":
         parameters = [(array(a, b), array(b)) for a, b in ((32, 64), (64, 64), (64, 16))]

@@ -81,7 +81,9 @@ class Collectives:
     kind, algorithm : tuple of str
         What it does (``all_reduce``, ...), and how (``ring``, ...).
     bytes : uint64
-        Of the whole tensor that is summed, gathered or handed round.
+        Of the whole tensor that is summed, gathered or handed round, each time that it runs.
+    runs : uint64
+        How often it runs in a step: in a loop once a trip.
     queued, start, finish : float64
         Seconds: when all members had arrived, had all channels, and ended.
     busy : float64
@@ -98,6 +100,7 @@ class Collectives:
     kind: tuple[str, ...]
     algorithm: tuple[str, ...]
     bytes: NDArray[np.uint64]
+    runs: NDArray[np.uint64]
     queued: NDArray[np.float64]
     start: NDArray[np.float64]
     finish: NDArray[np.float64]
@@ -113,7 +116,8 @@ class Collectives:
     def none(cls) -> Collectives:
         """No collective at all."""
         index, sizes, seconds = np.empty(0, np.int32), np.empty(0, np.uint64), np.empty(0)
-        return cls(index, (), (), sizes, seconds, seconds, seconds, seconds, (), (), ())
+        times = seconds, seconds, seconds, seconds
+        return cls(index, (), (), sizes, sizes, *times, (), (), ())
 
     @classmethod
     def simulated(
@@ -136,6 +140,7 @@ class Collectives:
             tuple(columns["kind"]),
             tuple(columns["algorithm"]),
             columns["bytes"],
+            problem.model.runs[last].astype(np.uint64),
             columns["queued"],
             columns["start"],
             columns["finish"],
@@ -160,6 +165,7 @@ class Collectives:
             tuple(self.kind[i] for i in at),
             tuple(self.algorithm[i] for i in at),
             self.bytes[at],
+            self.runs[at],
             self.queued[at],
             self.start[at],
             self.finish[at],
@@ -176,14 +182,21 @@ class Collectives:
         return f"{words} ({self.algorithm[i]})"
 
     @property
+    def bytes_in_all(self) -> int:
+        """Bytes of the tensors of all of them, in all runs."""
+        return int((self.bytes * self.runs).sum())
+
+    @property
     def bytes_sent(self) -> int:
-        """Bytes that go from one device to another in all of them, by any of the algorithms.
+        """Bytes that go from one device to another in all runs of all of them, by any of the
+        algorithms.
 
         On k devices, a tensor of n bytes: all-reduce 2 (k - 1) n; reduce-scatter, all-gather and
         broadcast (k - 1) n; all-to-all (k - 1) n / k.
         """
         total = 0
-        for kind, size, devices in zip(self.kind, self.bytes.tolist(), self.devices, strict=True):
+        sizes = (self.bytes * self.runs).tolist()
+        for kind, size, devices in zip(self.kind, sizes, self.devices, strict=True):
             others = max(len(devices) - 1, 0)
             total += (
                 _TIMES.get(kind, 1) * others * size // (len(devices) if kind == "all_to_all" else 1)

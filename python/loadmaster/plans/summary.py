@@ -126,7 +126,7 @@ def moved(simulation: Simulation) -> str:
     share = f", {together.seconds / span:.0%} of the step" if span else ""
     return (
         f"{text}{counted(sent, 'transfer') + ' and ' if sent else ''}"
-        f"{counted(len(together), 'collective')} ({format_bytes(int(together.bytes.sum()))} of "
+        f"{counted(len(together), 'collective')} ({format_bytes(together.bytes_in_all)} of "
         f"tensors, under way for {format_seconds(together.seconds)}{share})"
     )
 
@@ -195,7 +195,7 @@ def simulation_document(simulation: Simulation, cluster: Cluster) -> dict[str, A
         "transfers": len(simulation.transfers),
         "collectives": {
             "count": len(simulation.collectives),
-            "bytes": int(simulation.collectives.bytes.sum()),
+            "bytes": simulation.collectives.bytes_in_all,
             "seconds": simulation.collectives.seconds,
         },
         "launching": simulation.launching,

@@ -2,8 +2,11 @@
 
 Ops follow the arrays that they read: the label is taken that wants these as they lie. Sums over
 devices are done where they are made. Where labels want arrays of different axes, or a plan has
-another label, what the op makes is to be constrained. JAX transposes constraints with all else, so
-those of the forward pass are enough.
+another label, what the op makes is to be constrained. So is what a product reads that lies in
+another way: else the partitioner chooses whether it moves that, or what the product makes.
+
+JAX transposes the constraints that stand in a model, so those of the forward pass are enough there.
+In a program that was traced with its backward pass, that has its own.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from loadmaster.strategies.sharding.structure import Structure
 
 Ints = NDArray[np.int64]
 
+#: Kinds of products, without their dialects.
+_PRODUCTS = ("convolution", "dot_general")
+
 
 def columns_of(structure: Structure, labels: NDArray[np.int32]) -> Ints:
     """The label of each node, int64 [n_axes, n_nodes], from labels per axis and op."""
@@ -27,32 +33,58 @@ def columns_of(structure: Structure, labels: NDArray[np.int32]) -> Ints:
     return np.asarray((same & known).argmax(axis=2), dtype=np.int64)
 
 
-def constrained(structure: Structure, labels: NDArray[np.int32]) -> list[int]:
-    """The nodes of the forward pass whose outputs are to be constrained, ascending. O(V + E).
+def constrained(
+    structure: Structure, labels: NDArray[np.int32], *, backward: bool = False
+) -> list[int]:
+    """The nodes whose outputs are to be constrained, ascending. O(V + E).
 
     Parameters
     ----------
     structure : Structure
     labels : int32 [n_axes, n_ops]
         Of a plan.
+    backward : bool
+        Whether those of the backward pass are among them.
     """
     nodes: set[int] = set()
     for column in columns_of(structure, labels):
-        nodes |= _AxisWalk(structure, column).strays()
+        nodes |= _AxisWalk(structure, column, backward=backward).strays()
     return sorted(nodes)
 
 
-class _AxisWalk:
-    """The forward pass along one axis of the mesh."""
+def operands(structure: Structure, labels: NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Operands that products read in another way than they lie: nodes, and numbers of operands,
+    ascending. O(V + E).
 
-    def __init__(self, structure: Structure, column: Ints) -> None:
+    Of a kernel that a convolution reads reversed, XLA would gather the parts a second time, after
+    they are reversed: it is to be whole before.
+    """
+    a, rows = structure.arguments, set[tuple[int, int]]()
+    kinds = [structure.graph.kinds[op].rpartition(".")[2] for op in structure.op.tolist()]
+    wanting = np.flatnonzero(np.isin(np.array(kinds)[a.reader], (*_PRODUCTS, "reverse")))
+    for column in columns_of(structure, labels):
+        have = structure.ways.outputs[structure.made, column[a.root]]
+        want = structure.specs_wanted[structure.wanted, column[a.reader]]
+        for row in wanting.tolist():
+            is_whole = have[row] == FLAT and kinds[a.reader[row]] == "reverse"
+            is_moved = have[row] >= 0 and want[row] not in (have[row], ANY)
+            if is_whole or (is_moved and kinds[a.reader[row]] in _PRODUCTS):
+                rows.add((int(a.reader[row]), int(a.position[row])))
+    return sorted(rows)
+
+
+class _AxisWalk:
+    """The ops of a model along one axis of the mesh."""
+
+    def __init__(self, structure: Structure, column: Ints, *, backward: bool) -> None:
         self.structure, self.column = structure, column
         a = structure.arguments
         self.order = np.argsort(a.reader, kind="stable")
         self.first = np.searchsorted(a.reader[self.order], np.arange(structure.n + 1)).tolist()
         phases = structure.graph.phases
-        is_forward = [phases[op] in ("", "f") for op in structure.op.tolist()]
-        self.runs = np.array(is_forward) & ~structure.in_update & (structure.stands_for < 0)
+        of_phases = ("", "f", "b") if backward else ("", "f")
+        is_of_these = [phases[op] in of_phases for op in structure.op.tolist()]
+        self.runs = np.array(is_of_these) & ~structure.in_update & (structure.stands_for < 0)
 
     def strays(self) -> set[int]:
         """The nodes whose label is another than what they read would have."""

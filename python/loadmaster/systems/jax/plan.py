@@ -93,7 +93,7 @@ def place(
             NAME, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
         )
     candidate, _ = best_judged(space, ranked, "specs", budget, progress)
-    return candidate.noted(*_beside_one_device(problem, candidate), *_not_known(graph))
+    return candidate.noted(*_beside_one_device(problem, candidate))
 
 
 def _beside_one_device(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
@@ -109,16 +109,6 @@ def _beside_one_device(problem: Problem, candidate: Candidate) -> tuple[str, ...
         "one device would take {}, this plan {}: no mesh of several devices is faster".format(
             *times
         ),
-    )
-
-
-def _not_known(graph: OpGraph) -> tuple[str, ...]:
-    """A warning where XLA may send more than the plan says (``benches/jax_collectives.py``)."""
-    if not any("convolution" in kind or kind.startswith("loop.") for kind in graph.kinds):
-        return ()
-    return (
-        "what XLA sends for convolutions and loops is not known: in trials it was up to 4.2 times "
-        "the bytes of such plans",
     )
 
 

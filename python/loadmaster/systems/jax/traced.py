@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
 
-from loadmaster.base.quoting import Code, lines, python
+import numpy as np
+
 from loadmaster.model.graph import OpGraph
 
-#: The functions of a written file, and before them its table ``PLACES``.
+#: Kinds by which a scan takes its part of a stack, and puts its part there.
+_SLICES = ("dynamic_slice", "dynamic_update_slice")
+
+#: The functions of a written file, and before them its tables ``PLACES`` and ``OPERANDS``.
 CODE = '''
 
 def constrained(mesh, function):
-    """A function whose ops make what CONSTRAINTS say: traced, and run equation by equation.
+    """A function whose ops make and read what the tables say: traced, and run op by op.
 
     It is for the function that the plan was made of, such as the whole training step.
     """
@@ -30,16 +33,21 @@ def constrained(mesh, function):
         closed, made = jax.make_jaxpr(function, return_shape=True)(*arguments)
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals), instantiate=True)
         seen, there = Counter(), Counter(map(_place, _equations(jaxpr)))
-        if wrong := {place[:2] for place in PLACES if there[place[:2]] != place[3]}:
+        places = [*PLACES, *OPERANDS]
+        if wrong := {place[:2] for place in places if there[place[:2]] != place[3]}:
             warnings.warn(f"not as planned, and not constrained: {sorted(wrong)}", stacklevel=2)
 
-        def constraint(equation, array):
+        def bound(equation, arrays, bind):
             place = _place(equation)
             key = (*place, seen[place], there[place])
             seen[place] += 1
-            return constrain(mesh, array, PLACES[key]) if key in PLACES else array
+            on = {at: NamedSharding(mesh, spec) for at, spec in OPERANDS.get(key, {}).items()}
+            move = jax.lax.with_sharding_constraint
+            made = bind([move(a, on[at]) if at in on else a for at, a in enumerate(arrays)])
+            first = constrain(mesh, made[0], PLACES[key]) if key in PLACES else made[0]
+            return [first, *made[1:]]
 
-        results = _run(jaxpr, closed.consts, jax.tree.leaves(arguments), constraint)
+        results = _run(jaxpr, closed.consts, jax.tree.leaves(arguments), bound)
         return jax.tree.unflatten(jax.tree.structure(made), results)
 
     return run
@@ -79,8 +87,8 @@ def _place(equation):
     return equation.primitive.name, equation.outvars[0].aval.str_short(short_dtypes=True)
 
 
-def _run(jaxpr, constants, arguments, constraint):
-    """The results of a jaxpr, each array of an equation constrained."""
+def _run(jaxpr, constants, arguments, bound):
+    """The results of a jaxpr, whose equations without jaxprs are bound so."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments)))
 
     def value(atom):
@@ -93,35 +101,39 @@ def _run(jaxpr, constants, arguments, constraint):
             jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
             for v in body.invars
         ]
-        closed = jax.make_jaxpr(lambda *given: _run(body, held, given, constraint))(*shapes)
+        closed = jax.make_jaxpr(lambda *given: _run(body, held, given, bound))(*shapes)
         return closed if hasattr(one, "consts") else closed.jaxpr
 
     for equation in jaxpr.eqns:
         read, inner = [value(atom) for atom in equation.invars], _inner(equation)
         if inner and equation.primitive.name in _CALLS:
             [one] = next(iter(inner.values()))
-            made = _run(getattr(one, "jaxpr", one), getattr(one, "consts", ()), read, constraint)
+            made = _run(getattr(one, "jaxpr", one), getattr(one, "consts", ()), read, bound)
         else:
             params = dict(equation.params)
             for key, several in inner.items():
                 traced = tuple(again(one) for one in several)
                 params[key] = traced if isinstance(equation.params[key], tuple) else traced[0]
-            bound = equation.primitive.get_bind_params(params)
-            functions, params = bound if isinstance(bound, tuple) else ((), bound)
-            made = equation.primitive.bind(*functions, *read, **params)
-            made = made if equation.primitive.multiple_results else [made]
-            made = made if inner else [constraint(equation, made[0]), *made[1:]]
+            said = equation.primitive.get_bind_params(params)
+            functions, params = said if isinstance(said, tuple) else ((), said)
+
+            def bind(arrays):
+                made = equation.primitive.bind(*functions, *arrays, **params)
+                return made if equation.primitive.multiple_results else [made]
+
+            made = bind(read) if inner else bound(equation, read, bind)
         known.update(zip(equation.outvars, made))
     return [value(atom) for atom in jaxpr.outvars]
 '''
 
 
-def places(graph: OpGraph, ops: Collection[int]) -> Code:
-    """The table of places of some ops of a graph, with their names. O(V)."""
+def places(graph: OpGraph) -> dict[int, tuple[str, str, int, int]]:
+    """The places of the ops of a graph that are equations of the traced program. O(V)."""
     names, every = set(graph.names), dict[int, tuple[str, str, int]]()
     count: Counter[tuple[str, str]] = Counter()
-    # Views of an op's arguments have the op's name, too.
+    # Views of an op's arguments have the op's name, too. A loop takes its slices itself.
     passed_over = graph.placeholder | graph.view
+    passed_over |= np.array([kind.endswith(_SLICES) for kind in graph.kinds]) & (graph.runs > 1)
     for op, (kind, name) in enumerate(zip(graph.kinds, graph.names, strict=True)):
         if passed_over[op] or kind == "fill" or kind.startswith("loop."):
             continue
@@ -130,5 +142,4 @@ def places(graph: OpGraph, ops: Collection[int]) -> Code:
         place = primitive, graph.outputs[op].partition(";")[0]
         every[op] = (*place, count[place])
         count[place] += 1
-    rows = {(*every[op], count[every[op][:2]]): graph.names[op] for op in ops if op in every}
-    return lines(Code(f"    {python(place)}: {python(name)},") for place, name in rows.items())
+    return {op: (*place, count[place[:2]]) for op, place in every.items()}

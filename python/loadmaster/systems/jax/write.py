@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadmaster.base.checks import product
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, comment, lines, python, python_file, python_words
 from loadmaster.dimensions.form import FLAT
@@ -23,13 +26,16 @@ from loadmaster.model.recipe import MeshAxis
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.sharding.structure import Structure
-from loadmaster.systems.jax.constraints import constrained
+from loadmaster.systems.jax.constraints import constrained, operands
 from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said, named_axes
 from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.jax.traced import CODE, places
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.layout import Layout
+from loadmaster.transforms.specs import specs_of
+
+Ints = NDArray[np.int64]
 
 _FILE = '''"""{title:words}: shardings for jax.jit, written by Loadmaster.
 
@@ -103,6 +109,11 @@ _PLACES = """\
 #: how many.
 PLACES = {{
 {places}
+}}
+
+#: What products are to read, by the numbers of their operands, where it lies in another way before.
+OPERANDS = {{
+{operands}
 }}
 
 """
@@ -226,10 +237,33 @@ class _JaxFile:
         return self.axis_names.get(axis.name, axis.name)
 
     def _cut(self, node: int, number: int, axes: list[list[str]], sizes: Sequence[int]) -> bool:
-        """Adds the axes of the mesh that cut an output; whether all can be said."""
-        structure, flat = self.structure, []
+        """Adds the axes of the mesh that cut an output; whether all can be said.
+
+        A parameter and its state are shared out on the same axis, whatever cuts each of them; first
+        of all, where the parameter has no cut. So an updated parameter is gathered by what cuts its
+        state alone, and no part has to go elsewhere.
+        """
+        taken, flat = self._taken(node, number)
+        for at, names in taken.items():
+            axes[at] += [self._name(axis) for axis in names]
+        of_set = self._set_of[self.structure.op[node]]
+        shared = self._shared_out.get((of_set, tuple(sizes)), {})
+        by = {at: product([axis.size for axis in names]) for at, names in taken.items()}
+        for axis in flat:
+            where = flat_axis(sizes, axis.size, {**shared, **by})
+            where = flat_axis(sizes, axis.size, by) if where is None else where
+            if where is None:
+                return False
+            place = len(axes[where]) if where in self._parameter_cut[of_set] else 0
+            axes[where].insert(place, self._name(axis))
+            by[where] = by.get(where, 1) * axis.size
+        return True
+
+    def _taken(self, node: int, number: int) -> tuple[dict[int, list[MeshAxis]], list[MeshAxis]]:
+        """Axes of the mesh by the axis of an output that they cut; those that share it out."""
+        structure, flat = self.structure, list[MeshAxis]()
         row = structure.ways.first_output[structure.way[node]] + number
-        taken: dict[int, int] = {}
+        taken: dict[int, list[MeshAxis]] = {}
         for axis, labels in zip(self.mesh.axes, self.labels, strict=True):
             label = int(labels[structure.op[node]])
             column = structure.ways.label[structure.way[node]].tolist().index(label)
@@ -239,15 +273,42 @@ class _JaxFile:
             elif spec >= 0:
                 at = axis_of(self.forms[self.form_of[node]].outputs[number], spec)
                 assert at is not None, "is_said"
-                axes[at].append(self._name(axis))
-                taken[at] = taken.get(at, 1) * axis.size
-        for axis in flat:
-            where = flat_axis(sizes, axis.size, taken)
-            if where is None:
-                return False
-            axes[where].append(self._name(axis))
-            taken[where] = taken.get(where, 1) * axis.size
-        return True
+                taken.setdefault(at, []).append(axis)
+        return taken, flat
+
+    @cached_property
+    def _set_of(self) -> Ints:
+        """The set of updates that each op, slot and parameter is of; -1: none."""
+        updates = self.structure.updates
+        of = updates.of_op.copy()
+        of[updates.parameter] = updates.of_parameter
+        return of
+
+    @cached_property
+    def _parameter_cut(self) -> dict[int, set[int]]:
+        """The axes of parameters that are cut, by the set of updates."""
+        updates, cut = self.structure.updates, defaultdict[int, set[int]](set)
+        for op, of_set in zip(
+            updates.parameter.tolist(), updates.of_parameter.tolist(), strict=True
+        ):
+            if (node := int(self.structure.node[op])) >= 0:
+                cut[of_set] |= self._taken(node, 0)[0].keys()
+        return cut
+
+    @cached_property
+    def _shared_out(self) -> dict[tuple[int, tuple[int, ...]], dict[int, int]]:
+        """In how many parts the axes of the arrays of an update are, at the most, by what is not
+        shared out: by its set and the sizes of the arrays.
+        """
+        structure, most = self.structure, dict[tuple[int, tuple[int, ...]], dict[int, int]]()
+        for node in np.flatnonzero(self._set_of[structure.op] >= 0).tolist():
+            op = structure.op[node]
+            for number, (_, sizes) in enumerate(parse_output(self.graph.outputs[op])):
+                parts = most.setdefault((int(self._set_of[op]), sizes or ()), {})
+                for at, names in self._taken(node, number)[0].items():
+                    size = product([axis.size for axis in names])
+                    parts[at] = max(parts.get(at, 1), size)
+        return most
 
     def _rows(self, nodes: Mapping[int, str]) -> list[Code]:
         """A line per array, or per arrays whose names differ in numbers alone, if specs are one."""
@@ -270,6 +331,7 @@ class _JaxFile:
     def text(self) -> str:
         """The file."""
         structure, specs = self.structure, list[Code]()
+        op = structure.op
         for kind, words in (
             (PARAMETER, "Parameters."),
             (BUFFER, "State beside them."),
@@ -283,11 +345,13 @@ class _JaxFile:
         names = [self.plan.cluster.devices[d].name for d in on]
         named = self._constrained()
         rows = self._rows(named)
+        operands = self._operands()
+        is_constrained = bool(rows or operands)
         several = ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}"
         return python_file(
             _FILE,
             title=self.graph.name,
-            usage=lines(map(python_words, self._usage(is_constrained=bool(rows)))),
+            usage=lines(map(python_words, self._usage(is_constrained=is_constrained))),
             figures=figures(self.plan, self._unsaid()),
             axes={self._name(axis): axis.size for axis in self.mesh.axes},
             devices=comment(f"{several}.", "#: "),
@@ -295,11 +359,15 @@ class _JaxFile:
             layout=Code("" if self._is_jax else _TORCH),
             specs=lines(specs),
             constraints=python_file(
-                _CONSTRAINTS + (_PLACES if self._is_jax else "") if rows else "",
+                _CONSTRAINTS + (_PLACES if self._is_jax else "") if is_constrained else "",
                 rows=lines(rows),
-                places=places(self.graph, [structure.op[node] for node in named]),
+                places=lines(
+                    Code(f"    {python(self._places[op[node]])}: {python(name)},")
+                    for node, name in named.items()
+                ),
+                operands=lines(operands),
             ),
-            constrain=Code((_CONSTRAIN + (CODE if self._is_jax else "")) if rows else ""),
+            constrain=Code((_CONSTRAIN + (CODE if self._is_jax else "")) if is_constrained else ""),
         )
 
     def _constrained(self) -> dict[int, str]:
@@ -309,8 +377,9 @@ class _JaxFile:
         graph, op = self.graph, self.structure.op
         nodes = [
             node
-            for node in constrained(self.structure, self.labels)
+            for node in constrained(self.structure, self.labels, backward=self._is_jax)
             if graph.outputs[op[node]].startswith(("f", "bf", "c"))
+            and (not self._is_jax or op[node] in self._places)
         ]
         modules = Counter("" if self._is_jax else graph.modules[op[node]] for node in nodes)
         return {
@@ -319,6 +388,36 @@ class _JaxFile:
             else graph.names[op[node]]
             for node in nodes
         }
+
+    def _operands(self) -> list[Code]:
+        """A line per op of a program of JAX whose operands are to be moved before it."""
+        rows: dict[int, dict[int, Code]] = {}
+        for node, position in operands(self.structure, self.labels) if self._is_jax else ():
+            if (op := self.structure.op[node]) in self._places:
+                spec = _written(self._operand(node, position))
+                rows.setdefault(op, {})[position] = spec
+        lines_of = []
+        for op, of in rows.items():
+            specs = ", ".join(f"{position}: {spec}" for position, spec in of.items())
+            lines_of.append(Code(f"    {python(self._places[op])}: {{{specs}}},"))
+        return lines_of
+
+    def _operand(self, node: int, position: int) -> list[list[str]]:
+        """Axes of the mesh by which each axis of what an op reads is cut."""
+        form = self.forms[self.form_of[node]]
+        factors = form.inputs[position]
+        axes: list[list[str]] = [[] for _ in range(1 + max((at for at, _ in factors), default=-1))]
+        for axis, labels in zip(self.mesh.axes, self.labels, strict=True):
+            spec = specs_of(form, int(labels[self.structure.op[node]]))[0][position]
+            if spec >= 0:
+                at = axis_of(factors, spec)
+                assert at is not None, "is_said"
+                axes[at].append(self._name(axis))
+        return axes
+
+    @cached_property
+    def _places(self) -> Mapping[int, tuple[str, str, int, int]]:
+        return places(self.graph)
 
     def _unsaid(self) -> Iterator[str]:
         """Choices that the file leaves to XLA."""
