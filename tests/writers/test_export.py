@@ -478,7 +478,7 @@ def test_targets_refuse_what_they_do_not_take(lenet_plan):
 
 
 #: Targets of plans that replicate or shard the model.
-OF_RECIPES = ("ddp", "deepspeed", "dtensor", "fsdp", "jax", "torchtitan")
+OF_RECIPES = ("ddp", "deepspeed", "dtensor", "flax", "fsdp", "jax", "maxtext", "torchtitan")
 
 #: Targets that write a file per device.
 OF_RANKS = ("chakra",)
@@ -518,7 +518,7 @@ def test_export_on_the_command_line(tmp_path, capsys):
     assert main(["targets"]) == 0
     listed = capsys.readouterr().out
     assert "\ndevice-map " in listed
-    assert "place --target takes " in listed
+    assert "models whose ops know their modules" in listed
 
 
 def test_a_screenful_is_printed_and_all_of_it_where_asked(tmp_path, capsys, lenet_plan):
