@@ -127,7 +127,7 @@ def test_systems_are_values():
         SYSTEMS["ddp"].name = "dpp"
 
 
-FIELDS = ("semantics", "planner", "form", "beside", "packages")
+FIELDS = ("semantics", "planner", "form", "beside", "packages", "checker")
 
 
 def test_what_is_only_written_is_no_target():

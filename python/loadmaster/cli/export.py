@@ -48,7 +48,12 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="where to, - for stdout; default: the first lines of it on stdout",
     )
-    command.add_argument("--model", metavar="FILE", help="the model itself, where that is written")
+    command.add_argument(
+        "--model",
+        metavar="FILE",
+        help="the model itself, where that is written; FILE.py:FUNCTION, where it is built to "
+        "check what was written",
+    )
     command.add_argument("--root", help="what the model is called in the graph's module paths")
     command.add_argument("--layers", help="the module list that holds the layers")
     options.add_repeated(
@@ -56,8 +61,9 @@ def add(commands: Any) -> None:
     )
     command.add_argument(
         "--check",
-        action="store_true",
-        help="onnx: run the parts, in parallel, and the whole, and compare",
+        action=argparse.BooleanOptionalAction,
+        help="run or parse what was written by the system's own code (default: where that is "
+        "installed); onnx: run the parts, in parallel, and the whole, and compare (default: no)",
     )
     options.add_repeated(
         command,
@@ -70,42 +76,53 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Writes the plan, and checks what was written if asked."""
     from loadmaster.cli.progress import ProgressLine
+    from loadmaster.systems.registry import SYSTEMS
     from loadmaster.writers import check_onnx
     from loadmaster.writers.export import export, form_of, target_for
 
     path = None if arguments.output == "-" else arguments.output
     names = _names(arguments.name)
+    outcome = None
     with ProgressLine() as progress:
         progress("writing")
         plan = inputs.plan(arguments.plan)
         target = target_for(plan, arguments.target)
-        if arguments.check and target != "onnx":
-            raise InputError("--check is for --target onnx")
-        if arguments.input and not arguments.check:
-            raise InputError("--input is for --check")
+        is_onnx, system = target == "onnx", SYSTEMS.get(target)
+        can_check = system is not None and bool(system.checker)
+        if arguments.check and not is_onnx and not can_check:
+            raise InputError(f"--check: nothing checks files for {target}")
+        if arguments.input and not (arguments.check and is_onnx):
+            raise InputError("--input is for --target onnx --check")
+        builds = None if arguments.model is None or not can_check else arguments.model
         feeds = _inputs(arguments.input)
         written = export(
             plan,
             target,
             path,
-            model=arguments.model,
+            model=arguments.model if builds is None else None,
             root=arguments.root,
             layers=arguments.layers,
             names=names or None,
         )
-        if arguments.check:
+        if arguments.check and is_onnx:
             progress("running the parts, in parallel, and the whole")
             assert path is not None, "sub-models are written to a folder"
             error = check_onnx(path, arguments.model, inputs=feeds)
+        elif can_check and path is not None and arguments.check is not False:
+            assert system is not None
+            progress("checking")
+            outcome = system.check(plan, path, builds)
     if path is None or arguments.json:
         text = written if isinstance(written, str) else _document(written, path)
         _print(text, whole=arguments.json or path != arguments.output)
-    if arguments.check:
+    if arguments.check and is_onnx:
         note(f"parts and whole differ by {error:.2g} at most")
     if form_of(target).in_segments:
         _say_step(plan, form_of(target).session)
     if path is not None:
         note(f"{target} written to {path}")
+    if outcome is not None:
+        note(f"{'checked' if outcome.is_done else 'not checked'}: {outcome.words}")
 
 
 def _document(written: Any, path: str | None) -> str:

@@ -8,9 +8,9 @@ for the system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib import import_module, metadata
@@ -120,6 +120,25 @@ class WrittenForm:
 
 
 @dataclass(frozen=True)
+class Checked:
+    """The outcome of a check of what was written by the system's own code.
+
+    Attributes
+    ----------
+    is_done : bool
+        False: it was not checked.
+    words : str
+        The things that ran, or why nothing did.
+    collectives : mapping of str to (int, int)
+        The number and the bytes of collectives that ran, by kind.
+    """
+
+    is_done: bool
+    words: str
+    collectives: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class System:
     """A system that runs or reads plans, under one of its names.
 
@@ -143,6 +162,10 @@ class System:
     packages : tuple of str
         Distributions of Python any of which is the system. Empty: it is none, or it is none that
         Python has.
+    checker : str
+        The function that runs or parses what was written by the system's own code, as ``planner``
+        is given: from a plan, a path, and ``FILE.py:FUNCTION`` or None to a :class:`Checked`. It
+        raises an InputError where the system refuses it. Empty: there is none.
     """
 
     name: str
@@ -151,6 +174,22 @@ class System:
     form: WrittenForm | None = None
     beside: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    checker: str = ""
+
+    def check(self, plan: Any, path: Any, model: str | None = None) -> Checked:
+        """Checks what was written to a path by the system's own code, where it is installed.
+
+        Raises
+        ------
+        InputError
+            The system refuses it.
+        """
+        if not self.checker:
+            return Checked(False, f"nothing checks files for {self.name}")
+        if self.version is None:
+            return Checked(False, f"{' or '.join(self.packages)} is not installed")
+        outcome: Checked = imported(self.checker)(plan, path, model)
+        return outcome
 
     @property
     def version(self) -> str | None:

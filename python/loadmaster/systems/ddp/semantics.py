@@ -24,5 +24,6 @@ SYSTEMS = (
             "loadmaster.systems.ddp.write:ddp", "torch DistributedDataParallel (Python file)"
         ),
         packages=("torch",),
+        checker="loadmaster.systems.shared.checked_files:checked",
     ),
 )

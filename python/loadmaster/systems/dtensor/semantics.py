@@ -24,5 +24,6 @@ SYSTEMS = (
             "loadmaster.systems.dtensor.write:dtensor", "DTensor: parallelize(model, mesh) (Python)"
         ),
         packages=("torch",),
+        checker="loadmaster.systems.shared.checked_files:checked",
     ),
 )

@@ -22,5 +22,6 @@ SYSTEMS = (
         "loadmaster.systems.fsdp.plan:plan",
         WrittenForm("loadmaster.systems.fsdp.write:fsdp", "torch fully_shard, FSDP2 (Python file)"),
         packages=("torch",),
+        checker="loadmaster.systems.shared.checked_files:checked",
     ),
 )

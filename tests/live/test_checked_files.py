@@ -1,0 +1,120 @@
+"""Files of PyTorch systems, run by PyTorch on processes that are not there.
+
+Collectives that run are those that the plan has: by kind, number and bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import loadmaster as lm
+from loadmaster.systems.registry import SYSTEMS
+
+MODEL = '''
+import torch
+
+
+class Net(torch.nn.Module):
+    """Layers alike, a table that is read twice, and rows that no number of processes divides."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(30, 8)
+        self.place = torch.nn.Parameter(torch.zeros(1, 5, 8))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, words):
+        x = self.table(words) + self.place
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return x @ self.table.weight.T
+
+
+def loss(output, targets):
+    return torch.nn.functional.mse_loss(output, targets)
+
+
+def make():
+    words, targets = torch.randint(0, 30, (8, 5)), torch.zeros(8, 5, 30)
+    return {"model": Net(), "example_inputs": words, "loss": loss, "targets": targets,
+            "optimizer": torch.optim.SGD}
+
+
+def fails():
+    return make() | {"model": torch.nn.Linear(3, 4)}
+'''
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def planned(model, target, options):
+    names = {}
+    exec(compile(model.read_text(), str(model), "exec"), names)
+    torch.manual_seed(0)
+    graph = lm.capture(**names["make"]())
+    return lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), target=target, **options)
+
+
+def collectives(plan):
+    """Number and bytes of the plan's collectives on one device, by kind."""
+    program, graph = plan.program, plan.program.graph
+    is_tensor = (graph.src if graph.tensor is None else graph.tensor) >= 0
+    members: dict[str, list[int]] = {}
+    for op, label in enumerate(graph.collectives):
+        if label and max(program.rank[op], program.replica[op]) <= 0 and "updated" not in label:
+            members.setdefault(label, []).append(op)
+    found: dict[str, list[int]] = {}
+    for label, ops in members.items():
+        into = graph.bytes[np.isin(graph.dst, ops) & is_tensor].sum()
+        held = graph.output_bytes[ops].sum(), graph.param_bytes[ops].sum()
+        row = found.setdefault(label.partition("/")[0], [0, 0])
+        row[0] += 1
+        row[1] += int(max(into, *held))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("ddp", {"replicas": 2, "optimizer": "replicated"}),
+        ("fsdp", {"replicas": 4, "shard_size": 2, "reshard": True}),
+        ("dtensor", {"tp": 1, "replicate": 1, "shard": 4}),
+    ],
+    ids=["ddp", "hsdp", "dtensor"],
+)
+def test_collectives_of_a_file_are_those_of_its_plan(model, tmp_path, target, options):
+    plan = planned(model, target, options)
+    lm.export(plan, target, tmp_path / "file.py")
+    outcome = SYSTEMS[target].check(plan, tmp_path / "file.py", f"{model}:make")
+    assert outcome.is_done, outcome.words
+    assert dict(outcome.collectives) == collectives(plan)
+
+
+def test_one_program_has_one_price(model):
+    """``fully_shard`` by either name."""
+    plans = [
+        planned(model, "fsdp", {"replicas": 4, "shard_size": 4, "reshard": False}),
+        planned(model, "dtensor", {"tp": 1, "shard": 4, "replicate": 1, "reshard": False}),
+    ]
+    assert plans[0].makespan == plans[1].makespan
+
+
+def test_a_file_that_does_not_run_is_refused_with_the_systems_words(model, tmp_path):
+    plan = planned(model, "fsdp", {"replicas": 2})
+    lm.export(plan, "fsdp", tmp_path / "file.py")
+    with pytest.raises(lm.InputError, match=r"does not run, says PyTorch: AttributeError.*layers"):
+        SYSTEMS["fsdp"].check(plan, tmp_path / "file.py", f"{model}:fails")
+
+
+def test_what_cannot_be_checked_says_why(model, tmp_path):
+    plan = planned(model, "fsdp", {"replicas": 2})
+    outcome = SYSTEMS["fsdp"].check(plan, tmp_path / "file.py")
+    assert not outcome.is_done
+    assert "--model FILE.py:FUNCTION" in outcome.words
