@@ -249,9 +249,11 @@ class Plan(Printed):
     def gap(self) -> float:
         """1 - lower bound / seconds: no plan of its space can be faster by more.
 
-        The seconds are those of a step, or where it was made for throughput, of its period.
+        The seconds are those of a step as it is run, or where it was made for throughput, of its
+        period.
         """
-        return self.objective.gap(self.verdict, self.lower_bound)
+        verdict = replace(self.verdict, step_time=self.as_run)
+        return self.objective.gap(verdict, self.lower_bound)
 
     @property
     def objective(self) -> Objective:

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Progress
-from loadmaster.base.units import format_seconds
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.segmented import cut, sessions
 from loadmaster.model.cluster import Cluster
@@ -22,9 +21,6 @@ from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.systems.onnx.semantics import NAME, SESSION
 from loadmaster.systems.shared.whole_ops import refuse_others, whole_op_plans
-
-#: The share by which a step may grow in segments without a word.
-_NOTABLE = 0.01
 
 #: Session's runs that a message costs where plans are made for dear messages.
 _RUNS = (1, 4)
@@ -56,9 +52,7 @@ def onnx(
     ]
     if not candidates:
         raise InfeasibleError("no method placed the ops whole within the memory")
-    seconds, best = min(candidates, key=lambda row: (not row[1].fits, row[0]))
-    if seconds > best.verdict.step_time * (1 + _NOTABLE):
-        best = best.noted(f"as sub-models the step takes {format_seconds(seconds)}")
+    _, best = min(candidates, key=lambda row: (not row[1].fits, row[0]))
     best = accepted(best.problem, Outcome(best, 1.0))
     return replace(best, for_writer=facts_of(SESSION))
 
