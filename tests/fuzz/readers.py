@@ -88,6 +88,7 @@ FORMATS: dict[str, tuple[Callable[[Path], Any], Mutated]] = {
     "tensorflow-run": (_times("tensorflow-run"), protobuf),
     "stablehlo": (_read(), plain_text),
     "hlo": (_read(), plain_text),
+    "openvino": (_read(), plain_text),
     "jax-trace": (_times("jax-trace"), json_text),
     "kineto": (_kineto, json_text),
     "chakra": (_read(), json_text),

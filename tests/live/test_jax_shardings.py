@@ -18,7 +18,7 @@ import jax_models as models  # noqa: E402
 import loadmaster as lm  # noqa: E402
 
 #: The size of the inner axis that each model is planned with.
-SIZES = {"transformer": 4, "mlp": 8, "convnet": 1, "scanned": 2}
+SIZES = {"transformer": 4, "mlp": 8, "convnet": 1, "scanned": 2, "mapped": 2}
 
 #: The models whose collectives are counted on four devices.
 ON_FOUR = ("transformer", "scanned", "experts", "convnet")
@@ -29,14 +29,14 @@ CUT = {
     "mlp": ("'tp': 8", "parameters.0.0': P(None, 'tp')", "parameters.2.0': P('tp', None)"),
     "convnet": ("'dp': 8", "parameters.layers.0.kernel': P(None, None, None, 'dp')"),
     "scanned": ("'dp': 4, 'tp': 2", "'x': P('dp', None)"),
+    "mapped": ("'dp': 4, 'tp': 2", "'x': P('dp', None)"),
 }
 
 
 def graph_of(name, folder):
     """The graph of a step, from StableHLO."""
     path = folder / f"{name}.mlir"
-    lowered = models.step_of(name).lower(*models.given(name))
-    path.write_text(lowered.as_text(debug_info=True))
+    path.write_text(models.on_devices(models.text_of, name))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return lm.read(path)

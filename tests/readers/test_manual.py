@@ -74,7 +74,7 @@ def test_gathers_join_parts_and_scatters_take_them_apart(seed):
     manual, array, sharding = drawn(seed)
     draw = random.Random(seed)
     axes = sorted(draw.sample(range(len(manual.names)), draw.randint(1, len(manual.names))))
-    dim = draw.randrange(array.ndim)
+    dim, concat = draw.randrange(array.ndim), draw.randrange(array.ndim)
     parts = after(array, manual.entering(array.shape, sharding))
     shape = parts.shape[len(manual.names) :]
     joined = after(parts, manual.gathering(shape, axes, dim))
@@ -93,6 +93,9 @@ def test_gathers_join_parts_and_scatters_take_them_apart(seed):
             scattered = after(summed, manual.scattering(shape, axes, dim))
             mine = np.split(spread[at], k, dim)[group.index(at)]
             np.testing.assert_array_equal(scattered[at], mine)
+            exchanged = after(parts, manual.exchanging(shape, axes, dim, concat))
+            pieces = [np.split(parts[one], k, dim)[group.index(at)] for one in group]
+            np.testing.assert_array_equal(exchanged[at], np.concatenate(pieces, concat))
 
 
 def test_groups_of_devices_lie_along_axes_of_the_mesh():

@@ -103,6 +103,65 @@ def test_matrices_at_one_place_are_one_weight(tmp_path):
     assert graph.dst[graph.src == graph.index("w1")].tolist() == [2, 3]
 
 
+def body_of(n, tag="body"):
+    """A body: a product by a weight of n x n, and a tanh."""
+    layers = [
+        layer(0, "Parameter", "h", [1, n]),
+        layer(1, "Const", "w", [n, n]),
+        layer(2, "MatMul", "p", [1, n]),
+        layer(3, "Tanh", "t", [1, n]),
+        layer(4, "Result", "r", None),
+    ]
+    edges = "".join(
+        f'<edge from-layer="{a}" from-port="9" to-layer="{b}" to-port="{i}"/>'
+        for a, b, i in [(0, 2, 0), (1, 2, 1), (2, 3, 0), (3, 4, 0)]
+    )
+    return f"<{tag}><layers>{''.join(layers)}</layers><edges>{edges}</edges></{tag}>"
+
+
+def looping(kind, bodies, mapped, steps=7, n=4):
+    """A model of one layer with bodies, which reads x of so many steps."""
+    ports = f"<input>{port(0, [steps, n])}</input><output>{port(9, [steps, n])}</output>"
+    inside = f"{ports}<port_map>{mapped}</port_map>{bodies}"
+    one = f'<layer id="1" name="loop" type="{kind}" version="opset1">{inside}</layer>'
+    return net([layer(0, "Parameter", "x", [steps, n]), one], [(0, 1, 0)])
+
+
+_SLICED = '<input external_port_id="0" internal_layer_id="0" axis="0" part_size="{}"/>'
+_JOINED = '<output external_port_id="9" internal_layer_id="4" axis="0"/>'
+_FIXED = '<input external_port_id="0" internal_layer_id="0"/>'
+
+
+@pytest.mark.parametrize("kind", ["TensorIterator", "Loop"])
+@pytest.mark.parametrize(
+    ("mapped", "trips"),
+    [(_SLICED.format(1), 6), (_SLICED.format(-2), 3), (_FIXED + _JOINED, 6), (_FIXED, None)],
+)
+def test_bodies_of_loops_count_with_their_trips_kernels_and_weights(kind, mapped, trips, tmp_path):
+    with pytest.warns(UserWarning, match=f"ops with bodies .* {kind}, its body"):
+        graph = read(looping(kind, body_of(4), mapped, steps=6), tmp_path)
+    at = graph.index("loop")
+    runs = trips or 1
+    assert graph.flops[at] == runs * (2 * 4 * 4 + 4)
+    assert graph.bytes_accessed[at] == runs * 4 * (4 + 16 + 4 + 4 + 4)
+    assert graph.launches[at] == 2 * runs
+    assert graph.param_bytes[at] == 4 * 16
+    said = "once" if trips is None else f"{trips} times"
+    assert any(f"{kind}, its body {said} (1)" in note for note in graph.meta["assumed"])
+
+
+def test_of_branches_the_larger_counts_and_bodies_nest(tmp_path):
+    inner = looping("Loop", body_of(8), _SLICED.format(1), steps=5, n=8)
+    inner = inner[inner.index("<layers>") : inner.index("</net>")]
+    branches = body_of(4, "then_body") + f"<else_body>{inner}</else_body>"
+    with pytest.warns(UserWarning, match="If, its larger branch"):
+        graph = read(looping("If", branches, _FIXED), tmp_path)
+    at = graph.index("loop")
+    assert graph.flops[at] == 5 * (2 * 8 * 8 + 8)
+    assert graph.launches[at] == 10
+    assert graph.param_bytes[at] == 4 * (16 + 64)
+
+
 def test_what_is_not_known_is_said(tmp_path):
     layers = [
         layer(0, "Parameter", "x", [4, 8]),

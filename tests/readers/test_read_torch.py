@@ -411,15 +411,16 @@ def test_arithmetic_on_sizes_and_checks_are_the_hosts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "arguments", "flops", "said"),
+    ("target", "arguments", "flops", "kernels", "said"),
     [
-        ("higher_order.cond", ["p", "SMALL", "LARGE"], 2 * 2 * 3 * 3, "cond, its larger branch"),
-        ("higher_order.while_loop", ["LARGE", "SMALL"], 36 + 4, "while_loop, its body once"),
-        ("higher_order.scan", ["LARGE", "x", ["rows"]], 5 * 36, "scan, its body 5 times"),
-        ("higher_order.wrap_with_set_grad_enabled", [False, "LARGE"], 36, ""),
+        ("higher_order.cond", ["p", "SMALL", "LARGE"], 2 * 2 * 3 * 3, 1, "cond, its larger branch"),
+        ("higher_order.while_loop", ["LARGE", "SMALL"], 36 + 4, 2, "while_loop, its body once"),
+        ("higher_order.scan", ["LARGE", "x", ["rows"]], 5 * 36, 5, "scan, its body 5 times"),
+        ("higher_order.scan", ["NESTED", "x", ["rows"]], 5 * 40, 10, "scan, its body 5 times"),
+        ("higher_order.wrap_with_set_grad_enabled", [False, "LARGE"], 36, 1, ""),
     ],
 )
-def test_control_flow_costs_what_its_programs_do(tmp_path, target, arguments, flops, said):
+def test_control_flow_costs_what_its_programs_do(tmp_path, target, arguments, flops, kernels, said):
     square, vector = {"x": meta(2, 3), "z": meta(3, 3)}, {"v": meta(2), "d": meta()}
     bodies = {
         "LARGE": graph_of(
@@ -430,6 +431,8 @@ def test_control_flow_costs_what_its_programs_do(tmp_path, target, arguments, fl
         "SMALL": graph_of(["v"], [node("d", "aten.dot.default", "v", "v")], vector),
     }
     bodies["LARGE"]["inputs"].append(argument("z"))
+    loop = node("y", "higher_order.while_loop", bodies["LARGE"], bodies["SMALL"])
+    bodies["NESTED"] = graph_of(["x"], [loop], {"x": meta(2, 3), "y": meta(2, 3)})
     document = program(
         {n: ("user_input", n) for n in ("p", "x", "rows")},
         [node("y", target, *(bodies.get(a, a) if isinstance(a, str) else a for a in arguments))],
@@ -439,6 +442,7 @@ def test_control_flow_costs_what_its_programs_do(tmp_path, target, arguments, fl
         warnings.simplefilter("always")
         graph = lm.read(archive(tmp_path / "net.pt2", document))
     assert column(graph, "flops")["y"] == flops
+    assert graph.launches[graph.index("y")] == kernels
     assert [bool(said and said in str(w.message)) for w in caught] == [True] * bool(said)
 
 

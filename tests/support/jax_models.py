@@ -131,9 +131,27 @@ def experts(parameters, x, y):
     return jnp.mean((x - y) ** 2)
 
 
+def mapped(parameters, x, y):
+    """Layers of which one half is mapped over devices by hand, and takes a mean over them."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import PartitionSpec as P
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+
+    def part(w, x):
+        return jnp.tanh(x @ w) - jax.lax.pmean(x.mean(), "x")
+
+    by_hand = jax.shard_map(part, mesh=mesh, in_specs=(P(), P("x")), out_specs=P("x"))
+    for layer in parameters:
+        x = by_hand(layer["up"], x) @ layer["down"]
+    return jnp.mean((x - y) ** 2)
+
+
 LOSSES = {
     "transformer": transformer, "mlp": mlp, "convnet": convnet, "scanned": scanned,
-    "experts": experts, "decoder": decoder,
+    "experts": experts, "decoder": decoder, "mapped": mapped,
 }  # fmt: skip
 
 
@@ -174,6 +192,9 @@ def given(name):
         shapes = {"router": (32, 8), "up": (8, 32, 64), "down": (8, 64, 32)}
         parameters = [{one: array(*shape) for one, shape in shapes.items()} for _ in range(2)]
         inputs = [array(64, 32), array(64, 32)]
+    elif name == "mapped":
+        parameters = [{"up": array(32, 64), "down": array(64, 32)} for _ in range(2)]
+        inputs = [array(16, 32), array(16, 32)]
     elif name == "scanned":
         parameters = {"up": 0.2 * array(3, 32, 64), "down": 0.2 * array(3, 64, 32)}
         inputs = [array(16, 32), array(16, 32)]
@@ -278,6 +299,11 @@ def functions(written):
     names = {"__name__": "written"}
     exec(compile(written, "written.py", "exec"), names)
     return names
+
+
+def text_of(name):
+    """The program of a step, for the devices here."""
+    return step_of(name).lower(*given(name)).as_text(debug_info=True)
 
 
 def steps(files):

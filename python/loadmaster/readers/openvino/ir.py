@@ -3,19 +3,24 @@
 Weights lie beside it, in a ``.bin`` that is not needed: a Const has its type and dimensions in the
 XML. Matrices at one place of the ``.bin`` are one weight. Ops whose inputs are constants alone are
 folded as the model is loaded: they run in no step.
+
+TensorIterator, Loop and If have bodies, which are such layers. One op stands for all of it, with
+the work, kernels and weights of its bodies: an If takes the one of more FLOPs; a loop runs its own
+as often as what it slices or joins is long, and once where it does neither.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.warnings import warn
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import LAUNCHES, OpGraph
 from loadmaster.readers.openvino.costs import VIEWS, cost, is_known
 from loadmaster.readers.openvino.xml import Element, parse
 from loadmaster.readers.shared.columns import GraphColumns, counts, without_flops
@@ -26,6 +31,9 @@ from loadmaster.readers.shared.ops import Op, Tensor
 _PRECISIONS = {"FP64": "f64", "FP32": "f32", "FP16": "f16", "BF16": "bf16", "BOOL": "b8"} | {
     f"{sign}{bits}".upper(): f"{sign}{bits}" for sign in "iu" for bits in (4, 8, 16, 32, 64)
 }
+
+#: The tags of bodies, by the kinds of layers that have them.
+_WITH_BODIES = {"TensorIterator": ["body"], "Loop": ["body"], "If": ["then_body", "else_body"]}
 
 #: The first version of the format whose layers are ops of OpenVINO's opsets.
 _FIRST = 10
@@ -66,9 +74,10 @@ def read(path: str | os.PathLike[str]) -> OpGraph:
 
 
 class _Layers:
-    """Layers of a model, in the order in which they depend on each other."""
+    """Layers of a model or a body, in the order in which they depend on each other."""
 
-    def __init__(self, net: Element) -> None:
+    def __init__(self, net: Element, *, is_body: bool = False) -> None:
+        self._is_body = is_body
         self._layers = {layer.attributes["id"]: layer for layer in net.each("layers", "layer")}
         self._sources: dict[str, list[tuple[str, str]]] = {id_: [] for id_ in self._layers}
         edges = [edge.attributes for edge in net.each("edges", "edge")]
@@ -82,13 +91,21 @@ class _Layers:
         self._stored: dict[tuple[str, ...], str] = {}
         self._unknown: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
+        self._bodies: Counter[str] = Counter()
+        #: Kernels of ops that have bodies, where these are several.
+        self._launches: dict[int, int] = {}
 
-    def document(self, name: str) -> dict[str, Any]:
-        """The opgraph v1 document."""
+    def _read(self) -> None:
         for id_ in self._order():
             if self._layers[id_].attributes["type"] != "Result":
                 self._add(id_, self._layers[id_])
+
+    def document(self, name: str) -> dict[str, Any]:
+        """The opgraph v1 document."""
+        self._read()
         notes = []
+        if self._bodies:
+            notes.append(f"ops with bodies count as one op each: {counts(self._bodies)}")
         if self._unknown:
             notes.append(without_flops(counts(self._unknown)))
         if self._open:
@@ -99,7 +116,11 @@ class _Layers:
         warn(*notes)
         folded = "ops of constants alone are folded as the model is loaded"
         meta = {"framework": "openvino", "mode": "infer", "assumed": [folded, *notes]}
-        return self._columns.document(name, meta)
+        document = self._columns.document(name, meta)
+        if self._launches:
+            names = document["ops"]["name"]
+            document["meta"][LAUNCHES] = {names[op]: n for op, n in self._launches.items()}
+        return document
 
     def _order(self) -> list[str]:
         """Layers behind those that they read; by id as far as possible."""
@@ -127,7 +148,7 @@ class _Layers:
         sources = self._sources[id_]
         ins = [self._tensors[source][1] for source in sources]
         attributes = next((dict(data.attributes) for data in layer.each("data")), {})
-        if kind == "Parameter" and not all(t.known for t in outs):
+        if kind == "Parameter" and not self._is_body and not all(t.known for t in outs):
             raise InputError(
                 f"dimensions are left open: input {name!r} is {outs[0]}. Fix them in OpenVINO, "
                 "model.reshape({...}), and save it again, openvino.save_model"
@@ -145,14 +166,47 @@ class _Layers:
         is_view = is_folded or (kind in VIEWS and bool(ins))
         if is_stored or is_folded:
             self._constant.add(id_)
-        work = Cost()
-        if not is_view and kind not in ("Parameter", "Const"):
+        work, stored = Cost(), 0
+        if not is_view and kind in _WITH_BODIES:
+            work, stored = self._run(kind, layer)
+        elif not is_view and kind not in ("Parameter", "Const"):
             work = cost(Op(kind, ins, outs, attributes))
+            work = replace(work, launches=int(bool(work.flops or work.bytes)))
             if not is_known(kind):
                 self._unknown[kind] += 1
             if any(t.nbytes is None for t in outs):
                 self._open[kind] += 1
         self._append(id_, name, kind, outs, work, is_view)
+        self._columns.ops["param_bytes"][-1] += stored
+        if work.launches > 1:
+            self._launches[self._index[id_]] = work.launches
+
+    def _run(self, kind: str, layer: Element) -> tuple[Cost, int]:
+        """The cost of all runs of the bodies of a layer, and the bytes of weights in them."""
+        bodies = []
+        for tag in _WITH_BODIES[kind]:
+            for element in layer.each(tag):
+                inner = _Layers(element, is_body=True)
+                inner._read()
+                bodies.append(inner)
+                self._unknown += inner._unknown
+                self._open += inner._open
+                self._bodies += inner._bodies
+        runs = [body._work() for body in bodies]
+        stored = sum(sum(body._columns.ops["param_bytes"]) for body in bodies)
+        if kind == "If":
+            self._bodies["If, its larger branch"] += 1
+            return max(runs, key=lambda run: (run.flops, run.bytes), default=Cost()), stored
+        trips = _trips(layer)
+        self._bodies[f"{kind}, its body {'once' if trips is None else f'{trips} times'}"] += 1
+        return sum(runs, Cost()).times(1 if trips is None else trips), stored
+
+    def _work(self) -> Cost:
+        """The cost of one run of all layers."""
+        ops, launches = self._columns.ops, 0
+        for op, pair in enumerate(zip(ops["flops"], ops["bytes_accessed"], strict=True)):
+            launches += self._launches.get(op, int(any(pair)))
+        return Cost(sum(ops["flops"]), sum(ops["bytes_accessed"]), launches=launches)
 
     def _port(self, id_: str) -> str:
         """The only output of a layer."""
@@ -191,6 +245,19 @@ class _Layers:
         ports = [port.attributes["id"] for port in self._layers[id_].each("output", "port")]
         for port, value in zip(ports, outs, strict=True):
             self._tensors[id_, port] = (len(self._tensors), value)
+
+
+def _trips(loop: Element) -> int | None:
+    """The runs of a loop, by the sizes of what it slices and joins; None: it does neither."""
+    for side in ("input", "output"):
+        ports = {port.attributes["id"]: _tensor(port) for port in loop.each(side, "port")}
+        for row in loop.each("port_map", side):
+            axis, port = row.attributes.get("axis"), row.attributes["external_port_id"]
+            shape = ports[port].shape if axis is not None and port in ports else None
+            size = shape[int(axis or 0)] if shape else None
+            if size is not None:
+                return size // max(abs(int(row.attributes.get("part_size", 1))), 1)
+    return None
 
 
 def _tensor(port: Element) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.warnings import warn
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import LAUNCHES, OpGraph
 from loadmaster.readers.pytorch.aten_costs import (
     AtenTensor,
     is_in_place,
@@ -159,7 +159,11 @@ def to_graph(
         "mode": "train" if "b" in graph.ops["phase"] else "infer",
         "assumed": [f"{symbol} = {size}" for symbol, size in sorted(symbols.items())] + notes,
     }
-    return OpGraph.from_document(graph.document(name, meta), name)
+    document = graph.document(name, meta)
+    if lowering.launches:
+        names = document["ops"]["name"]
+        document["meta"][LAUNCHES] = {names[op]: n for op, n in lowering.launches.items()}
+    return OpGraph.from_document(document, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +326,8 @@ class _Lowering:
         self._sizes: dict[str, int] = {}
         self._at_run_time: Counter[str] = Counter()
         self._control: Counter[str] = Counter()
+        #: Kernels of ops that run programs, where these are several.
+        self.launches: dict[int, int] = {}
 
     def place(self, placeholder: AtenPlaceholder) -> None:
         if placeholder.tied_to in self._values:
@@ -346,6 +352,7 @@ class _Lowering:
             in_place = is_in_place(node.kind) and bool(changed)
         else:
             view, in_place = node.shares == "view", bool(changed)
+        work = node.work or self._work(node, inputs)
         results = self.graph.op(
             node.kind,
             inputs,
@@ -356,10 +363,12 @@ class _Lowering:
                 "o" if node.phase == "b" and self._updates(changed) else node.phase,
             ),
             effects=Effects(first if view else None, changed, in_place),
-            work=node.work or self._work(node, inputs),
+            work=work,
             call=self._call(node),
         )
         op = self.graph.n_ops - 1
+        if work is not None and work.launches > 1:
+            self.launches[op] = work.launches
         self._lowered.ops[node.name], self._lowered.changed[op] = op, changed
         for index, ((name, _), value) in enumerate(zip(node.results, results, strict=True)):
             if name and value is not None:
@@ -415,7 +424,7 @@ class _Lowering:
             )
         if self._control:
             kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self._control.items()))
-            notes.append(f"control flow counts as one op: {kinds}")
+            notes.append(f"control flow counts as one op, with the kernels of its bodies: {kinds}")
         return notes
 
     # -- values
@@ -493,7 +502,7 @@ class _Lowering:
         if name in _BRANCHES:
             self._control[f"{name}, its larger branch"] += 1
             return max(bodies, key=lambda body: (body.flops, body.bytes))
-        total = Cost(sum(b.flops for b in bodies), sum(b.bytes for b in bodies), True)
+        total = sum(bodies, Cost())
         if name in _LOOPS:
             self._control[f"{name}, its body once"] += 1
             return total
@@ -515,8 +524,14 @@ class _Lowering:
         self.graph.unknown += inner.graph.unknown
         self._at_run_time |= inner._at_run_time
         self._control += inner._control
-        ops = inner.graph.ops
-        return Cost(sum(ops["flops"]), sum(ops["bytes_accessed"]), True)
+        each = zip(inner.graph.ops["flops"], inner.graph.ops["bytes_accessed"], strict=True)
+        return sum(
+            (
+                Cost(flops, moved, True, inner.launches.get(op, int(bool(flops or moved))))
+                for op, (flops, moved) in enumerate(each)
+            ),
+            Cost(),
+        )
 
 
 def _all(argument: Any) -> Iterator[GraphValue]:

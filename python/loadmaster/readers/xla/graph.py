@@ -61,13 +61,16 @@ _PRODUCTS = ("conv_general_dilated", "convolution", "dot", "dot_general")
 #: The most instructions of a program, calls inlined; a larger program is refused.
 LIMIT = 500_000
 
-#: Collectives of what is mapped by hand: they sum, join parts, or sum and hand parts out.
+#: Collectives of what is mapped by hand: they sum, join parts, sum and hand parts out, or exchange
+#: pieces.
 _OF_PARTS = {
     **dict.fromkeys(("all_reduce", "psum", "psum2", "psum_invariant"), "sum"),
     **dict.fromkeys(("all_gather", "all_gather_invariant"), "gather"),
     "reduce_scatter": "scatter",
+    "all_to_all": "exchange",
 }
 #: Their keywords for the axis of the parts.
+_EXCHANGED = (("split_dimension", "split_axis"), ("concat_dimension", "concat_axis"))
 _ALONG = ("all_gather_dim", "all_gather_dimension", "scatter_dimension")
 
 
@@ -355,7 +358,9 @@ class _Inliner:
         kind = plain(instruction.kind)
         if kind in _PRODUCTS and not self.program.is_compiled:
             values = [self._filled(v, instruction, scope) for v in values]
-        if scope.manual and kind in _OF_PARTS and (along := _along(instruction, scope.manual)):
+        is_whole = kind != "all_to_all" or instruction.keywords.get("tiled") is not False
+        is_mapped = kind in _OF_PARTS and is_whole
+        if scope.manual and is_mapped and (along := _along(instruction, scope.manual)):
             parts = zip(values, types, strict=True)
             return [self._collective(instruction, v, t, along, scope) for v, t in parts]
         devices = product(scope.lead)
@@ -499,6 +504,9 @@ class _Inliner:
         dim = int(next((keywords[name] for name in _ALONG if name in keywords), 0))
         if way == "gather":
             steps = manual.gathering(parts, along, dim)
+        elif way == "exchange":
+            dims = (int(keywords[a] if a in keywords else keywords[b]) for a, b in _EXCHANGED)
+            steps = manual.exchanging(parts, along, *dims)
         else:
             value = self._summed(instruction, value, along, scope)
             steps = manual.spreading(parts, along)

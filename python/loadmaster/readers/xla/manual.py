@@ -125,6 +125,28 @@ class Manual:
         if order != sorted(order):
             yield "transpose", {"dims": order}, tuple(split[at] for at in order)
 
+    def exchanging(
+        self, parts: Sequence[int], axes: Sequence[int], split: int, concat: int
+    ) -> Iterator[Step]:
+        """Views of an all-to-all among devices on axes of the mesh: each sends a piece of an axis
+        of its part to every other, and joins what it gets along an axis.
+        """
+        sizes, r = self.sizes, len(self.names)
+        cut = [sizes[i] for i in axes]
+        inside = [*parts[:split], *cut, parts[split] // product(cut), *parts[split + 1 :]]
+        every = [*sizes, *inside]
+        yield "reshape", {}, tuple(every)
+        piece = {i: r + split + at for at, i in enumerate(axes)}
+        order = [piece.get(i, i) for i in range(r)]
+        for dim in range(len(parts)):
+            order += axes if dim == concat else ()
+            order.append(r + dim + (len(axes) if dim >= split else 0))
+        yield "transpose", {"dims": order}, tuple(every[at] for at in order)
+        after = list(parts)
+        after[split] //= product(cut)
+        after[concat] *= product(cut)
+        yield "reshape", {}, (*sizes, *after)
+
     def _without(self, axes: Sequence[int]) -> list[int]:
         return [i for i in range(len(self.names)) if i not in axes]
 

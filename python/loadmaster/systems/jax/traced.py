@@ -11,10 +11,14 @@ from collections import Counter
 
 import numpy as np
 
+from loadmaster.dimensions.calls import MAPPED
 from loadmaster.model.graph import OpGraph
 
 #: Kinds by which a scan takes its part of a stack, and puts its part there.
 _SLICES = ("dynamic_slice", "dynamic_update_slice")
+
+#: Collectives of what is mapped by hand, which the graph has as sums.
+_SUMS = ("psum", "psum_invariant", "pmax", "pmin", "reduce_scatter")
 
 #: The functions of a written file, and before them its tables ``PLACES`` and ``OPERANDS``.
 CODE = '''
@@ -119,7 +123,7 @@ def _run(jaxpr, constants, arguments, bound):
 
             def bind(arrays):
                 made = equation.primitive.bind(*functions, *arrays, **params)
-                return made if equation.primitive.multiple_results else [made]
+                return list(made) if equation.primitive.multiple_results else [made]
 
             made = bind(read) if inner else bound(equation, read, bind)
         known.update(zip(equation.outvars, made))
@@ -134,11 +138,16 @@ def places(graph: OpGraph) -> dict[int, tuple[str, str, int, int]]:
     # Views of an op's arguments have the op's name, too. A loop takes its slices itself.
     passed_over = graph.placeholder | graph.view
     passed_over |= np.array([kind.endswith(_SLICES) for kind in graph.kinds]) & (graph.runs > 1)
+    # What is mapped over a mesh by hand lies as the program says.
+    calls = [call or [] for call in graph.args or [None] * graph.n_ops]
+    passed_over |= np.array([len(call) > 1 and MAPPED in call[1] for call in calls])
     for op, (kind, name) in enumerate(zip(graph.kinds, graph.names, strict=True)):
         if passed_over[op] or kind == "fill" or kind.startswith("loop."):
             continue
         base = re.sub(r"_\d+$", "", name)
         primitive = (base if base in names else name).rpartition("/")[2]
+        if primitive in _SUMS:
+            continue
         place = primitive, graph.outputs[op].partition(";")[0]
         every[op] = (*place, count[place])
         count[place] += 1
