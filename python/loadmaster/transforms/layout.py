@@ -187,11 +187,13 @@ class Layout:
         """The layout with updates FLAT on some axes, as the words of ``shard_state`` say per op.
 
         Gradients that are summed for a FLAT update are scattered: so ZeRO 1 and 2 are one.
+        Parameters that a training step leaves as they are, since they are frozen, are FLAT too.
         """
         graph, labels = self.graph, self.labels.copy()
         word = np.array(words, dtype=object)
         may = np.array([may_be_flat(form) for form in (*self.dimensions.forms, Form((), (), ()))])
-        wanted = (self.set_of >= 0) & (word != "none") & may[self.form_of]
+        is_frozen = (graph.stands_for == PARAMETER) & graph.updates.any()
+        wanted = ((self.set_of >= 0) | is_frozen) & (word != "none") & may[self.form_of]
         wanted &= (graph.stands_for != PARAMETER) | (word == "parameters")
         for axis in axes:
             labels[axis, wanted & (labels[axis] == 0)] = FLAT

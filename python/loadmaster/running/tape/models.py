@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ def captured_model(spec: str, progress: Callable[[str], None] | None = None) -> 
 
     The function of ``FILE.py:FUNCTION`` returns a dictionary: the arguments of
     :func:`loadmaster.capture` by name. Errors are those of :func:`recorded_model`. Progress is told
-    of what is built or captured.
+    of what is built or captured. The graph's ``meta["file"]`` says the function, by a whole path:
+    files that are written for the graph build the model by it.
     """
     from loadmaster.readers.pytorch.capture import capture
 
@@ -58,6 +60,8 @@ def captured_model(spec: str, progress: Callable[[str], None] | None = None) -> 
         return capture(**{"progress": tell, **arguments})
 
     graph: OpGraph = _called(spec, capture, "capture", captured)
+    path, _, name = spec.rpartition(":")
+    graph.meta["file"] = f"{os.path.abspath(path)}:{name}"
     return graph
 
 

@@ -16,54 +16,52 @@ from loadmaster.base.text import shown
 from loadmaster.model.graph import BUFFER
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.ddp.semantics import NAME
+from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import (
     command,
     devices_of,
     no_replicas,
     optimizer_of,
-    start,
 )
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.replicated import SAID, USUAL
-from loadmaster.transforms.shares import batch_size
+from loadmaster.systems.shared.training_file import ProcessShares, parts
 
 _FILE = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
 
 {run:words}
 
+trains on the example input of the model. In a script of one's own:
+
     device = start()
     model = parallelize(Model(), device)
     optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
-    loader = DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset))
+    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
+        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
+        clip(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 The loss is a mean over the samples of a process; gradients are the mean over all processes.
 """
 
 {figures}
 
-from __future__ import annotations
+{imports}
 
-import os
-
-import torch
-import torch.distributed as dist
-{imports}from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
-
-{processes}
-
-#: Samples of a step: of all processes, and of each.
-BATCH, BATCH_OF_EACH = {batch}, {each}
-
+{constants}
 #: A bucket of gradients is summed once it has so many megabytes.
 BUCKET_CAP_MB = {bucket}
 
 
+{start}
+
 def parallelize(model, device):
     """The model as each process runs it, on its device."""
     model = model.to(device)
-{norms}    return DistributedDataParallel(
+{kept}{norms}    torch.manual_seed(torch.initial_seed() + place())  # Each has a dropout of its own.
+    return DistributedDataParallel(
         model,
         device_ids=None if device.type == "cpu" else [device],
         bucket_cap_mb=BUCKET_CAP_MB,
@@ -71,33 +69,39 @@ def parallelize(model, device):
     )
 
 
-def optimizer_of(model, optimizer, **options):
-    """{optimizer_text:words}"""
-{optimizer_code}
+{backward}
 
-def sampler_of(dataset, **options):
-    """Gives each process samples of its own, as many as the others have."""
-    return DistributedSampler(dataset, drop_last=True, **options)
-'''
+{clip}
+
+{optimizer_of}
+
+{data}
+
+{checkpoints}
+
+{main}'''
+
+_ZERO = "from torch.distributed.optim import ZeroRedundancyOptimizer"
+_DDP = "from torch.nn.parallel import DistributedDataParallel"
 
 #: The batch norms of all processes together.
 _SYNCHRONISED = "synchronised"
 
-_WAYS = {
-    "replicated": (
-        "An optimizer of all parameters, which every process updates alike.",
-        Code("    return optimizer(model.parameters(), **options)\n"),
-        "",
-    ),
-    "sharded": (
-        "An optimizer whose state is shared out: each process updates some parameters.",
-        Code(
-            "    return ZeroRedundancyOptimizer(\n"
-            "        model.parameters(), optimizer, parameters_as_bucket_view=True, **options\n"
-            "    )\n"
-        ),
-        "from torch.distributed.optim import ZeroRedundancyOptimizer\n",
-    ),
+_SHARDED = """\
+def optimizer_of(model, optimizer, **options):
+    \"\"\"An optimizer whose state is shared out: each process updates some parameters.\"\"\"
+    return ZeroRedundancyOptimizer(
+        [p for p in model.parameters() if p.requires_grad],
+        optimizer,
+        parameters_as_bucket_view=True,
+        **options,
+    )
+"""
+
+#: Optimizers, each with what is written otherwise than where all processes update alike.
+_WAYS: Mapping[str, Mapping[str, Code]] = {
+    "replicated": {},
+    "sharded": {"optimizer_of": Code(_SHARDED)},
 }
 
 
@@ -136,26 +140,26 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         raise refusal(plan, NAME, reasons)
     devices = devices_of(plan)
     said = settings_of(plan)
-    text, code, imports = _WAYS[said["optimizer"]]
     if said["batch_norm"] == _SYNCHRONISED:
-        norms = "    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
-        imports = f"from torch import nn\n{imports}"
+        norms = "    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
     else:
         norms = ""
-    batch = batch_size(plan.graph) or len(devices)
+    is_sharded = said["optimizer"] == "sharded"
     file = python_file(
         _FILE,
         run=command(plan, devices),
         figures=figures(plan, _more(plan, said, len(devices))),
-        processes=start(plan, devices),
-        imports=Code(imports),
-        batch=batch,
-        each=batch // len(devices),
         bucket=said["bucket_cap_mb"],
+        kept=kept(plan),
         norms=Code(norms),
         optimizer=optimizer_of(plan),
-        optimizer_text=text,
-        optimizer_code=code,
+        **{**backward_of(plan, parts=False), **_WAYS[said["optimizer"]]},
+        **parts(
+            plan,
+            ProcessShares(devices, len(devices)),
+            (_DDP, *[_ZERO] * is_sharded),
+            state_of="optimizer.optim" if is_sharded else "optimizer",
+        ),
     )
     if path is not None:
         write_bytes(path, file.encode())

@@ -20,13 +20,15 @@ from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.strategies.sharding.units import RECIPE, unit_patterns
 from loadmaster.systems.fsdp.semantics import NAME
+from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.names import listed
-from loadmaster.systems.shared.processes import command, optimizer_of, start
+from loadmaster.systems.shared.processes import command, optimizer_of
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.training_file import ProcessShares, numbers, parts
 from loadmaster.systems.shared.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.shares import batch_size, only_gradients
+from loadmaster.transforms.shares import only_gradients
 
 #: Ending of the name of the file beside it, which says which shard goes where.
 SHARDS = ".shards.json"
@@ -35,52 +37,78 @@ _FILE = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: wr
 
 {run:words}
 
+trains on the example input of the model. In a script of one's own:
+
     device = start()
     model = parallelize(Model(), device)
-    optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-3)
-    loader = DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset))
+    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
+    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
+        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
+        clip(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 The loss is a mean over the samples of a process; gradients are the mean over all processes.
 """
 
 {figures}
 
-from __future__ import annotations
+{imports}
 
-import os
-
-import torch
-import torch.distributed as dist
-{imports}from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DistributedSampler
-
-{processes}
-
-#: Samples of a step: of all processes, and of each.
-BATCH, BATCH_OF_EACH = {batch}, {each}
-
+{constants}
 #: Sizes of the mesh by name: parameters are sharded on "shard", and alike on "replicate".
 MESH = {mesh}
 
 #: Modules whose parameters one collective gathers, and whether they are gathered again in the
 #: backward pass. The model has the rest, and keeps it.
 UNITS = {units}
-{recomputed}
+{whole}{recomputed}
+
+{start}
 
 def parallelize(model, device):
     """The model as each process runs it: parameters are DTensors, sharded by their first axis."""
     model = model.to(device)
-{wrap}    mesh = init_device_mesh(device.type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+{kept}{wrap}    sizes, names = tuple(MESH.values()), tuple(MESH)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+    options = {{"mesh": mesh{but}}}
     for path, again in UNITS.items():
-        fully_shard(model.get_submodule(path), mesh=mesh, reshard_after_forward=again)
-    return fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        fully_shard(model.get_submodule(path), reshard_after_forward=again, **options)
+    torch.manual_seed(torch.initial_seed() + place())  # Each has a dropout of its own.
+    return fully_shard(model, reshard_after_forward=False, **options)
 
 
-def sampler_of(dataset, **options):
-    """Gives each process samples of its own, as many as the others have."""
-    return DistributedSampler(dataset, drop_last=True, **options)
-'''
+{backward}
+
+{clip}
+
+{optimizer_of}
+
+{data}
+
+{checkpoints}
+
+{main}'''
+
+_WHOLE = """
+#: Parameters of a single number: every process has them, and their gradients are summed.
+WHOLE = {paths}
+"""
+
+_IGNORED = Code(', "ignored_params": {model.get_parameter(path) for path in WHOLE}')
+
+_SUMMED = (
+    "for path in WHOLE:",
+    "    if (gradient := model.get_parameter(path).grad) is not None:",
+    "        dist.all_reduce(gradient)",
+    "        gradient /= PROCESSES",
+)
+
+_FULLY_SHARD = (
+    "from torch.distributed.device_mesh import init_device_mesh",
+    "from torch.distributed.fsdp import fully_shard",
+    "from torch.distributed.tensor import DTensor",
+)
 
 _RECOMPUTED = """
 #: Modules whose activations are recomputed in the backward pass.
@@ -95,8 +123,7 @@ _WRAP = """\
 _IMPORT = """\
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
-)
-"""
+)"""
 
 
 def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
@@ -138,20 +165,23 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
     units = _units(plan, root)
     again = _modules(plan, plan.recipe.recompute, root)
-    batch = batch_size(plan.graph) or len(devices)
+    whole = [_below(plan.graph.names[op], root) for op in numbers(plan.graph)]
     file = python_file(
         _FILE,
         run=command(plan, devices),
         figures=figures(plan, _more(plan)),
-        processes=start(plan, devices),
-        imports=Code(_IMPORT if again else ""),
-        batch=batch,
-        each=batch // len(devices),
         mesh=mesh_of(parallelism),
         units=_table(units),
+        whole=python_file(_WHOLE if whole else "", paths=_table(whole)),
+        but=_IGNORED if whole else Code(""),
         recomputed=python_file(_RECOMPUTED if again else "", paths=_table(again)),
+        kept=kept(plan),
         wrap=Code(_WRAP if again else ""),
         optimizer=optimizer_of(plan),
+        **backward_of(plan, after=_SUMMED if whole else (), parts=True),
+        **parts(
+            plan, ProcessShares(devices, len(devices)), (*_FULLY_SHARD, *[_IMPORT] * bool(again))
+        ),
     )
     if path is not None:
         write_bytes(path, file.encode())
@@ -168,8 +198,8 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     dict
         ``mesh``: sizes by name. ``parameters``: by name the ``shape``, the ``unit`` (a module; the
         empty text: the model), and ``rows``: from which row to before which the process at each
-        place of the axis "shard" has, as ``torch.chunk`` cuts them. Places of processes are their
-        ranks, modulo the size of that axis.
+        place of the axis "shard" has, as ``torch.chunk`` cuts them; none of a single number, which
+        every process has. Places of processes are their ranks, modulo the size of that axis.
 
     Examples
     --------
@@ -182,18 +212,20 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     graph, mesh = plan.graph, mesh_of(parallelism_in(plan))
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     units = innermost([graph.modules[op] for op in of], list(words_of_units(plan)), "units")
-    parts = {}
+    rows_of = {}
     for op, (unit, _) in zip(of, units, strict=True):
         shape = [int(size) for size in parse_output(graph.outputs[op])[0][1] or ()]
         n, k = (shape or [1])[0], mesh[PARTS]
         each = -(-n // k)
         rows = [[min(i * each, n), min((i + 1) * each, n)] for i in range(k)]
-        parts[_below(graph.names[op], root)] = {
+        if not shape:  # A single number is on every process.
+            rows = []
+        rows_of[_below(graph.names[op], root)] = {
             "shape": shape,
             "unit": unit if unit == "" else _below(unit, root),
             "rows": rows,
         }
-    return {"mesh": mesh, "parameters": parts}
+    return {"mesh": mesh, "parameters": rows_of}
 
 
 def parallelism_in(plan: Plan) -> Parallelism:

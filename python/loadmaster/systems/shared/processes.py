@@ -22,12 +22,13 @@ _MACHINE = re.compile(r"(?:node|host|machine)\d+")
 #: The user's own file.
 _SCRIPT = Code("train.py")
 
+
 _START = '''\
 #: Processes, one on each device of the plan.
 PROCESSES = {n}
 
 
-def start(backend={backend}, **options):
+def start(backend={backend}, seed=0, **options):
     """Joins the processes that torchrun began; the device of this one."""
     device = torch.device({kind}, {number})
     if device.type == "cuda":
@@ -36,6 +37,7 @@ def start(backend={backend}, **options):
         dist.init_process_group(backend, **options)
     if dist.get_world_size() != PROCESSES:
         raise RuntimeError(f"for {{PROCESSES}} processes, and there are {{dist.get_world_size()}}")
+    torch.manual_seed(seed)  # Models that are built now have the same weights on all processes.
     return device
 '''
 
