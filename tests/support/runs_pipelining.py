@@ -37,7 +37,11 @@ def joined(every):
         for what in ("gradients", "parameters")
     }
     assert len(parts["parameters"]) == sum(len(found["parameters"]) for found in every)
-    (loss,) = (found["loss"] for found in every if found["loss"] is not None)
+    loss = every[0]["loss"]
+    assert all(torch.equal(found["loss"], loss) for found in every)
+    whole = torch.cat([gradient.flatten() for gradient in parts["gradients"].values()])
+    for found in every:
+        torch.testing.assert_close(found["norm"], whole.norm())
     return {"loss": loss, **parts}
 
 
@@ -62,10 +66,11 @@ def trained(written, module, batch, loss_of):
     loss = file["backward"](model, batch)
     parameters = dict(model.named_parameters())
     gradients = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
-    if moved := [p for p in parameters.values() if p.requires_grad]:
-        torch.optim.SGD(moved, lr=0.1).step()
+    norm = file["clip"](model, 1e6)
+    file["optimizer_of"](model, torch.optim.SGD, lr=0.1).step()
     return {
         "loss": loss,
+        "norm": norm,
         "gradients": gradients,
         "parameters": {name: p.detach().clone() for name, p in parameters.items()},
     }
@@ -86,12 +91,12 @@ def in_one_process(written, module, batch, loss_of=None):
     """
     file, cpu = functions(written), torch.device("cpu")
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    calls, result, _ = file["_recorded"](module, batch, loss_of)
+    calls, result, tensors = file["_recorded"](module, batch, loss_of)
     parts = [*file["_cut"](calls, result), ((), ())]
-    stages = [
-        file["_Stage"](module, own, reads, sends, None if sends else result, cpu)
-        for (own, reads), (_, sends) in itertools.pairwise(parts)
-    ]
+    stages = []
+    for (own, reads), (_, later) in itertools.pairwise(parts):
+        sends, last = {one: tensors[one].dtype for one in later}, None if later else result
+        stages.append(file["_Stage"](module, own, reads, sends, last, cpu))
     module.micro_batches, outputs = file["_micro_batches"](batch), []
     for number in range(file["MICRO_BATCHES"]):
         sent = ()

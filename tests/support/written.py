@@ -10,7 +10,7 @@ def constants(text):
     """The names that a file gives literals to, at its top."""
     found = {}
     for line in ast.parse(text).body:
-        if isinstance(line, ast.Assign) and len(line.targets) == 1:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
             try:
                 found[line.targets[0].id] = ast.literal_eval(line.value)
             except ValueError:

@@ -8,15 +8,19 @@ its calls.
 """
 
 #: What it imports.
-IMPORTS = """\
-import copy
-import dataclasses
-import inspect
-import itertools
-from contextlib import contextmanager, nullcontext
-from operator import attrgetter
-from typing import NamedTuple
-"""
+IMPORTS = (
+    "import copy",
+    "import dataclasses",
+    "import inspect",
+    "import itertools",
+    "from contextlib import contextmanager, nullcontext",
+    "from operator import attrgetter",
+    "from typing import NamedTuple",
+    "from torch import nn",
+    "from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode",
+    "from torch.overrides import TorchFunctionMode",
+    "from torch.utils.checkpoint import CheckpointFunction, checkpoint",
+)
 
 STAGES = '''\
 class Value(NamedTuple):
@@ -249,7 +253,9 @@ def _cut(calls, result):
 
 
 class _Stage(nn.Module):
-    """One stage: it is sent tensors, runs its calls, and sends on what later stages read."""
+    """One stage: it is sent tensors, runs its calls, and sends on what later stages read, each
+    tensor in its dtype.
+    """
 
     def __init__(self, model, calls, reads, sends, result, device):
         super().__init__()
@@ -278,7 +284,8 @@ class _Stage(nn.Module):
                     values |= self.run(calls, known)
         if self.result is not None:
             return self.filled(self.result, values)
-        return tuple(_message(values[one], one in self.reads) for one in self.sends)
+        sent = {one: values[one].to(dtype) for one, dtype in self.sends.items()}
+        return tuple(_message(tensor, one in self.reads) for one, tensor in sent.items())
 
     def run(self, calls, values):
         """What calls put out."""

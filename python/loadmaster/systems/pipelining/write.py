@@ -25,10 +25,12 @@ from loadmaster.rules.module_cuts import ModuleCuts, inside, upwards
 from loadmaster.strategies.grids.module_space import ZERO_BUBBLE
 from loadmaster.systems.pipelining.semantics import NAME
 from loadmaster.systems.pipelining.stages import IMPORTS, STAGES
+from loadmaster.systems.shared.backward import kept
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.processes import command, optimizer_of, start
+from loadmaster.systems.shared.precision import dtype_of
+from loadmaster.systems.shared.processes import command, optimizer_of
 from loadmaster.systems.shared.refusal import Reason, refusal
-from loadmaster.transforms.shares import batch_size
+from loadmaster.systems.shared.training_file import ProcessShares, computed_in, parts
 
 #: PyTorch's classes, by the names of schedules.
 SCHEDULES = {
@@ -46,52 +48,39 @@ _FILE = '''"""A pipeline by torch.distributed.pipelining: written by Loadmaster.
 
 {run:words}
 
-    device = start()
 {step}
+
+A batch is (args, kwargs, targets), the same on each rank, and loss_of(model(*args, **kwargs),
+*targets) a mean over its samples.
 """
 
 {figures}
 
-from __future__ import annotations
+{imports}
 
-{imports}import os
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.distributed.pipelining import PipelineStage, {schedule}
-from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import CheckpointFunction, checkpoint
-
-{processes}
-
+{constants}
 #: Where the model is cut into stages: before or behind the forward pass of these modules.
 SPLIT_SPEC = {{{spec}}}
 
 #: Rank r has the stages {of_rank}.
 STAGES = {stages}
 
-#: Samples of a step.
-BATCH = {batch}
 
-#: Parts of the batch that follow one another through the stages.
-MICRO_BATCHES = {micro}
-
+{start}
 
 def parallelize(model, device, batch, loss_of=None):
     """The model with the parameters of this rank's stages, which its schedule runs.
 
     ``batch`` is of all samples: its sizes count. Without a loss the model is evaluated.
     """
-    rank = dist.get_rank()
-    calls, result, tensors = _recorded(model, batch, loss_of)
-    parts, stages = [*_cut(calls, result), ((), ())], {{}}
+{kept}{recorded}
+    rank, parts, stages = dist.get_rank(), [*_cut(calls, result), ((), ())], {{}}
     for index in {indices}:
-        (own, reads), (_, sends) = parts[index : index + 2]
+        (own, reads), (_, later) = parts[index : index + 2]
+        sends = {{value: tensors[value].dtype for value in later}}
         stages[index] = _Stage(model, own, reads, sends, None if sends else result, device)
     _drop_others(model, stages.values())
-    model.to(device)
+    model.to(device).stage_device = device
 
     def like(values):
         every = [tensors[value] for value in values]
@@ -106,11 +95,20 @@ def parallelize(model, device, batch, loss_of=None):
         pipeline.append(PipelineStage(stage, index, STAGES, device, like(stage.reads), sends))
     loss_fn = (lambda loss, _: loss.sum()) if loss_of else None
     model.schedule = {schedule}({which}, MICRO_BATCHES, loss_fn=loss_fn)
+    torch.manual_seed(torch.initial_seed() + rank)  # Each has a dropout of its own.
     return model
 
 
 {passes}
-{parts}'''
+
+{parts}{main}'''
+
+_UNSCALED = "Losses in float16 are not scaled: gradients that are small may become zeros."
+
+_RECORDED = "    calls, result, tensors = _recorded(model, batch, loss_of)"
+_MIXED = """\
+    with torch.autocast("cpu", PRECISION):  # Each call is repeated so, on its device.
+        calls, result, tensors = _recorded(model, batch, loss_of)"""
 
 _MESSAGE = '''
 
@@ -130,26 +128,53 @@ _SENT_APART = (
 )
 
 _TRAINED = (
-    "    model = parallelize(Model(), device, (args, kwargs, targets), loss_of)\n"
-    "    optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-3)\n"
-    "    for batch in loader:  # The same BATCH samples on each rank.\n"
-    "        loss = backward(model, batch)  # The {last} rank has it.\n"
-    "        optimizer.step()\n"
-    "        optimizer.zero_grad()\n"
+    "trains on the example input of the model. In a script of one's own:\n"
     "\n"
-    "A batch is (args, kwargs, targets). loss_of(model(*args, **kwargs), *targets) is a mean over\n"
-    "samples."
+    "    device = start()\n"
+    "    model = parallelize(Model(), device, batch, loss_of)\n"
+    "    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)\n"
+    "    for batch in loader:\n"
+    "        loss = backward(model, batch)\n"
+    "        clip(model, 1.0)\n"
+    "        optimizer.step()\n"
+    "        optimizer.zero_grad()"
 )
-_BACKWARD = '''\
-def backward(model, batch):
-    """Both passes of a whole batch: gradients of its mean loss, and this on the {last} rank."""
+_PASSES = '''\
+def backward(model, batch, loss_of=None):
+    """The loss of a whole batch, by that of parallelize; gradients are of the mean over it."""
     model.micro_batches, losses = _micro_batches(batch), []
     each = torch.arange(MICRO_BATCHES)
     model.schedule.step(micro_batch=each, target=each, losses=losses)
-    return torch.stack(losses).mean().detach() if losses else None
+    whole = torch.zeros((), device=model.stage_device)
+    if losses:
+        whole += torch.stack(losses).mean().detach()
+    dist.broadcast(whole, {last})  # The rank of the last stage.
+    return whole
+
+
+def clip(model, max_norm):
+    """Scales all gradients to a norm of at most max_norm together; the norm that they had."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.zeros((), device=model.stage_device)
+    for gradient in gradients:
+        norm += gradient.float().square().sum()
+    dist.all_reduce(norm)
+    norm.sqrt_()
+    for gradient in gradients:
+        gradient.mul_(min(1.0, max_norm / (norm.item() + 1e-6)))
+    return norm
+
+
+def optimizer_of(model, optimizer, **options):
+    """An optimizer of the parameters of this rank that are trained, of which there may be none."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return optimizer([{{"params": trained}}], **options)
 
 '''
 _EVALUATED = (
+    "and in a script of one's own:\n"
+    "\n"
+    "    device = start()\n"
     "    model = parallelize(Model(), device, (args, kwargs, ()))\n"
     "    output = evaluate(model, *args, **kwargs)  # The {last} rank has it."
 )
@@ -213,37 +238,56 @@ def pipelining(
         reasons += staged.in_the_way()
     if staged is None or reasons:
         raise refusal(plan, NAME, reasons)
+    file = _written(staged)
+    if path is not None:
+        write_bytes(path, file.encode())
+    return file
+
+
+def _written(staged: _Staged) -> Code:
+    """The file of a plan that PyTorch can run."""
+    plan, n = staged.plan, staged.n_stages
     points = (staged.cuts.points[place] for place in staged.places)
     spec = "".join(f"\n    {python(module)}: {python(side)}," for module, side in points)
     trains = "b" in plan.graph.phases
     in_v = staged.schedule == IN_V
     last = Code("first" if in_v else "last")
+    last_rank = 0 if in_v else (n - 1) % len(staged.devices)
     why, sent = _SENT_APART if staged.schedule in ZERO_BUBBLE else _SENT
-    file = python_file(
+    is_mixed = computed_in(plan) in ("f16", "bf16") and dtype_of(plan) == "f32"
+    schedule, ranks = SCHEDULES[staged.schedule], len(staged.devices)
+    common = parts(
+        plan,
+        ProcessShares(staged.devices, 1, 1 if staged.micro is None else staged.micro.n),
+        (*IMPORTS, f"from torch.distributed.pipelining import PipelineStage, {schedule}"),
+        "parallelize(model.train(), device, batch, loss_of)",
+    )
+    of_training = [common[name] for name in ("data", "checkpoints", "main")] if trains else []
+    message = python_file(_MESSAGE, why=why, sent=sent)
+    return python_file(
         _FILE,
         run=command(plan, staged.devices),
-        figures=figures(plan),
-        imports=Code(IMPORTS),
-        processes=start(plan, staged.devices),
-        schedule=Code(SCHEDULES[staged.schedule]),
-        stages=staged.n_stages,
-        spec=Code(spec and f"{spec}\n"),
-        batch=batch_size(plan.graph) or 1,
-        micro=1 if staged.micro is None else staged.micro.n,
-        of_rank=Code(
-            f"r and {staged.n_stages - 1} - r" if in_v else f"r, r + {len(staged.devices)}, ..."
-        ),
-        indices=Code("(rank, STAGES - 1 - rank)" if in_v else "range(rank, STAGES, PROCESSES)"),
-        which=Code("pipeline" if staged.schedule in MULTI else "pipeline[0]"),
         step=python_file(
             _TRAINED if trains else _EVALUATED, last=last, optimizer=optimizer_of(plan)
         ),
-        passes=python_file(_BACKWARD if trains else _EVALUATE, last=last),
-        parts=Code(STAGES + python_file(_MESSAGE, why=why, sent=sent)),
+        figures=figures(plan, [_UNSCALED] if trains and computed_in(plan) == "f16" else []),
+        imports=common["imports"],
+        constants=common["constants"],
+        start=common["start"],
+        kept=kept(plan),
+        recorded=Code(_MIXED if is_mixed else _RECORDED),
+        spec=Code(spec and f"{spec}\n"),
+        of_rank=Code(f"r and {n - 1} - r" if in_v else f"r, r + {ranks}, ..."),
+        stages=n,
+        indices=Code("(rank, STAGES - 1 - rank)" if in_v else "range(rank, STAGES, PROCESSES)"),
+        schedule=Code(schedule),
+        which=Code("pipeline" if staged.schedule in MULTI else "pipeline[0]"),
+        passes=python_file(_PASSES, last=last_rank)
+        if trains
+        else python_file(_EVALUATE, last=last),
+        parts=Code(f"{STAGES}{message}"),
+        main=Code("".join(f"\n\n{part}" for part in of_training)),
     )
-    if path is not None:
-        write_bytes(path, file.encode())
-    return file
 
 
 @dataclass(frozen=True, eq=False)
