@@ -478,7 +478,17 @@ def test_targets_refuse_what_they_do_not_take(lenet_plan):
 
 
 #: Targets of plans that replicate or shard the model.
-OF_RECIPES = ("ddp", "deepspeed", "dtensor", "flax", "fsdp", "jax", "maxtext", "torchtitan")
+OF_RECIPES = (
+    "autoparallel",
+    "ddp",
+    "deepspeed",
+    "dtensor",
+    "flax",
+    "fsdp",
+    "jax",
+    "maxtext",
+    "torchtitan",
+)
 
 #: Targets that write a file per device.
 OF_RANKS = ("chakra",)

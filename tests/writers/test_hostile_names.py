@@ -32,7 +32,16 @@ PLANS = {
     "any": ("example:lenet", {"method": "heft"}),
     **{
         target: ("example:alexnet", {"target": target})
-        for target in ("ddp", "deepspeed", "device-map", "dtensor", "fsdp", "jax", "pipelining")
+        for target in (
+            "autoparallel",
+            "ddp",
+            "deepspeed",
+            "device-map",
+            "dtensor",
+            "fsdp",
+            "jax",
+            "pipelining",
+        )
     },
     "megatron": ("example:gpt3-330m", {"target": "megatron"}),
     "llama-cpp": ("example:mixtral", {"target": "llama-cpp"}),
@@ -137,6 +146,7 @@ def tree_of_xml(text):
 
 
 LANGUAGES = {
+    "autoparallel": tree_of_python,
     **dict.fromkeys(
         ("ddp", "dtensor", "flax", "fsdp", "jax", "pipelining", "torchtitan"), tree_of_python
     ),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.systems.accelerate.write import (
         max_memory as max_memory,
     )
+    from loadmaster.systems.autoparallel.write import autoparallel as autoparallel
     from loadmaster.systems.chakra.write import chakra as chakra
     from loadmaster.systems.ddp.write import ddp as ddp
     from loadmaster.systems.deepspeed.write import deepspeed as deepspeed

@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadmaster.base.checks import product
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, comment, lines, python, python_file, python_words
-from loadmaster.dimensions.form import FLAT
 from loadmaster.model.families import families
 from loadmaster.model.graph import BUFFER, INPUT, PARAMETER
 from loadmaster.model.module_paths import alike
-from loadmaster.model.recipe import MeshAxis
-from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
-from loadmaster.strategies.sharding.structure import Structure
+from loadmaster.systems.jax.axis_names import named_axes
 from loadmaster.systems.jax.constraints import constrained, operands
-from loadmaster.systems.jax.partition_specs import axis_of, flat_axis, is_said, named_axes
 from loadmaster.systems.jax.semantics import NAME
 from loadmaster.systems.jax.traced import CODE, places
+from loadmaster.systems.shared.array_specs import ArraySpecs
 from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.partition_specs import axis_of
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.specs import specs_of
-
-Ints = NDArray[np.int64]
 
 _FILE = '''"""{title:words}: shardings for jax.jit, written by Loadmaster.
 
@@ -166,7 +160,7 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     if layout is None or plan.recipe is None or plan.recipe.micro is not None:
         raise refusal(plan, NAME, ["it shares no work by labels of one mesh"])
     said = _JaxFile(plan, layout)
-    if reasons := list(said.in_the_way()):
+    if reasons := list(said.reasons()):
         raise refusal(plan, NAME, reasons)
     text = said.text()
     if path is not None:
@@ -174,141 +168,19 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     return text
 
 
-class _JaxFile:
+class _JaxFile(ArraySpecs):
     """The contents of the file, read off a plan's labels."""
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
-        self.plan, self.mesh, self.graph = plan, layout.mesh, plan.graph
-        self.labels = layout.labels
         said = plan.options.get("axis_names")
-        self.axis_names = {} if said is None else named_axes(said)
-        self.structure = Structure.of(layout.dimensions, layout.batch_norm)
-        self.forms = layout.dimensions.forms
-        self.form_of = layout.dimensions.form_of[self.structure.op].tolist()
+        super().__init__(plan, layout, {} if said is None else named_axes(said))
 
-    # -- what is in the way -----------------------------------------------------------------------
-
-    def in_the_way(self) -> Iterator[Reason]:
-        """Everything that specs cannot say."""
-        recipe, graph, structure = self.plan.recipe, self.graph, self.structure
-        assert recipe is not None
-        if any(axis.shares is not None for axis in self.mesh.axes):
-            yield "devices have unequal shares"
-        if recipe.recompute:
+    def reasons(self) -> Iterator[Reason]:
+        """Everything that the file cannot say."""
+        recipe = self.plan.recipe
+        if recipe is not None and recipe.recompute:
             yield "modules are recomputed, which code says by jax.checkpoint", [*recipe.recompute]
-        of = families(self.plan.cluster)
-        kinds = {of[d][0] for d in self.mesh.on(self.plan.cluster).tolist()}
-        if len(kinds) > 1:
-            yield "a mesh of JAX has devices of one kind", sorted(kinds)
-        unsaid: dict[int, None] = {}
-        for axis, labels in zip(self.mesh.axes, self.labels[:, structure.op].tolist(), strict=True):
-            known: dict[tuple[int, int], bool] = {}
-            for node, key in enumerate(zip(self.form_of, labels, strict=True)):
-                if key not in known:
-                    known[key] = is_said(self.forms[key[0]], key[1], axis.size)
-                if not known[key] or (key[1] == FLAT and self._flat_is_torn(node)):
-                    unsaid[node] = None
-        if unsaid:
-            names = [repr(graph.names[structure.op[node]]) for node in sorted(unsaid)]
-            yield "arrays of these are in parts that no spec says", names
-
-    def _flat_is_torn(self, node: int) -> bool:
-        """True if a parameter or a slot of it has no axis to be shared out on."""
-        return self.structure.stands_for[node] >= 0 and self._spec(node) is None
-
-    # -- specs ------------------------------------------------------------------------------------
-
-    def _spec(self, node: int) -> list[list[str]] | None:
-        """Axes of the mesh by which each axis of what a node makes is cut, of several outputs the
-        first that is; None: it cannot be said.
-        """
-        outputs = parse_output(self.graph.outputs[self.structure.op[node]])
-        axes: list[list[str]] = []
-        for number, (_, sizes) in enumerate(outputs):
-            axes = [[] for _ in sizes or ()]
-            if not self._cut(node, number, axes, sizes or ()):
-                return None
-            if any(axes):
-                break
-        return axes
-
-    def _name(self, axis: MeshAxis) -> str:
-        """The name of an axis in the file."""
-        return self.axis_names.get(axis.name, axis.name)
-
-    def _cut(self, node: int, number: int, axes: list[list[str]], sizes: Sequence[int]) -> bool:
-        """Adds the axes of the mesh that cut an output; whether all can be said.
-
-        A parameter and its state are shared out on the same axis, whatever cuts each of them; first
-        of all, where the parameter has no cut. So an updated parameter is gathered by what cuts its
-        state alone, and no part has to go elsewhere.
-        """
-        taken, flat = self._taken(node, number)
-        for at, names in taken.items():
-            axes[at] += [self._name(axis) for axis in names]
-        of_set = self._set_of[self.structure.op[node]]
-        shared = self._shared_out.get((of_set, tuple(sizes)), {})
-        by = {at: product([axis.size for axis in names]) for at, names in taken.items()}
-        for axis in flat:
-            where = flat_axis(sizes, axis.size, {**shared, **by})
-            where = flat_axis(sizes, axis.size, by) if where is None else where
-            if where is None:
-                return False
-            place = len(axes[where]) if where in self._parameter_cut[of_set] else 0
-            axes[where].insert(place, self._name(axis))
-            by[where] = by.get(where, 1) * axis.size
-        return True
-
-    def _taken(self, node: int, number: int) -> tuple[dict[int, list[MeshAxis]], list[MeshAxis]]:
-        """Axes of the mesh by the axis of an output that they cut; those that share it out."""
-        structure, flat = self.structure, list[MeshAxis]()
-        row = structure.ways.first_output[structure.way[node]] + number
-        taken: dict[int, list[MeshAxis]] = {}
-        for axis, labels in zip(self.mesh.axes, self.labels, strict=True):
-            label = int(labels[structure.op[node]])
-            column = structure.ways.label[structure.way[node]].tolist().index(label)
-            spec = int(structure.ways.outputs[row, column])
-            if spec == FLAT:
-                flat.append(axis)
-            elif spec >= 0:
-                at = axis_of(self.forms[self.form_of[node]].outputs[number], spec)
-                assert at is not None, "is_said"
-                taken.setdefault(at, []).append(axis)
-        return taken, flat
-
-    @cached_property
-    def _set_of(self) -> Ints:
-        """The set of updates that each op, slot and parameter is of; -1: none."""
-        updates = self.structure.updates
-        of = updates.of_op.copy()
-        of[updates.parameter] = updates.of_parameter
-        return of
-
-    @cached_property
-    def _parameter_cut(self) -> dict[int, set[int]]:
-        """The axes of parameters that are cut, by the set of updates."""
-        updates, cut = self.structure.updates, defaultdict[int, set[int]](set)
-        for op, of_set in zip(
-            updates.parameter.tolist(), updates.of_parameter.tolist(), strict=True
-        ):
-            if (node := int(self.structure.node[op])) >= 0:
-                cut[of_set] |= self._taken(node, 0)[0].keys()
-        return cut
-
-    @cached_property
-    def _shared_out(self) -> dict[tuple[int, tuple[int, ...]], dict[int, int]]:
-        """In how many parts the axes of the arrays of an update are, at the most, by what is not
-        shared out: by its set and the sizes of the arrays.
-        """
-        structure, most = self.structure, dict[tuple[int, tuple[int, ...]], dict[int, int]]()
-        for node in np.flatnonzero(self._set_of[structure.op] >= 0).tolist():
-            op = structure.op[node]
-            for number, (_, sizes) in enumerate(parse_output(self.graph.outputs[op])):
-                parts = most.setdefault((int(self._set_of[op]), sizes or ()), {})
-                for at, names in self._taken(node, number)[0].items():
-                    size = product([axis.size for axis in names])
-                    parts[at] = max(parts.get(at, 1), size)
-        return most
+        yield from self.in_the_way()
 
     def _rows(self, nodes: Mapping[int, str]) -> list[Code]:
         """A line per array, or per arrays whose names differ in numbers alone, if specs are one."""
@@ -316,7 +188,7 @@ class _JaxFile:
         alike_ones: dict[str, list[tuple[str, str]]] = {}
         for node, name in nodes.items():
             output = self.graph.outputs[self.structure.op[node]].partition(";")[0]
-            named[name] = _written(self._spec(node) or []), output
+            named[name] = _written(self.spec(node) or []), output
             alike_ones.setdefault(alike(name), []).append(named[name])
         rows: dict[str, str] = {}
         for name, (spec, output) in named.items():
@@ -353,7 +225,7 @@ class _JaxFile:
             title=self.graph.name,
             usage=lines(map(python_words, self._usage(is_constrained=is_constrained))),
             figures=figures(self.plan, self._unsaid()),
-            axes={self._name(axis): axis.size for axis in self.mesh.axes},
+            axes={self.axis_name(axis): axis.size for axis in self.mesh.axes},
             devices=comment(f"{several}.", "#: "),
             numbers=[of[d][1] for d in on],
             layout=Code("" if self._is_jax else _TORCH),
@@ -412,7 +284,7 @@ class _JaxFile:
             if spec >= 0:
                 at = axis_of(factors, spec)
                 assert at is not None, "is_said"
-                axes[at].append(self._name(axis))
+                axes[at].append(self.axis_name(axis))
         return axes
 
     @cached_property

@@ -1,4 +1,5 @@
-"""Meaning of JAX's ``PartitionSpec``: the axes of a mesh that cut each axis of an array, evenly.
+"""Meaning of specs that say the axes of a mesh that cut each axis of an array, evenly: JAX's
+``PartitionSpec``, the placements of PyTorch's DTensor.
 
 An array's axis is cut into runs of equal length. So where an axis is a product of factors, such as
 3 x heads x width of one fused weight, only the first factor can be cut.
@@ -11,26 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.errors import InputError
 from loadmaster.dimensions.form import FLAT, OWNER, Factor, Form
 from loadmaster.model.shapes import parse_output
 from loadmaster.strategies.sharding.joint import firsts
 from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import Mask
-from loadmaster.systems.shared.uniform_meshes import DATA, MODEL
 from loadmaster.transforms.specs import specs_of
-
-
-def named_axes(text: object) -> dict[str, str]:
-    """The names that a mesh has for its outer and inner axis, by those that plans have.
-
-    >>> named_axes("data, model")
-    {'dp': 'data', 'tp': 'model'}
-    """
-    names = [name.strip() for name in str(text).split(",")]
-    if len(names) != 2 or not all(name.isidentifier() for name in names) or names[0] == names[1]:
-        raise InputError(f"axis_names is {text!r}: wants two names of axes, such as 'data,model'")
-    return dict(zip((DATA, MODEL), names, strict=True))
 
 
 def axis_of(factors: Sequence[Factor], spec: int) -> int | None:

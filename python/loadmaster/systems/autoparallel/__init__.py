@@ -1,0 +1,1 @@
+"""AutoParallel: placements of PyTorch's DTensor."""
