@@ -25,5 +25,6 @@ SYSTEMS = (
             "loadmaster.systems.autoparallel.write:autoparallel",
             "AutoParallel: DTensor placements by parameter (Python)",
         ),
+        packages=("autoparallel",),
     ),
 )
