@@ -479,15 +479,8 @@ def test_targets_refuse_what_they_do_not_take(lenet_plan):
 
 #: Targets of plans that replicate or shard the model.
 OF_RECIPES = (
-    "autoparallel",
-    "ddp",
-    "deepspeed",
-    "dtensor",
-    "flax",
-    "fsdp",
-    "jax",
-    "maxtext",
-    "torchtitan",
+    *("accelerate", "autoparallel", "ddp", "deepspeed", "dtensor", "flax", "fsdp", "jax"),
+    *("lightning", "maxtext", "ray", "torchtitan", "trainer"),
 )
 
 #: Targets that write a file per device.

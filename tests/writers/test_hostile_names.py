@@ -43,6 +43,15 @@ PLANS = {
             "pipelining",
         )
     },
+    **{
+        target: ("example:alexnet", {"target": target, "engine": engine})
+        for target, engine in (
+            ("accelerate", "fsdp"),
+            ("lightning", "fsdp"),
+            ("ray", "fsdp"),
+            ("trainer", "deepspeed"),
+        )
+    },
     "megatron": ("example:gpt3-330m", {"target": "megatron"}),
     "llama-cpp": ("example:mixtral", {"target": "llama-cpp"}),
 }
@@ -148,9 +157,12 @@ def tree_of_xml(text):
 LANGUAGES = {
     "autoparallel": tree_of_python,
     **dict.fromkeys(
-        ("ddp", "dtensor", "flax", "fsdp", "jax", "pipelining", "torchtitan"), tree_of_python
+        ("ddp", "dtensor", "flax", "fsdp", "jax", "lightning", "pipelining", "ray", "torchtitan"),
+        tree_of_python,
     ),
-    **dict.fromkeys(("maxtext", "sglang", "tensorrt-llm", "vllm"), tree_of_yaml),
+    **dict.fromkeys(
+        ("accelerate", "maxtext", "sglang", "tensorrt-llm", "trainer", "vllm"), tree_of_yaml
+    ),
     "megatron": tree_of_shell,
     "dot": tree_of_dot,
     "graphml": tree_of_xml,

@@ -78,7 +78,9 @@ def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
         again = lm.Plan.load(saved(plan, tmp_path))
         assert again.target == plan.target
         twice = export(again, path=tmp_path / "again", **given)
-        assert json.dumps(written, default=str) == json.dumps(twice, default=str)
+        # A file may name another that is written beside it.
+        first = json.dumps(written, default=str).replace(f"{tmp_path}/written", f"{tmp_path}/again")
+        assert first == json.dumps(twice, default=str)
     if case.get("runs"):
         of_use = tmp_path / "written" if form_of(case["target"]).is_file else written
         importlib.import_module(runner(case)).run(case, plan, of_use)

@@ -27,6 +27,9 @@ _CHANGED_BY_XML = str.maketrans({"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})
 #: Characters by which Markdown makes links, code, emphasis and cells of tables.
 _OF_MARKDOWN = re.compile(r"[\\\[\]`*|]")
 
+#: Words that are truth values or null in YAML.
+_WORDS_OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
 #: Types whose ``repr`` is a literal of Python.
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -135,6 +138,27 @@ def command(*words: object) -> Code:
 def shell_file(template: str, **parts: object) -> Code:
     """A template of a shell script, filled in: ``{part}`` becomes a word. Code stays as it is."""
     return Code(_Filling(shell, comment).vformat(template, (), parts))
+
+
+def yaml(document: Mapping[str, Any], before: str = "") -> Code:
+    """Lines of YAML of a mapping, each after some spaces; mappings within it are indented.
+
+    >>> print(yaml({"stage": 2, "mixed_precision": "no", "fsdp": {"on": True, "classes": ["A"]}}))
+    stage: 2
+    mixed_precision: "no"
+    fsdp:
+      "on": true
+      classes: ["A"]
+    """
+    rows = []
+    for key, value in document.items():
+        is_plain = key.isascii() and key.isidentifier() and key.lower() not in _WORDS_OF_YAML
+        name = f"{before}{key if is_plain else json_text(key)}:"
+        if isinstance(value, Mapping) and value:
+            rows += [Code(name), yaml(value, f"{before}  ")]
+        else:
+            rows.append(Code(f"{name} {json_text(value)}"))
+    return lines(rows)
 
 
 def yaml_file(template: str, **parts: object) -> Code:

@@ -339,6 +339,13 @@ def target_of(name: str) -> System:
     return SYSTEMS[name]
 
 
+def written_by(name: str, plan: object, *arguments: object, **options: object) -> Any:
+    """The result of a system's writer: for the files of others that start it."""
+    form = SYSTEMS[name].form
+    assert form is not None, f"nothing is written for {name}"
+    return form.write(plan, *arguments, **options)
+
+
 def limits_of(name: str) -> tuple[tuple[str, str], ...]:
     """Plans that a system leaves out, and why: as :attr:`loadmaster.Plan.left_out` has them."""
     splits = SYSTEMS[name].says.splits

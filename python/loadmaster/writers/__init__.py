@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.systems.accelerate.write import (
         max_memory as max_memory,
     )
+    from loadmaster.systems.accelerate_config.write import accelerate as accelerate
     from loadmaster.systems.autoparallel.write import autoparallel as autoparallel
     from loadmaster.systems.chakra.write import chakra as chakra
     from loadmaster.systems.ddp.write import ddp as ddp
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from loadmaster.systems.eager.write import fx_split as fx_split
     from loadmaster.systems.fsdp.write import fsdp as fsdp
     from loadmaster.systems.jax.write import jax as jax
+    from loadmaster.systems.lightning.write import lightning as lightning
     from loadmaster.systems.llama_cpp.write import llama_cpp as llama_cpp
     from loadmaster.systems.maxtext.flax import flax as flax
     from loadmaster.systems.maxtext.write import maxtext as maxtext
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from loadmaster.systems.onnx.write import onnx as onnx
     from loadmaster.systems.openvino.write import openvino as openvino
     from loadmaster.systems.pipelining.write import pipelining as pipelining
+    from loadmaster.systems.ray.write import ray as ray
     from loadmaster.systems.saga.write import saga as saga
     from loadmaster.systems.saga.write import saga_schedule as saga_schedule
     from loadmaster.systems.sglang.write import sglang as sglang
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     )
     from loadmaster.systems.tensorrt_llm.write import tensorrt_llm as tensorrt_llm
     from loadmaster.systems.torchtitan.write import torchtitan as torchtitan
+    from loadmaster.systems.trainer.write import trainer as trainer
     from loadmaster.systems.vllm.write import vllm as vllm
     from loadmaster.writers.pictures.drawings import dot as dot
     from loadmaster.writers.pictures.drawings import graphml as graphml

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from loadmaster.base import checks
-from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, python_file
-from loadmaster.base.text import shown
 from loadmaster.model.graph import BUFFER
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.ddp.semantics import NAME
@@ -21,11 +18,15 @@ from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import (
     command,
     devices_of,
-    no_replicas,
     optimizer_of,
 )
-from loadmaster.systems.shared.refusal import Reason, refusal
-from loadmaster.systems.shared.replicated import SAID, USUAL
+from loadmaster.systems.shared.refusal import refusal
+from loadmaster.systems.shared.replicated_plans import (
+    SYNCHRONISED,
+    in_the_way,
+    is_for_ddp,
+    settings_of,
+)
 from loadmaster.systems.shared.training_file import ProcessShares, parts
 
 _FILE = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
@@ -84,9 +85,6 @@ def parallelize(model, device):
 _ZERO = "from torch.distributed.optim import ZeroRedundancyOptimizer"
 _DDP = "from torch.nn.parallel import DistributedDataParallel"
 
-#: The batch norms of all processes together.
-_SYNCHRONISED = "synchronised"
-
 _SHARDED = """\
 def optimizer_of(model, optimizer, **options):
     \"\"\"An optimizer whose state is shared out: each process updates some parameters.\"\"\"
@@ -140,7 +138,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         raise refusal(plan, NAME, reasons)
     devices = devices_of(plan)
     said = settings_of(plan)
-    if said["batch_norm"] == _SYNCHRONISED:
+    if said["batch_norm"] == SYNCHRONISED:
         norms = "    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
     else:
         norms = ""
@@ -166,38 +164,10 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     return file
 
 
-def settings_of(plan: Plan) -> Mapping[str, Any]:
-    """The plan's buckets, optimizer and batch norms.
-
-    Raises
-    ------
-    InputError
-        The file that the plan is from says others than there are.
-    """
-    usual = {"bucket_cap_mb": USUAL, "optimizer": "replicated", "batch_norm": "local"}
-    if any(label.startswith("all_reduce/statistics") for label in plan.program.graph.collectives):
-        usual["batch_norm"] = _SYNCHRONISED
-    if not _is_own(plan):
-        return usual
-    settings = plan.program.graph.meta[SAID]
-    where = f"meta.{SAID} of graph {plan.graph.name!r}"
-    if not isinstance(settings, Mapping) or set(settings) != set(usual):
-        raise InputError(f"{where} is {shown(settings)}: wants {', '.join(usual)}")
-    checks.positive(f"{where}: bucket_cap_mb", settings["bucket_cap_mb"])
-    checks.one_of(f"{where}: optimizer", settings["optimizer"], _WAYS)
-    checks.one_of(f"{where}: batch_norm", settings["batch_norm"], ("local", _SYNCHRONISED))
-    return settings
-
-
-def _is_own(plan: Plan) -> bool:
-    """True if the plan was made for a system that has DistributedDataParallel, and says how."""
-    return plan.target is not None and SAID in plan.program.graph.meta
-
-
 def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
     """Further lines of the head of the file."""
     lines = []
-    if not _is_own(plan) and n > 1:
+    if not is_for_ddp(plan) and n > 1:
         lines.append(
             "The plan was made for no target: buckets are DistributedDataParallel's usual ones, "
             "and gradients take room for the whole step, which its peaks leave out."
@@ -214,15 +184,3 @@ def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
             "leaves out."
         )
     return lines
-
-
-def in_the_way(plan: Plan) -> Iterator[Reason]:
-    """Everything that DistributedDataParallel cannot do of the plan."""
-    yield from no_replicas(plan)
-    if plan.program.is_plain or plan.recipe is not None:
-        return
-    kinds = {label.partition("/")[0] for label in plan.program.graph.collectives if label}
-    if "reduce_scatter" in kinds:
-        yield "gradients are scattered to a sharded optimizer"
-    if not kinds and plan.graph.updates.any():
-        yield "gradients are summed by parameter servers"

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from loadmaster.base.files import written
-from loadmaster.dimensions.form import FLAT
-from loadmaster.model.graph import PARAMETER
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.specs import recipe_in_words
 from loadmaster.systems.deepspeed.semantics import NAME
 from loadmaster.systems.shared.figures import sentences
 from loadmaster.systems.shared.precision import dtype_of, elements_in
-from loadmaster.systems.shared.processes import command, devices_of, no_replicas
-from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.processes import command, devices_of
+from loadmaster.systems.shared.refusal import refusal
 from loadmaster.systems.shared.zero import SAID
+from loadmaster.systems.shared.zero_plans import in_the_way
 from loadmaster.transforms.shares import batch_size
 
 #: The words for what DeepSpeed turns on, by dtype.
@@ -112,37 +109,3 @@ def _largest(plan: Plan) -> int:
     )
     size = np.bincount(graph.dst, graph.bytes * into[graph.dst], graph.n_ops)
     return int(size.max(initial=1.0))
-
-
-def in_the_way(plan: Plan) -> Iterator[Reason]:
-    """Everything that ZeRO cannot do of the plan."""
-    recipe, layout = plan.recipe, plan.layout
-    if recipe is None:
-        yield from no_replicas(plan)
-        kinds = {label.partition("/")[0] for label in plan.program.graph.collectives if label}
-        if not plan.program.is_plain and not kinds and plan.graph.updates.any():
-            yield "gradients are summed by parameter servers"
-        return
-    if recipe.micro is not None:
-        yield "it is a pipeline of stages"
-    if layout is None:
-        return
-    known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
-    other = np.flatnonzero(~(known | plan.graph.view).all(axis=0))
-    if other.size:
-        reason = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
-        yield reason, [repr(plan.graph.names[op]) for op in other]
-    if len(recipe.mesh.axes) > 1:
-        yield "the mesh has several axes, and ZeRO has one", list(recipe.mesh.names)
-    if any(axis.shares is not None for axis in recipe.mesh.axes):
-        yield "processes have unequal shares of the batch"
-    of = plan.graph.stands_for == PARAMETER
-    if not (layout.labels[:, of] == FLAT).any():
-        yield "no parameter is sharded: what has all of them whole is written as ddp"
-    if recipe.recompute:
-        yield (
-            "modules are recomputed, which is said in the model's own code",
-            list(recipe.recompute),
-        )
-    if recipe.units:
-        yield "parameters are gathered by modules, which is written as fsdp", list(recipe.units)

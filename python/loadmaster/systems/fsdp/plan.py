@@ -9,14 +9,12 @@ unit's parameters are gathered again in the backward pass or kept; whether layer
 
 from __future__ import annotations
 
-from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.candidate import Candidate
-from loadmaster.strategies.sharding.recomputing import layers
-from loadmaster.strategies.sharding.units import ShardSizes, modules_of
+from loadmaster.strategies.sharding.units import ShardSizes
 from loadmaster.systems.fsdp.semantics import NAME
-from loadmaster.systems.shared.fully_sharded import planned
+from loadmaster.systems.shared.fully_sharded import planned, recomputed_layers
 
 
 def plan(
@@ -52,11 +50,5 @@ def plan(
     InfeasibleError
         It does not fit.
     """
-    graph = problem.model
-    again = layers(modules_of(graph), 1)
-    if recompute and not again:
-        raise InputError(
-            f"target {NAME!r}: no module of {graph.name!r} is a numbered layer to recompute"
-        )
-    levels = {True: (again,), False: ((),), None: ((), again) if again else ((),)}[recompute]
+    levels = recomputed_layers(problem, NAME, recompute)
     return planned(problem, NAME, levels, replicas, ShardSizes(shard_size, reshard), progress)

@@ -8,27 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.base.errors import InputError
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, json_text, lines, python, python_file
-from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import PARAMETER
-from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
-from loadmaster.plans.specs import recipe_in_words
-from loadmaster.strategies.sharding.units import RECIPE, unit_patterns
 from loadmaster.systems.fsdp.semantics import NAME
 from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.names import listed
 from loadmaster.systems.shared.processes import command, optimizer_of
-from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.sharded_plans import (
+    below_root,
+    mesh_of,
+    modules_in,
+    parallelism_in,
+    words_of_units,
+)
 from loadmaster.systems.shared.training_file import ProcessShares, numbers, parts
-from loadmaster.systems.shared.uniform_meshes import PARTS, REPLICAS
-from loadmaster.transforms.layout import Layout
-from loadmaster.transforms.shares import only_gradients
+from loadmaster.systems.shared.uniform_meshes import PARTS
 
 #: Ending of the name of the file beside it, which says which shard goes where.
 SHARDS = ".shards.json"
@@ -160,12 +158,12 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     >>> [line for line in written.splitlines() if line.startswith("MESH") or "h.3" in line]
     ["MESH = {'shard': 2}", "    'h.3': False,"]
     """
-    parallelism = parallelism_in(plan)
+    parallelism = parallelism_in(plan, NAME)
     assert plan.recipe is not None
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
     units = _units(plan, root)
-    again = _modules(plan, plan.recipe.recompute, root)
-    whole = [_below(plan.graph.names[op], root) for op in numbers(plan.graph)]
+    again = modules_in(plan, plan.recipe.recompute, root)
+    whole = [below_root(plan.graph.names[op], root) for op in numbers(plan.graph)]
     file = python_file(
         _FILE,
         run=command(plan, devices),
@@ -209,7 +207,7 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
     >>> found["parameters"]["h.0.fc.weight"]
     {'shape': [4096, 1024], 'unit': 'h.0', 'rows': [[0, 2048], [2048, 4096]]}
     """
-    graph, mesh = plan.graph, mesh_of(parallelism_in(plan))
+    graph, mesh = plan.graph, mesh_of(parallelism_in(plan, NAME))
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     units = innermost([graph.modules[op] for op in of], list(words_of_units(plan)), "units")
     rows_of = {}
@@ -220,51 +218,12 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
         rows = [[min(i * each, n), min((i + 1) * each, n)] for i in range(k)]
         if not shape:  # A single number is on every process.
             rows = []
-        rows_of[_below(graph.names[op], root)] = {
+        rows_of[below_root(graph.names[op], root)] = {
             "shape": shape,
-            "unit": unit if unit == "" else _below(unit, root),
+            "unit": unit if unit == "" else below_root(unit, root),
             "rows": rows,
         }
     return {"mesh": mesh, "parameters": rows_of}
-
-
-def parallelism_in(plan: Plan) -> Parallelism:
-    """The plan's parallelism: as it was made for a system that has FSDP2, or as its labels have it.
-
-    Raises
-    ------
-    InputError
-        All that is in the way.
-    """
-    recipe, parallelism = plan.recipe, plan.parallelism
-    is_planned = plan.target is not None and recipe is not None and recipe.name == RECIPE
-    if is_planned and parallelism is not None:
-        return parallelism
-    layout, reasons = plan.layout, list(in_the_way(plan))
-    if reasons or layout is None:
-        raise refusal(plan, NAME, reasons)
-    parts = layout.mesh.shape[_inner(layout)[0]]
-    return Parallelism(replicate=layout.mesh.size // parts, shard=parts, shard_state="parameters")
-
-
-def mesh_of(parallelism: Parallelism) -> dict[str, int]:
-    """The sizes of the mesh, by the names of the file."""
-    outer = {REPLICAS: parallelism.replicate} if parallelism.replicate > 1 else {}
-    return {**outer, PARTS: parallelism.shard}
-
-
-def _inner(layout: Layout) -> list[int]:
-    """The axes on which parameters are sharded."""
-    of = layout.graph.stands_for == PARAMETER
-    inner: list[int] = np.flatnonzero((layout.labels[:, of] == FLAT).any(axis=1)).tolist()
-    return inner
-
-
-def words_of_units(plan: Plan) -> Mapping[str, str]:
-    """The units as patterns, those of FSDP2's usage where the recipe has none."""
-    assert plan.recipe is not None
-    usual = {**dict.fromkeys(unit_patterns(plan.graph), "again"), ".": "kept"}
-    return plan.recipe.units or usual
 
 
 def _units(plan: Plan, root: str) -> dict[str, bool]:
@@ -273,25 +232,8 @@ def _units(plan: Plan, root: str) -> dict[str, bool]:
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     words = [*patterns.values(), "kept"]
     wrapped = innermost([graph.modules[op] for op in of], list(patterns), "units")
-    units = {_below(path, root): words[at] == "again" for path, at in wrapped if path}
+    units = {below_root(path, root): words[at] == "again" for path, at in wrapped if path}
     return dict(sorted(units.items(), key=lambda row: -row[0].count(".")))
-
-
-def _modules(plan: Plan, patterns: Sequence[str], root: str) -> list[str]:
-    """The modules that patterns mean."""
-    if not patterns:
-        return []
-    modules = innermost(list(dict.fromkeys(plan.graph.modules)), list(patterns), "recompute")
-    return list(dict.fromkeys(_below(path, root) for path, _ in modules if path))
-
-
-def _below(path: str, root: str) -> str:
-    """A path as the model below the root has it."""
-    if not root:
-        return path
-    if not path.startswith(f"{root}."):
-        raise InputError(f"{path!r} is not below the root {root!r}")
-    return path[len(root) + 1 :]
 
 
 def _table(rows: Mapping[str, bool] | Sequence[str]) -> Code:
@@ -314,40 +256,3 @@ def _more(plan: Plan) -> Iterator[str]:
         "fully_shard cuts parameters by their first axis, and pads what that does not divide: "
         "parts are equal in the plan."
     )
-
-
-def in_the_way(plan: Plan) -> Iterator[Reason]:
-    """Everything that FSDP2 cannot do of the plan."""
-    layout, recipe = plan.layout, plan.recipe
-    if recipe is None:
-        yield "parameters are not sharded"
-        return
-    if recipe.micro is not None:
-        yield "it is a pipeline of stages"
-    if layout is None:
-        return
-    graph, names = plan.graph, plan.graph.names
-    known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
-    # What only adds gradients up is done before they are scattered, or after.
-    known = known | only_gradients(graph, graph.roles)
-    other = np.flatnonzero(~(known | graph.view).all(axis=0))
-    if other.size:
-        reason = f"ops are shared otherwise than by the batch ({recipe_in_words(plan)})"
-        yield reason, [repr(names[op]) for op in other]
-    sharded = _inner(layout)
-    if not sharded:
-        yield "no parameter is sharded: what has all of them whole is written as ddp"
-    if len(sharded) > 1:
-        axes = [layout.mesh.names[axis] for axis in sharded]
-        yield "parameters are sharded on several axes, and fully_shard has one", axes
-    if any(axis.shares is not None for axis in layout.mesh.axes):
-        yield "processes have unequal shares of the batch"
-    if recipe.overrides:
-        yield "ops are put on devices by name", [repr(name) for name in recipe.overrides]
-    whole = [
-        names[op]
-        for op in np.flatnonzero(graph.stands_for == PARAMETER).tolist()
-        if sharded and not (layout.labels[:, op] == FLAT).any() and graph.param_bytes[op]
-    ]
-    if whole:
-        yield f"parameters are whole beside others that are sharded ({listed(whole)})"

@@ -11,10 +11,31 @@ from loadmaster.judge.problem import Problem
 from loadmaster.strategies.attempts import Outcome, accepted
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.judging import without_rule
+from loadmaster.strategies.sharding.recomputing import layers
 from loadmaster.strategies.sharding.space import has_shapes
-from loadmaster.strategies.sharding.units import ShardSizes, fastest
+from loadmaster.strategies.sharding.units import ShardSizes, fastest, modules_of
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.replicas import check_kind, numbers_of_several
+
+
+def recomputed_layers(
+    problem: Problem, name: str, recompute: bool | None
+) -> tuple[tuple[str, ...], ...]:
+    """Levels of what is recomputed, for the system of a name: nothing or all numbered layers; None:
+    the one, then the other.
+
+    Raises
+    ------
+    InputError
+        Layers are to be recomputed, and there are none.
+    """
+    graph = problem.model
+    again = layers(modules_of(graph), 1)
+    if recompute and not again:
+        raise InputError(
+            f"target {name!r}: no module of {graph.name!r} is a numbered layer to recompute"
+        )
+    return {True: (again,), False: ((),), None: ((), again) if again else ((),)}[recompute]
 
 
 def planned(

@@ -14,7 +14,7 @@ from loadmaster.plans.specs import recipe_in_words
 from loadmaster.systems.shared.refusal import Reason
 
 #: The backend of torch.distributed by the family of devices.
-_BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
+BACKENDS = {"gpu": "nccl", "cpu": "gloo", "npu": "hccl"}
 
 #: Part of a device's name that may say which machine it is in.
 _MACHINE = re.compile(r"(?:node|host|machine)\d+")
@@ -44,10 +44,10 @@ def start(backend={backend}, seed=0, **options):
 
 def start(plan: Plan, devices: Sequence[int]) -> Code:
     """The function ``start`` of a file: it joins the processes, and gives each its device."""
-    family = families(plan.cluster)[devices[0]][0]
+    family = family_of(plan, devices)
     kind = {"gpu": "cuda"}.get(family, family)
     number = Code("0" if family == "cpu" else 'int(os.environ.get("LOCAL_RANK", 0))')
-    return python_file(_START, n=len(devices), backend=_BACKENDS[family], kind=kind, number=number)
+    return python_file(_START, n=len(devices), backend=BACKENDS[family], kind=kind, number=number)
 
 
 def optimizer_of(plan: Plan) -> Code:
@@ -63,20 +63,35 @@ def command(plan: Plan, devices: Sequence[int], script: Code = _SCRIPT) -> Code:
     >>> command(plan, [0, 2])
     'CUDA_VISIBLE_DEVICES=0,2 torchrun --nproc-per-node 2 train.py'
     """
-    of = families(plan.cluster)
-    names = [plan.cluster.devices[d].name for d in devices]
-    machines = {match[0] if (match := _MACHINE.match(name)) else "" for name in names}
-    if len(machines) > 1:
-        each = -(-len(devices) // len(machines))
+    n = machines(plan, devices)
+    if n > 1:
+        each = -(-len(devices) // n)
         return Code(
-            f"torchrun --nnodes {len(machines)} --nproc-per-node {each} --rdzv-backend c10d "
+            f"torchrun --nnodes {n} --nproc-per-node {each} --rdzv-backend c10d "
             f"--rdzv-endpoint HOST:PORT {script}"
         )
-    numbers = [number for family, number in (of[d] for d in devices) if family == "gpu"]
-    there = sum(family == "gpu" for family, _ in of)
-    visible = ",".join(map(str, numbers)) if numbers not in ([], [*range(there)]) else ""
+    visible = ",".join(map(str, visible_gpus(plan, devices)))
     before = f"CUDA_VISIBLE_DEVICES={visible} " if visible else ""
     return Code(f"{before}torchrun --nproc-per-node {len(devices)} {script}")
+
+
+def machines(plan: Plan, devices: Sequence[int]) -> int:
+    """The number of machines that devices are in, as far as their names say."""
+    names = [plan.cluster.devices[d].name for d in devices]
+    return len({match[0] if (match := _MACHINE.match(name)) else "" for name in names})
+
+
+def visible_gpus(plan: Plan, devices: Sequence[int]) -> list[int]:
+    """The numbers of the GPUs among devices; none if these are all that there are, in order."""
+    of = families(plan.cluster)
+    numbers = [number for family, number in (of[d] for d in devices) if family == "gpu"]
+    there = sum(family == "gpu" for family, _ in of)
+    return [] if numbers == [*range(there)] else numbers
+
+
+def family_of(plan: Plan, devices: Sequence[int]) -> str:
+    """The family of the devices of processes: one backend serves all of them."""
+    return families(plan.cluster)[devices[0]][0]
 
 
 def devices_of(plan: Plan) -> list[int]:

@@ -1,0 +1,1 @@
+"""Hugging Face accelerate: the file of ``accelerate launch --config_file``."""

@@ -1,0 +1,1 @@
+"""Lightning: ``Trainer`` and its strategies."""

@@ -1,0 +1,1 @@
+"""Ray Train: ``TorchTrainer`` and its ``ScalingConfig``."""
