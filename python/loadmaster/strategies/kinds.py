@@ -80,14 +80,14 @@ def shares_only_the_batch(program: Program) -> bool:
     """True if the devices of a mesh share the batch, and no other dimension of any op. O(V).
 
     Each has its samples' part of all work that depends on the batch. Parameters and their updates
-    may be in parts.
+    may be in parts, and what adds losses up may work on partial sums.
     """
     graph, source = program.graph, program.source
     roles = source.roles
     of_batch = roles.many & ~only_gradients(source, roles)
     works = (program.role == COMPUTE) & ~graph.placeholder & ~graph.view & of_batch[program.serves]
     is_whole = (program.share == 1.0) & (source.flops[program.serves] > 0)
-    is_other = (program.parts > 1) | is_whole
+    is_other = ((program.parts > 1) & (program.share < 1.0)) | is_whole
     return int(program.replica.max(initial=-1)) > 0 and not bool((works & is_other).any())
 
 
