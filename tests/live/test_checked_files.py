@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import loadmaster as lm
-from loadmaster.systems.registry import SYSTEMS
 
 MODEL = '''
 import torch
@@ -91,8 +90,8 @@ def collectives(plan):
 )
 def test_collectives_of_a_file_are_those_of_its_plan(model, tmp_path, target, options):
     plan = planned(model, target, options)
-    lm.export(plan, target, tmp_path / "file.py")
-    outcome = SYSTEMS[target].check(plan, tmp_path / "file.py", f"{model}:make")
+    lm.export(plan, target, tmp_path / "file.py", model=f"{model}:make")
+    outcome = plan.checked[target]
     assert outcome.is_done, outcome.words
     assert dict(outcome.collectives) == collectives(plan)
 
@@ -108,13 +107,13 @@ def test_one_program_has_one_price(model):
 
 def test_a_file_that_does_not_run_is_refused_with_the_systems_words(model, tmp_path):
     plan = planned(model, "fsdp", {"replicas": 2})
-    lm.export(plan, "fsdp", tmp_path / "file.py")
     with pytest.raises(lm.InputError, match=r"does not run, says PyTorch: AttributeError.*layers"):
-        SYSTEMS["fsdp"].check(plan, tmp_path / "file.py", f"{model}:fails")
+        plan.export("fsdp", tmp_path / "file.py", model=f"{model}:fails")
+    plan.export("fsdp", tmp_path / "file.py", model=f"{model}:fails", check=False)
+    assert plan.checked == {}
 
 
 def test_what_cannot_be_checked_says_why(model, tmp_path):
     plan = planned(model, "fsdp", {"replicas": 2})
-    outcome = SYSTEMS["fsdp"].check(plan, tmp_path / "file.py")
-    assert not outcome.is_done
-    assert "--model FILE.py:FUNCTION" in outcome.words
+    plan.export("fsdp", tmp_path / "file.py")
+    assert str(plan.checked["fsdp"]).startswith("not checked: no model to build")

@@ -82,24 +82,22 @@ def run(arguments: argparse.Namespace) -> None:
 
     path = None if arguments.output == "-" else arguments.output
     names = _names(arguments.name)
-    outcome = None
     with ProgressLine() as progress:
         progress("writing")
         plan = inputs.plan(arguments.plan)
         target = target_for(plan, arguments.target)
-        is_onnx, system = target == "onnx", SYSTEMS.get(target)
-        can_check = system is not None and bool(system.checker)
-        if arguments.check and not is_onnx and not can_check:
+        is_onnx = target == "onnx"
+        if arguments.check and not is_onnx and not (target in SYSTEMS and SYSTEMS[target].checker):
             raise InputError(f"--check: nothing checks files for {target}")
         if arguments.input and not (arguments.check and is_onnx):
             raise InputError("--input is for --target onnx --check")
-        builds = None if arguments.model is None or not can_check else arguments.model
         feeds = _inputs(arguments.input)
         written = export(
             plan,
             target,
             path,
-            model=arguments.model if builds is None else None,
+            check=arguments.check is not False,
+            model=arguments.model,
             root=arguments.root,
             layers=arguments.layers,
             names=names or None,
@@ -108,10 +106,6 @@ def run(arguments: argparse.Namespace) -> None:
             progress("running the parts, in parallel, and the whole")
             assert path is not None, "sub-models are written to a folder"
             error = check_onnx(path, arguments.model, inputs=feeds)
-        elif can_check and path is not None and arguments.check is not False:
-            assert system is not None
-            progress("checking")
-            outcome = system.check(plan, path, builds)
     if path is None or arguments.json:
         text = written if isinstance(written, str) else _document(written, path)
         _print(text, whole=arguments.json or path != arguments.output)
@@ -121,8 +115,8 @@ def run(arguments: argparse.Namespace) -> None:
         _say_step(plan, form_of(target).session)
     if path is not None:
         note(f"{target} written to {path}")
-    if outcome is not None:
-        note(f"{'checked' if outcome.is_done else 'not checked'}: {outcome.words}")
+    if target in plan.checked:
+        note(str(plan.checked[target]))
 
 
 def _document(written: Any, path: str | None) -> str:

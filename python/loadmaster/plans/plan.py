@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from loadmaster.plans.difference import Difference
     from loadmaster.plans.explain import Explanation
     from loadmaster.plans.parts import OpPart
+    from loadmaster.systems.registry import Checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,8 @@ class Plan(Printed):
         Facts that the planner of the target leaves to its writer, as values of JSON.
     observed : Simulation or None
         What was measured of it; None: it was simulated.
+    checked : dict of str to Checked
+        By target, what came of the check of the file that it was last exported to.
     """
 
     problem: Problem = field(repr=False)
@@ -108,6 +111,7 @@ class Plan(Printed):
     parallelism: Parallelism | None = None
     for_writer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     observed: Simulation | None = field(default=None, repr=False)
+    checked: dict[str, Checked] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.summary()
@@ -407,9 +411,13 @@ class Plan(Printed):
         self,
         target: str | None = None,
         path: str | os.PathLike[str] | None = None,
+        *,
+        check: bool = True,
         **options: Any,
     ) -> Any:
-        """Writes the plan for another system; see :func:`~loadmaster.writers.export.export`.
+        """Writes the plan for another system, and checks the file.
+
+        See :func:`~loadmaster.writers.export.export`.
 
         Examples
         --------
@@ -420,7 +428,7 @@ class Plan(Printed):
         """
         from loadmaster.writers.export import export
 
-        return export(self, target, path, **options)
+        return export(self, target, path, check=check, **options)
 
     def summary(self) -> str:
         """The plan for a person, in a dozen lines or fewer."""

@@ -137,6 +137,9 @@ class Checked:
     words: str
     collectives: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"{'checked' if self.is_done else 'not checked'}: {self.words}"
+
 
 @dataclass(frozen=True)
 class System:

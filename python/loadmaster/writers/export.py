@@ -54,11 +54,15 @@ def export(
     plan: Plan,
     target: str | None = None,
     path: str | os.PathLike[str] | None = None,
+    *,
+    check: bool = True,
     **options: Any,
 ) -> Any:
     """Writes a plan in a named form, that of the target that it was planned for if none is named.
 
-    Options that are None count as not given.
+    A file is checked by the system's own code, where that is installed; ``plan.checked`` says by
+    target what came of it. Options that are None count as not given. Where a writer takes no
+    ``model``, that is ``FILE.py:FUNCTION``, which builds the model for the check.
 
     Returns
     -------
@@ -68,7 +72,7 @@ def export(
     ------
     InputError
         No such target, an option that the target does not take, an option that is missing, or an
-        error of the writer.
+        error of the writer; the system refuses the file, which then stands all the same.
 
     Examples
     --------
@@ -80,6 +84,10 @@ def export(
     target = target_for(plan, target)
     chosen = form_of(target)
     settings = {key: value for key, value in options.items() if value is not None}
+    is_checked = target in SYSTEMS and bool(SYSTEMS[target].checker)
+    builds = None
+    if is_checked and "model" not in chosen.options:
+        builds = settings.pop("model", None)
     for key in settings:
         if key not in chosen.options:
             raise InputError(f"{target} takes no option {key!r}")
@@ -88,7 +96,11 @@ def export(
         missing.append("path")
     for key in missing:
         raise InputError(f"{target} needs a {key}: give {_FLAGS[key]}")
-    return chosen.write(plan, path, **settings)
+    written = chosen.write(plan, path, **settings)
+    plan.checked.pop(target, None)
+    if check and is_checked and path is not None:
+        plan.checked[target] = SYSTEMS[target].check(plan, path, builds)
+    return written
 
 
 def target_for(plan: Plan, target: str | None) -> str:
