@@ -41,6 +41,26 @@ def make():
             "optimizer": torch.optim.SGD}
 
 
+class Ends(torch.nn.Sequential):
+    """Layers one after another, with whole numbers that go from stage to stage."""
+
+    def __init__(self):
+        super().__init__(*(torch.nn.Linear(8, 8) for _ in range(4)))
+
+    def forward(self, x):
+        first, *others = self
+        x = first(x)
+        at = x.detach().argmax(-1)
+        for layer in others:
+            x = torch.relu(layer(x))
+        return x.gather(-1, at[:, None])
+
+
+def chain():
+    return {"model": Ends(), "example_inputs": torch.ones(8, 8), "loss": loss,
+            "targets": torch.ones(8, 1), "optimizer": torch.optim.SGD}
+
+
 def fails():
     return make() | {"model": torch.nn.Linear(3, 4)}
 '''
@@ -53,11 +73,11 @@ def model(tmp_path_factory):
     return path
 
 
-def planned(model, target, options):
+def planned(model, target, options, make="make"):
     names = {}
     exec(compile(model.read_text(), str(model), "exec"), names)
     torch.manual_seed(0)
-    graph = lm.capture(**names["make"]())
+    graph = lm.capture(**names[make]())
     return lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), target=target, **options)
 
 
@@ -96,6 +116,17 @@ def test_collectives_of_a_file_are_those_of_its_plan(model, tmp_path, target, op
     assert dict(outcome.collectives) == collectives(plan)
 
 
+def test_all_stages_of_a_pipeline_run_a_step(model, tmp_path):
+    plan = planned(
+        model, "pipelining", {"stages": 4, "micro_batches": 4, "schedule": "1f1b"}, "chain"
+    )
+    plan.export("pipelining", tmp_path / "file.py", model=f"{model}:chain")
+    number, _ = plan.checked["pipelining"].collectives["send"]
+    # Of each of four micro-batches: x and its gradient at three cuts; at two the index, which the
+    # second stage makes.
+    assert number == 4 * (2 * 3 + 2)
+
+
 def test_one_program_has_one_price(model):
     """``fully_shard`` by either name."""
     plans = [
@@ -107,7 +138,7 @@ def test_one_program_has_one_price(model):
 
 def test_a_file_that_does_not_run_is_refused_with_the_systems_words(model, tmp_path):
     plan = planned(model, "fsdp", {"replicas": 2})
-    with pytest.raises(lm.InputError, match=r"does not run, says PyTorch: AttributeError.*layers"):
+    with pytest.raises(lm.InputError, match=r"PyTorch refuses .*: AttributeError.*layers"):
         plan.export("fsdp", tmp_path / "file.py", model=f"{model}:fails")
     plan.export("fsdp", tmp_path / "file.py", model=f"{model}:fails", check=False)
     assert plan.checked == {}

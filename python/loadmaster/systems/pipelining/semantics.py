@@ -26,5 +26,6 @@ SYSTEMS = (
             "torch.distributed.pipelining (Python)",
         ),
         packages=("torch",),
+        checker="loadmaster.systems.shared.checked_files:checked",
     ),
 )

@@ -1,26 +1,22 @@
-"""One process of a written PyTorch file, beside others that are not there.
+"""Processes of a written PyTorch file, run one at a time, beside others that are not there.
 
-``python -m loadmaster.systems.shared.fake_processes FILE MODEL BATCH SHARES SECONDS``: builds the
-model of MODEL, ``FILE.py:FUNCTION``, wraps it by the file's own ``parallelize``, and runs forward
-and backward passes under PyTorch's fake process group, whose collectives send nothing. It writes
-JSON: ``collectives``, the number and the bytes of each kind in a pass; or ``error``; or ``user``,
-an error of the user's own function.
+The file's own ``parallelize`` wraps the model, and forward and backward passes run under PyTorch's
+fake process group, whose collectives send nothing. Of processes that all do the same one is run;
+of a pipeline each one, a step.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import sys
-import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import module_from_spec, spec_from_file_location
 from math import prod
 from typing import Any
 
-from loadmaster.base.errors import LoadmasterError
+from loadmaster.base.units import counted
 from loadmaster.base.user_file import of_user, user_function
 
 #: Collectives of PyTorch by the beginning of their names.
@@ -29,41 +25,100 @@ _KINDS = {
     "reduce_scatter": ("_reduce_scatter_base", "reduce_scatter"),
     "all_reduce": ("allreduce", "all_reduce"),
     "all_to_all": ("alltoall", "all_to_all"),
+    "send": ("send",),
 }
 
 
-def main(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
-    """The collectives of a pass of the file, or an error."""
+#: Words for kinds of collectives.
+_WORDS = {"all_gather": "all-gather", "all_reduce": "all-reduce", "all_to_all": "all-to-all"}
+
+
+def passes(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
+    """A pass of the file: words, and number and bytes of collectives by kind.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    model : str
+        ``FILE.py:FUNCTION``, that builds the model.
+    batch, shares : int
+        Samples of the batch, and the shares that it is divided into.
+
+    Raises
+    ------
+    LoadmasterError
+        The user's function raises.
+    Exception
+        Of PyTorch: the file does not run.
+    """
     import torch
+
+    function = user_function(model)
+    with of_user(model):
+        case = function()
+    file = _loaded(path)
+    mesh = getattr(file, "MESH", {})
+    size = getattr(file, "PROCESSES", None) or prod(mesh.values())
+    if hasattr(file, "STAGES"):
+        cases = [case]
+        while len(cases) < size:
+            with of_user(model):
+                cases.append(function())
+        of = _of_stages(file, cases)
+        ran = f"a step of each of {counted(size, 'process', 'processes')}"
+    else:
+        _join(0, size)
+        wanted = list(inspect.signature(file.parallelize).parameters)[1:]
+        at = _mesh(mesh) if "mesh" in wanted else torch.device("cpu")
+        of = _counted(file.parallelize(case["model"].train(), at), _share(case, batch, shares))
+        ran = f"forward and backward pass of one of {counted(size, 'process', 'processes')}"
+    words = [counted(n, _WORDS.get(kind, kind.replace("_", "-"))) for kind, (n, _) in of.items()]
+    return {"words": f"{ran}, with {', '.join(words) or 'no collective'}", "collectives": of}
+
+
+def _loaded(path: str) -> Any:
+    """The module of the file."""
+    spec = spec_from_file_location("written", path)
+    assert spec is not None
+    assert spec.loader is not None
+    file = sys.modules["written"] = module_from_spec(spec)
+    spec.loader.exec_module(file)
+    return file
+
+
+def _join(rank: int, size: int) -> None:
+    """Begins the fake process group of so many processes, as one of them."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    try:
-        function = user_function(model)
-        with of_user(model):
-            case = function()
-    except LoadmasterError as error:
-        return {"user": str(error)}
-    try:
-        spec = spec_from_file_location("written", path)
-        assert spec is not None
-        assert spec.loader is not None
-        file: Any = module_from_spec(spec)
-        sys.modules["written"] = file
-        spec.loader.exec_module(file)
-        mesh = getattr(file, "MESH", {})
-        size = getattr(file, "PROCESSES", None) or prod(mesh.values())
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(size))
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
-        device = torch.device("cpu")
-        wanted = list(inspect.signature(file.parallelize).parameters)[1:]
-        wrapped = file.parallelize(
-            case["model"].train(), _mesh(mesh) if "mesh" in wanted else device
-        )
-        return {"collectives": _counted(wrapped, _share(case, batch, shares))}
-    except Exception as error:
-        first = next(iter(str(error).splitlines()), "")
-        return {"error": f"{type(error).__name__}: {first}"}
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+
+
+def _of_stages(file: Any, cases: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Number and bytes of the messages of a step of a pipeline, of which each process has a model
+    of its own.
+    """
+    import torch
+
+    device, seen = torch.device("cpu"), list[tuple[str, int]]()
+    for rank, case in enumerate(cases):
+        _join(rank, len(cases))
+        args, keywords, targets = _batch(case)
+        loss = case.get("loss") or (lambda output, *_: _loss(output))
+        trains = hasattr(file, "backward")
+        batch = (args, keywords, targets if trains else ())
+        model = case["model"].train(trains)
+        model = file.parallelize(model, device, batch, loss if trains else None)
+        with _seeing(seen):
+            if trains:
+                file.backward(model, batch)
+            else:
+                file.evaluate(model, *args, **keywords)
+    return _by_kind(seen)
 
 
 def _mesh(axes: Mapping[str, int]) -> Any:
@@ -94,10 +149,38 @@ def _counted(model: Any, case: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     from torch.distributed.tensor.parallel import loss_parallel
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.parallel import DistributedDataParallel
+
+    seen = list[tuple[str, int]]()
+    n_passes = 1
+    if isinstance(model, DistributedDataParallel):
+        # Sums of its reducer are seen by a hook alone, and it fills its buckets in the first pass.
+        n_passes = 2
+
+        def summed(buffer: Any) -> Any:
+            seen.append(("all_reduce", buffer.nbytes))
+            future: Any = torch.futures.Future()
+            future.set_result(buffer)
+            return future
+
+        model.register_comm_hook(None, lambda _, bucket: summed(bucket.buffer()))
+    args, keywords, targets = _batch(case)
+    for _ in range(n_passes):
+        seen.clear()
+        with ExitStack() as within:
+            # On a CPU DTensor knows attention by its parts alone.
+            for one in (implicit_replication(), loss_parallel(), sdpa_kernel(SDPBackend.MATH)):
+                within.enter_context(one)
+            within.enter_context(_seeing(seen))
+            output = model(*args, **keywords)
+            (case["loss"](output, *targets) if case["loss"] else _loss(output)).backward()
+    return _by_kind(seen)
+
+
+def _seeing(seen: list[tuple[str, int]]) -> Any:
+    """A context that notes kind and bytes of collectives; what is received is zeros in it."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
-
-    seen: list[tuple[str, int]] = []
 
     class Seeing(TorchDispatchMode):  # type: ignore[misc]
         """Notes the collectives."""
@@ -110,38 +193,32 @@ def _counted(model: Any, case: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
                 name = op.overloadpacket.__name__
                 kind = next((k for k, some in _KINDS.items() if name.startswith(some)), None)
                 tensors = [x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor)]
+                if name.startswith("recv"):
+                    for tensor in tensors:
+                        tensor.zero_()
                 if kind is not None:
                     seen.append((kind, max(x.nbytes for x in tensors)))
             return result
 
-    passes = 1
-    if isinstance(model, DistributedDataParallel):
-        # Sums of its reducer are seen by a hook alone, and it fills its buckets in the first pass.
-        passes = 2
+    return Seeing()
 
-        def summed(buffer: Any) -> Any:
-            seen.append(("all_reduce", buffer.nbytes))
-            future: Any = torch.futures.Future()
-            future.set_result(buffer)
-            return future
 
-        model.register_comm_hook(None, lambda _, bucket: summed(bucket.buffer()))
-    inputs = case["example_inputs"]
-    keywords = inputs if isinstance(inputs, Mapping) else {}
-    args = () if keywords else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-    targets = case["targets"] if isinstance(case["targets"], (tuple, list)) else (case["targets"],)
-    for _ in range(passes):
-        seen.clear()
-        with ExitStack() as within:
-            # On a CPU DTensor knows attention by its parts alone.
-            for one in (implicit_replication(), loss_parallel(), sdpa_kernel(SDPBackend.MATH)):
-                within.enter_context(one)
-            within.enter_context(Seeing())
-            output = model(*args, **keywords)
-            (case["loss"](output, *targets) if case["loss"] else _loss(output)).backward()
+def _by_kind(seen: Sequence[tuple[str, int]]) -> dict[str, tuple[int, int]]:
     kinds = dict.fromkeys(sorted(kind for kind, _ in seen))
     each = {kind: [size for one, size in seen if one == kind] for kind in kinds}
     return {kind: (len(sizes), sum(sizes)) for kind, sizes in each.items()}
+
+
+def _batch(case: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    """Arguments, keywords and targets of the function's arguments of capture."""
+    inputs, targets = case["example_inputs"], case.get("targets", ())
+
+    def listed(values: Any) -> tuple[Any, ...]:
+        return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs), listed(targets)
+    return listed(inputs), {}, listed(targets)
 
 
 def _loss(output: Any) -> Any:
@@ -152,16 +229,3 @@ def _loss(output: Any) -> Any:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     of = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.requires_grad]
     return sum(x.float().mean() for x in of) if loss is None else loss
-
-
-if __name__ == "__main__":
-    with suppress(ImportError):
-        import resource
-
-        # A busy machine takes longer by the clock.
-        resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[5]), resource.RLIM_INFINITY))
-    warnings.simplefilter("ignore")
-    sys.stdout.write(json.dumps(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5]))))
-    # The fake group is not ended: its threads may wait for processes that are not there.
-    sys.stdout.flush()
-    os._exit(0)
