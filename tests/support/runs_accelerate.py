@@ -13,6 +13,8 @@ import torch.distributed as dist
 from gloo_steps import assert_same, on_processes, share, whole_step
 from target_models import built
 
+from loadmaster.systems.accelerate_config.check import launched
+
 #: What accelerate puts into the environment.
 _PREFIXES = ("FSDP_", "ACCELERATE_", "PARALLELISM_CONFIG_")
 
@@ -49,17 +51,14 @@ def units_of(plan):
 def as_its_launcher_reads(written):
     """The configuration, and the environment of a process that ``accelerate launch`` starts."""
     from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "accelerate.yaml")
         path.write_text(written)
-        arguments = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
-        arguments, _, _ = _validate_launch_command(arguments)
         return load_config_from_file(str(path)), {
             name: text
-            for name, text in prepare_multi_gpu_env(arguments).items()
+            for name, text in prepare_multi_gpu_env(launched(str(path))).items()
             if name.startswith(_PREFIXES)
         }
 

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.util import find_spec
 
+from loadmaster.systems.deepspeed.check import configuration
 from loadmaster.transforms.shares import batch_size
-
-
-class _Processes:
-    """Stands for so many processes."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def get_data_parallel_world_size(self):
-        return self.n
 
 
 def run(case, plan, written):
@@ -42,13 +32,4 @@ def as_deepspeed_reads(written, processes):
     """The configuration as DeepSpeed has it for so many processes; None: it is not installed."""
     if find_spec("deepspeed") is None:
         return None
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    from deepspeed import comm
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    before = comm.get_rank
-    comm.get_rank = lambda *_: 0
-    try:
-        return DeepSpeedConfig(json.loads(json.dumps(written)), mpu=_Processes(processes))
-    finally:
-        comm.get_rank = before
+    return configuration(json.loads(json.dumps(written)), processes)

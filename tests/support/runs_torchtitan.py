@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 from jax_models import functions
 
+from loadmaster.systems.torchtitan.check import words
 from loadmaster.transforms.shares import batch_size
 
 #: What torchtitan calls the sizes that a plan is asked for.
@@ -39,9 +42,10 @@ def run(case, plan, written):
         layers = [f"layers.{i}" for i in range(len(modules) - 3)]
         assert modules == ["tok_embeddings", *layers, "norm", "lm_head"]
     if is_installed():
-        from torchtitan.distributed.parallel_dims import ParallelDims
-
-        ParallelDims.from_config(said, devices)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "written.py")
+            path.write_text(written)
+            words(str(path), devices)
 
 
 def is_installed():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from loadmaster.systems.trainer.check import arguments, words
 from loadmaster.transforms.shares import batch_size
 
 
@@ -34,11 +34,8 @@ def run(case, plan, written):
 
 def as_trainer_reads(written):
     """The arguments as Trainer has them."""
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    from transformers import HfArgumentParser, TrainingArguments
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "training_arguments.yaml")
         path.write_text(written)
-        (read,) = HfArgumentParser(TrainingArguments).parse_yaml_file(str(path))
-    return read
+        assert words(str(path))["words"].startswith("transformers reads")
+        return arguments(str(path))

@@ -29,5 +29,6 @@ SYSTEMS = (
         ),
         beside=("loadmaster.systems.accelerate.write:max_memory",),
         packages=("accelerate",),
+        checker="loadmaster.systems.accelerate.check:checked",
     ),
 )

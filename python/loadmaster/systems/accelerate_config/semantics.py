@@ -27,5 +27,6 @@ SYSTEMS = (
             "Hugging Face accelerate launch --config_file (YAML)",
         ),
         packages=("accelerate",),
+        checker="loadmaster.systems.accelerate_config.check:checked",
     ),
 )

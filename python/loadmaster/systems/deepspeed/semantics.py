@@ -24,5 +24,6 @@ SYSTEMS = (
             "loadmaster.systems.deepspeed.write:deepspeed", "DeepSpeed configuration of ZeRO (JSON)"
         ),
         packages=("deepspeed",),
+        checker="loadmaster.systems.deepspeed.check:checked",
     ),
 )

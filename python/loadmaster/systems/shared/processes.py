@@ -94,6 +94,11 @@ def family_of(plan: Plan, devices: Sequence[int]) -> str:
     return families(plan.cluster)[devices[0]][0]
 
 
+def number_of_processes(plan: Plan) -> int:
+    """Devices that run something, which have a process each."""
+    return len(set(plan.running_devices[plan.running_devices >= 0].tolist()))
+
+
 def devices_of(plan: Plan) -> list[int]:
     """The device of each replica, or the one that has the whole model."""
     replica, device = plan.program.replica, plan.running_devices

@@ -27,5 +27,6 @@ SYSTEMS = (
             "torchtitan 0.3 configuration (Python file)",
         ),
         packages=("torchtitan",),
+        checker="loadmaster.systems.torchtitan.check:checked",
     ),
 )

@@ -27,5 +27,6 @@ SYSTEMS = (
             "Hugging Face TrainingArguments (YAML)",
         ),
         packages=("transformers",),
+        checker="loadmaster.systems.trainer.check:checked",
     ),
 )
