@@ -155,7 +155,32 @@ class Masked(nn.Module):
         return self.head(y)
 
 
-MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen, "masked": Masked}
+class ViewedBlock(Separate):
+    """Attention whose views leave out one size, at an axis that is drawn for each of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.axes = torch.randint(5, (3,)).tolist()
+
+    def forward(self, x):
+        parts = []
+        for layer, axis in zip((self.q, self.k, self.v), self.axes, strict=True):
+            sizes = [*x.shape[:2], HEADS, WIDTH // HEADS, 1]
+            sizes[axis] = -1
+            parts.append((layer(x) * 0.5).view(sizes).squeeze(-1).transpose(1, 2).contiguous())
+        y = F.scaled_dot_product_attention(*parts)
+        return x + self.o(y.transpose(1, 2).flatten(2))
+
+
+class Viewed(nn.Sequential):
+    """Blocks that are viewed in several ways."""
+
+    def __init__(self):
+        table, head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        super().__init__(table, *(ViewedBlock() for _ in range(4)), head)
+
+
+MODELS = {"llama": Llama, "gpt": Gpt, "unseen": Unseen, "masked": Masked, "viewed": Viewed}
 
 
 def loss(y, t):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import ExitStack
 from math import prod
 from pathlib import Path
 
 import parallel_models
 import target_models
 import torch
-import torch.distributed as dist
-from gloo_steps import assert_same, functions, on_processes, share, whole_step
+from gloo_steps import assert_same, functions, on_processes, whole_step
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.experimental import implicit_replication
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import loadmaster as lm
@@ -58,31 +54,21 @@ def steps(rank, k, files):
 
 def step(name, written, shards):
     file, made, whole = functions(written), built(name), built(name).module
+    device = torch.device("cpu")  # Plans are for GPUs.
+    model = file["parallelize"](made.module, device)
     mesh = init_device_mesh("cpu", tuple(file["MESH"].values()), mesh_dim_names=tuple(file["MESH"]))
-    model = file["parallelize"](made.module, mesh)
     rows = shards["parameters"]
     for name, parameter in model.named_parameters():
         assert_lies(rows[name], mesh, parameter, whole.get_parameter(name).detach())
-    of_batch = [axis for axis in file["MESH"] if axis in OF_BATCH]
-    k, place = prod(file["MESH"][axis] for axis in of_batch), 0
-    for axis in of_batch:
-        place = place * file["MESH"][axis] + mesh[axis].get_local_rank()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with ExitStack() as within:
-        # On a CPU DTensor knows attention by its parts alone.
-        for one in (implicit_replication(), loss_parallel(), sdpa_kernel(SDPBackend.MATH)):
-            within.enter_context(one)
-        inputs = [share(tensor, place, k) for tensor in made.inputs]
-        loss = made.loss(model(*inputs), share(made.targets, place, k))
-        loss.backward()
-    mean = full(loss.detach()).clone()
-    for axis in of_batch:
-        dist.all_reduce(mean, group=mesh[axis].get_group())
+    optimizer = file["optimizer_of"](model, torch.optim.SGD, lr=0.1)
+    batch = file["share_of"]((made.inputs, {}, (made.targets,)), device)
+    with sdpa_kernel(SDPBackend.MATH):  # On a CPU DTensor knows attention by its parts alone.
+        loss = file["over_processes"](file["backward"](model, batch, made.loss))
     of = dict(model.named_parameters())
     gradients = {name: unmixed(rows[name], mesh, full(p.grad)) for name, p in of.items()}
     optimizer.step()
     parameters = {name: unmixed(rows[name], mesh, full(p.detach())) for name, p in of.items()}
-    return {"loss": mean / k, "gradients": gradients, "parameters": parameters}
+    return {"loss": torch.tensor(loss), "gradients": gradients, "parameters": parameters}
 
 
 def full(tensor):

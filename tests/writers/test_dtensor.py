@@ -23,6 +23,7 @@ CUT = {
     "gpt": ("'h.*.attn.c_attn': FusedColwise(3", "'h.*.attn.c_proj': R", "'h.*.proj': R"),
     "unseen": ("'a': C", "'b': R", "'c': C", "'o': R"),
     "masked": ("'mlp.gate': C", "'mlp.down': R"),
+    "viewed": ("'*.o': R",),
 }
 
 #: What must be said of sequence parallelism, of the models that have some.
@@ -62,7 +63,7 @@ def written(name, cluster, *, tp=2, sequence=None, **sizes):
 STEPS = {
     "2xV100-NVLink": [
         ("llama", {"sequence": True}),
-        *[(name, {"sequence": False}) for name in ("gpt", "unseen", "masked")],
+        *[(name, {"sequence": False}) for name in ("gpt", "unseen", "masked", "viewed")],
     ],
     "4xV100-NVLink": [
         ("llama", {"replicate": 2, "sequence": False}),
@@ -80,8 +81,8 @@ def test_a_step_has_the_numbers_of_the_whole_model(cluster):
 def test_parameters_are_in_parts_on_the_inner_one_of_two_axes_of_the_batch():
     _, text, shards = written("unseen", "8xH100-NVLink", replicate=2, shard=2)
     assert "MESH = {'replicate': 2, 'shard': 2, 'tp': 2}" in text
-    assert "of_batch = mesh['replicate', 'shard']" in text
-    assert "fully_shard(model, mesh=of_batch, " in text
+    assert "options = {\"mesh\": mesh['replicate', 'shard']}" in text
+    assert "fully_shard(model, reshard_after_forward=False, **options)" in text
     assert shards["parameters"]["b.weight"]["placements"] == {
         "replicate": "Replicate", "shard": "Shard(0)", "tp": "Shard(1)",
     }  # fmt: skip

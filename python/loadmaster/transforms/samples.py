@@ -34,7 +34,7 @@ def joined_samples(graph: OpGraph) -> str:
             known = (
                 f"the batch is not one of separate samples: op {graph.names[op]!r} "
                 f"({graph.kinds[op]}){of} {does}, so parts of the batch do not add up to it. "
-                "Methods that exchange what is joined can share it (sharded, dtensor, jax)"
+                "Methods that exchange what is joined can share it (sharded, jax)"
             )
         vars(graph)[_KEPT] = known
     return known

@@ -652,19 +652,37 @@ class Forward:
         if graph.args is None:
             return {graph.modules[op] for op in self.structure.op.tolist()}
         modules = set()
-        for root, module, is_whole in self._views:
+        for root, module, op in self._views:
             if module in walk.products:
                 continue
             if (root, 0) in walk.tokens:
                 walk.reasons.setdefault(module, "its views join or divide what is cut by tokens")
-            elif is_whole and self._is_cut(walk, (root, 0)):
+            elif self._is_cut(walk, (root, 0)) and self._says_whole(op, root, walk.have[root, 0]):
                 modules.add(module)
         return modules
 
+    def _says_whole(self, view: int, root: int, spec: int) -> bool:
+        """True if a view is called with the size of the whole where what it shows is cut: not with
+        -1, which is then the size of a part.
+        """
+        graph = self.structure.graph
+        assert graph.args is not None, "calls are known"
+        call = graph.args[view]
+        sizes, shape = call[0][1] if call else None, self._shape(view)
+        if not isinstance(sizes, list) or -1 not in sizes or len(sizes) != len(shape):
+            return isinstance(sizes, list) and -1 not in sizes
+        while call is not None and graph.view[view := int(call[0][0]["op"])]:
+            if not any(word in graph.kinds[view] for word in (*_SIZED, "getitem")):
+                return False  # Axes are in another order.
+            call = graph.args[view]
+        before = prod(size for _, size in self.form(root).outputs[0][:spec])
+        axis = max(a for a in range(len(shape)) if a == 0 or prod(shape[:a]) <= before)
+        return bool(sizes[axis] != -1)
+
     @cached_property
-    def _views(self) -> list[tuple[int, str, bool]]:
+    def _views(self) -> list[tuple[int, str, int]]:
         """Views of the forward pass that are called with sizes: the node that each is a view of,
-        its module, and whether the sizes are those of the whole.
+        its module, and the op.
         """
         graph, structure, views = self.structure.graph, self.structure, []
         assert graph.args is not None, "calls are known"
@@ -675,7 +693,5 @@ class Forward:
             root = int(structure.node[graph.reduced.shows[op]])
             is_forward = root >= 0 and graph.phases[op] in ("", "f")
             if is_forward and any(word in graph.kinds[op] for word in _SIZED):
-                sizes = call[0][1]
-                is_whole = isinstance(sizes, list) and -1 not in sizes
-                views.append((root, graph.modules[op], is_whole))
+                views.append((root, graph.modules[op], op))
         return views

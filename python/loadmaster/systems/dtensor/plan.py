@@ -50,6 +50,7 @@ from loadmaster.systems.shared.uniform_meshes import (
     tensor_parts,
     uniform_meshes,
 )
+from loadmaster.transforms.samples import joined_samples
 
 #: Options that are sizes of axes.
 _SIZES = ("replicate", "shard", "tp")
@@ -103,7 +104,12 @@ def place(
     asked = Sizes(replicate, shard, tp, reshard)
     space = Space.of(problem)
     budget = Budget.make(None, time_limit) if time_limit is not None else Budget(1.0, None)
+    joins = joined_samples(problem.model)
     shapes = [mesh for mesh in uniform_meshes(problem) if next(asked.open(mesh), None)]
+    if joins:  # Each process would have the loss of its samples alone.
+        shapes = [mesh for mesh in shapes if tensor_parts(mesh) == mesh.size]
+    if not shapes and joins:
+        raise refused("dtensor", joins)
     if not shapes:
         n = max((mesh.size for mesh in uniform_meshes(problem)), default=1)
         raise InputError(
@@ -113,7 +119,8 @@ def place(
     rows = _styled(space, shapes, asked, budget, tries)
     ranked = best_of(rows, of_most_devices(shapes))
     if not ranked:
-        raise refused("dtensor", "no batch can be shared, and no weight be cut, evenly")
+        reason = "no batch can be shared, and no weight be cut, evenly"
+        raise refused("dtensor", f"{joins}; no weight can be cut evenly" if joins else reason)
     words = "styles of modules"
     candidate, labels = best_judged(space, ranked, words, budget, progress, _judged)
     assert isinstance(labels, RankedStyles)

@@ -21,7 +21,8 @@ SYSTEMS = (
         SEMANTICS,
         "loadmaster.systems.dtensor.plan:place",
         WrittenForm(
-            "loadmaster.systems.dtensor.write:dtensor", "DTensor: parallelize(model, mesh) (Python)"
+            "loadmaster.systems.dtensor.write:dtensor",
+            "DTensor, fully_shard: parallel styles of modules (Python file)",
         ),
         packages=("torch",),
         checker="loadmaster.systems.shared.checked_files:checked",

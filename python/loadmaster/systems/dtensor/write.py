@@ -1,13 +1,11 @@
-"""PyTorch's DTensor: a plan as a Python file, and which part of each parameter is where beside it.
-
-The file has ``parallelize(model, mesh)``, and needs PyTorch alone.
-"""
+"""PyTorch's DTensor: a plan as a Python file, and beside it the part of each parameter."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.files import write_bytes, write_json
-from loadmaster.base.quoting import lines, python, python_words
-from loadmaster.base.units import counted
+from loadmaster.base.quoting import Code, lines, python, python_file
 from loadmaster.dimensions.form import FLAT, PARTIAL, REPLICATE
+from loadmaster.model.families import families
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.module_paths import alike
 from loadmaster.model.shapes import parse_output
@@ -34,13 +32,98 @@ from loadmaster.systems.dtensor.module_styles import (
     Style,
     Styled,
 )
+from loadmaster.systems.shared.backward import backward_of, kept
+from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.processes import command, optimizer_of
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.training_file import ProcessShares, parts
 from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, PARTS, REPLICAS
+from loadmaster.systems.shared.wrapped_modules import wrapped_modules
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import only_gradients
 
 #: The name of an axis of one place.
 _ONE = "dp_shard"
+
+_FILE = '''"""Parallel styles of modules by torch.distributed.tensor: written by Loadmaster.
+
+{run:words}
+
+trains on the example input of the model. In a script of one's own:
+
+    device = start()
+    model = parallelize(Model(), device)
+    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
+    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
+        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
+        clip(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+The loss is a mean over a share of the batch; gradients are the mean over all shares.
+"""
+
+{figures}
+
+{imports}
+
+{constants}
+#: Axes of the mesh, the outermost first, as init_device_mesh takes them.
+MESH = {mesh}
+{fused}{tables}{units}{whole}{recomputed}
+
+{start}
+
+def parallelize(model, device):
+    """The model as each process runs it, cut in place."""
+    model = model.to(device)
+{kept}    sizes, names = tuple(MESH.values()), tuple(MESH)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+{styles}{wrap}{shard}    torch.manual_seed(torch.initial_seed() + place())  # Dropout of its own.
+    return model
+
+
+{backward}
+
+{clip}
+
+{optimizer_of}
+
+{data}
+
+{checkpoints}
+
+{main}'''
+
+_SHARD = """\
+    options = {{"mesh": mesh[{axes}]{but}}}
+    for path, again in UNITS.items():
+        fully_shard(model.get_submodule(path), reshard_after_forward=again, **options)
+    fully_shard(model, reshard_after_forward=False, **options)
+"""
+
+_PARALLEL = "torch.distributed.tensor.parallel"
+
+#: Contexts of a step, with their imports.
+_REPLICATED = (
+    "implicit_replication()",
+    "from torch.distributed.tensor.experimental import implicit_replication",
+)
+_LOSS = "loss_parallel()", f"from {_PARALLEL} import loss_parallel"
+_ATTENTION = (
+    "sdpa_kernel(SDPBackend.MATH)",
+    "from torch.nn.attention import SDPBackend, sdpa_kernel",
+)
+
+_MESH = "from torch.distributed.device_mesh import init_device_mesh"
+
+_TABLE = """
+
+#: {about}
+{name} = {{
+{rows}
+}}
+"""
 
 _FUSED = '''
 
@@ -93,7 +176,7 @@ class FusedColwise(ColwiseParallel):
 
 
 def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
-    """The plan as Python: ``parallelize(model, mesh)``, with the plan's figures in its head.
+    """The plan as a Python file that cuts modules by styles, and wraps them with ``fully_shard``.
 
     Parameters
     ----------
@@ -111,7 +194,8 @@ def dtensor(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str
     Returns
     -------
     str
-        The text of the file.
+        The file: ``start()`` joins the processes that ``torchrun`` began, and ``parallelize(model,
+        device)`` cuts the model.
 
     Raises
     ------
@@ -257,52 +341,93 @@ class _DTensorFile:
 
     def text(self) -> str:
         """The file."""
-        rows, outputs = self._rows(_style), self._rows(_output)
+        plan, rows, outputs = self.plan, self._rows(_style), self._rows(_output)
         is_fused = any(style.parts > 1 for style in self.styled.styles.values())
-        names = {row.partition("(")[0] for _, row in [*rows, *outputs]} - {"FusedColwise"}
-        names |= {"ColwiseParallel"} if is_fused else set()
-        names |= {"parallelize_module"} if names else set()
-        code = [self._head(), "from __future__ import annotations", ""]
-        code += ["import torch"] if is_fused else []
-        if self.of_batch:
-            code.append("from torch.distributed.fsdp import fully_shard")
-        if names:
-            of = "DTensor, Replicate, Shard" if is_fused else "Replicate, Shard"
-            code.append(f"from torch.distributed.tensor import {of}")
-            code.append("from torch.distributed.tensor.parallel import (")
-            code += [f"    {name}," for name in sorted(names)] + [")"]
-        code += ["", "#: Axes of the mesh, the outermost first, as init_device_mesh takes them."]
-        code += [f"MESH = {python(dict(self._axes()))}"]
-        code += [_FUSED.rstrip()] if is_fused else []
-        if rows:
-            code += ["", "", "#: Styles of modules, by their paths."]
-            code += ["STYLES = {", *[f"    {python(k)}: {v}," for k, v in rows], "}"]
-        if outputs:
-            code += ["", "#: What becomes of what modules give, after their styles."]
-            code += ["OUTPUTS = {", *[f"    {python(k)}: {v}," for k, v in outputs], "}"]
-        if self.of_batch:
-            code += [
-                "",
-                "",
-                "#: Modules whose parameters one collective gathers, and whether they are gathered "
-                "again in the",
-                "#: backward pass. The model has the rest, and keeps it.",
-                "UNITS = {",
-                *[f"    {python(path)}: {again}," for path, again in self._units().items()],
-                "}",
-            ]
-        tables = [*["STYLES"] * bool(rows), *["OUTPUTS"] * bool(outputs)]
-        return "\n".join([*code, "", "", *self._parallelize(tables)]) + "\n"
+        styles = {row.partition("(")[0] for _, row in [*rows, *outputs]} - {"FusedColwise"}
+        styles |= {"ColwiseParallel"} if is_fused else set()
+        modules = wrapped_modules(plan, self._units() if self.of_batch else None, self._name)
+        contexts = list(self._contexts())
+        whole = ["loss = loss.full_tensor() if isinstance(loss, DTensor) else loss"]
+        after = [*modules.after, *whole * bool(contexts)]
+        of = ", Replicate, Shard" if styles else ""
+        imports = [_MESH, f"from torch.distributed.tensor import DTensor{of}"]
+        imports += [*modules.imports, *(line for _, line in contexts)]
+        if styles:
+            names = "".join(f"    {name},\n" for name in sorted({*styles, "parallelize_module"}))
+            imports.append(f"from {_PARALLEL} import (\n{names})")
+        tables = [
+            ("STYLES", "Styles of modules, by their paths.", rows),
+            ("OUTPUTS", "Turns of what modules give, after their styles.", outputs),
+        ]
+        axes = [*(self.mesh.names[at] for at in self.of_batch), *[_ONE] * self.are_whole]
+        said = dict(modules.parts)
+        said["shard"] = python_file(
+            _SHARD if self.of_batch else "",
+            axes=Code(", ".join(map(python, axes))),
+            but=said.pop("but"),
+        )
+        return python_file(
+            _FILE,
+            run=command(plan, self.devices),
+            figures=figures(plan, self._more()),
+            mesh=dict(self._axes()),
+            fused=Code(_FUSED if is_fused else ""),
+            tables=Code("".join(_table(*table) for table in tables if table[2])),
+            styles=self._styles([name for name, _, of in tables if of]),
+            kept=kept(plan),
+            optimizer=optimizer_of(plan),
+            **said,
+            **backward_of(plan, [context for context, _ in contexts], after, parts=True),
+            **parts(plan, ProcessShares(self.devices, self._shares), imports),
+        )
+
+    def _contexts(self) -> Iterator[tuple[str, str]]:
+        """Contexts of a step, each with its import."""
+        is_whole = any(not style.is_local for style in self.styled.styles.values())
+        if is_whole:
+            yield _REPLICATED
+        if self.styled.loss_parallel:
+            yield _LOSS
+        if is_whole and families(self.plan.cluster)[self.devices[0]][0] == "cpu":
+            # There DTensor knows attention by its parts alone.
+            yield _ATTENTION
+
+    def _more(self) -> Iterator[str]:
+        """Further lines of the head of the file."""
+        if words := [context for context, _ in self._contexts()]:
+            yield (
+                "Some modules give DTensors, for code that knows the sizes of the whole. Forward "
+                f"passes beside backward() run within {' and '.join(words)}, as it does."
+            )
+        if self.are_whole:
+            yield (
+                f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of "
+                "one place. It keeps a copy of them, which the peak leaves out."
+            )
+
+    @property
+    def order(self) -> list[int]:
+        """The axes as the file has them: those that share the batch first."""
+        return sorted(range(len(self.mesh.axes)), key=lambda at: self.mesh.names[at] == MODEL)
+
+    @property
+    def devices(self) -> list[int]:
+        """The device of each process."""
+        grid = self.mesh.on(self.plan.cluster).reshape(self.mesh.shape)
+        devices: list[int] = grid.transpose(self.order).ravel().tolist()
+        return devices
+
+    @property
+    def _shares(self) -> int:
+        """The shares of the batch."""
+        return prod(self.mesh.shape[at] for at in self.of_batch)
 
     def _axes(self) -> list[tuple[str, int]]:
         """Names and sizes of the axes of the mesh, as the file has them: with parameters whole
         there is one more, of one place, on which fully_shard cuts nothing.
         """
-        axes = [(axis.name, axis.size) for axis in self.mesh.axes]
-        if not self.are_whole:
-            return axes
-        at = self.of_batch[0] + 1
-        return [*axes[:at], (_ONE, 1), *axes[at:]]
+        axes = [(self.mesh.names[at], self.mesh.shape[at]) for at in self.order]
+        return [*axes[:1], (_ONE, 1), *axes[1:]] if self.are_whole else axes
 
     @property
     def of_batch(self) -> list[int]:
@@ -319,41 +444,6 @@ class _DTensorFile:
         nodes = np.flatnonzero(self.structure.stands_for == PARAMETER).tolist()
         return any(self._spec(axis, n) == FLAT for n in nodes)
 
-    def _head(self) -> str:
-        plan = self.plan
-        single = plan.single
-        over = f", {plan.makespan / single:.3f} of one device's" if single else ""
-        devices = counted(self.mesh.size, "device")
-        peak = max(plan.memory.peak.tolist()) / 1e9
-        words = [
-            f"{self.graph.name}: parallelize(model, mesh), for {devices}.",
-            "",
-            f"Predicted step: {plan.makespan * 1e3:.4g} ms{over}. Peak per device: {peak:.3g} GB.",
-            f"Lower bound: {plan.lower_bound * 1e3:.4g} ms.",
-        ]
-        styles = self.styled.styles.values()
-        if any(not style.is_local for style in styles):
-            words += [
-                "",
-                "Some modules give DTensors, since code behind them knows the sizes of the whole:",
-                "run forward and backward within torch.distributed.tensor.experimental's",
-                "implicit_replication(), so that plain tensors beside them count as whole.",
-            ]
-        if self.styled.loss_parallel:
-            words += [
-                "",
-                "Classes of the loss are shared out: run loss and backward within",
-                "torch.distributed.tensor.parallel's loss_parallel().",
-            ]
-        if self.are_whole:
-            words += [
-                "",
-                f"Parameters are whole on {DATA!r}: fully_shard cuts them on {_ONE!r}, an axis of",
-                "one place. It keeps a copy of them, which the peak leaves out.",
-            ]
-        words += ["", *(f"- {note}" for note in plan.notes)] if plan.notes else []
-        return f'"""{lines(map(python_words, words))}\n"""\n'
-
     def _rows(self, said: Callable[[Style], str]) -> list[tuple[str, str]]:
         """Lines of styles, one per module or per modules that are alike; no empty one."""
         rows = {m: row for m, style in self.styled.styles.items() if (row := said(style))}
@@ -366,29 +456,16 @@ class _DTensorFile:
             lines[pattern if len(by_pattern[pattern]) == 1 else self._name(module)] = row
         return list(lines.items())
 
-    def _parallelize(self, tables: list[str]) -> list[str]:
-        code = [
-            "def parallelize(model, mesh):",
-            '    """Cuts a model, in place, on a mesh of MESH."""',
-        ]
-        code += [f"    parallelize_module(model, mesh['tp'], {table})" for table in tables]
+    def _styles(self, tables: list[str]) -> Code:
+        """Lines of ``parallelize`` that cut modules by tables, and tie weights that are cut."""
+        code = [f"    parallelize_module(model, mesh['tp'], {table})\n" for table in tables]
         for module, name, owner in self._tied():
             tied, its = python(module), python(f"{owner}.{name}".removeprefix("."))
             code.append(
                 f"    model.get_submodule({tied}).register_parameter("
-                f"{python(name)}, model.get_parameter({its}))"
+                f"{python(name)}, model.get_parameter({its}))\n"
             )
-        if self.of_batch:
-            axes = [self.mesh.names[axis] for axis in self.of_batch]
-            at = ", ".join(map(python, [*axes, _ONE] if self.are_whole else axes))
-            code += [
-                f"    of_batch = mesh[{at}]",
-                "    for path, again in UNITS.items():",
-                "        layer = model.get_submodule(path)",
-                "        fully_shard(layer, mesh=of_batch, reshard_after_forward=again)",
-                "    fully_shard(model, mesh=of_batch, reshard_after_forward=False)",
-            ]
-        return [*code, "    return model"]
+        return Code("".join(code))
 
     def _tied(self) -> list[tuple[str, str, str]]:
         """Modules with a cut weight that is another's: the module, its weight, and the first module
@@ -438,7 +515,7 @@ class _DTensorFile:
             parameters[self._name(self.graph.names[op])] = row | (
                 {"interleaved": parts} if parts > 1 else {}
             )
-        axes = {axis.name: axis.size for axis in self.mesh.axes}
+        axes = {self.mesh.names[at]: self.mesh.shape[at] for at in self.order}
         return {"axes": axes, "parameters": parameters}
 
     def _factors(self, node: int) -> tuple[tuple[int, int], ...]:
@@ -446,6 +523,12 @@ class _DTensorFile:
         factors: tuple[tuple[int, int], ...]
         factors = d.forms[d.form_of[self.structure.op[node]]].outputs[0]
         return factors
+
+
+def _table(name: str, about: str, rows: list[tuple[str, str]]) -> Code:
+    """A table of modules, a line for each."""
+    of = lines(Code(f"    {python(path)}: {row},") for path, row in rows)
+    return python_file(_TABLE, about=Code(about), name=Code(name), rows=of)
 
 
 def _style(style: Style) -> str:

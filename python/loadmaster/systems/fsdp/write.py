@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from loadmaster.base.files import write_bytes
-from loadmaster.base.quoting import Code, json_text, lines, python, python_file
+from loadmaster.base.quoting import json_text, python_file
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
@@ -21,12 +21,12 @@ from loadmaster.systems.shared.processes import command, optimizer_of
 from loadmaster.systems.shared.sharded_plans import (
     below_root,
     mesh_of,
-    modules_in,
     parallelism_in,
     words_of_units,
 )
-from loadmaster.systems.shared.training_file import ProcessShares, numbers, parts
+from loadmaster.systems.shared.training_file import ProcessShares, parts
 from loadmaster.systems.shared.uniform_meshes import PARTS
+from loadmaster.systems.shared.wrapped_modules import wrapped_modules
 
 #: Ending of the name of the file beside it, which says which shard goes where.
 SHARDS = ".shards.json"
@@ -56,11 +56,7 @@ The loss is a mean over the samples of a process; gradients are the mean over al
 {constants}
 #: Sizes of the mesh by name: parameters are sharded on "shard", and alike on "replicate".
 MESH = {mesh}
-
-#: Modules whose parameters one collective gathers, and whether they are gathered again in the
-#: backward pass. The model has the rest, and keeps it.
-UNITS = {units}
-{whole}{recomputed}
+{units}{whole}{recomputed}
 
 {start}
 
@@ -88,40 +84,10 @@ def parallelize(model, device):
 
 {main}'''
 
-_WHOLE = """
-#: Parameters of a single number: every process has them, and their gradients are summed.
-WHOLE = {paths}
-"""
-
-_IGNORED = Code(', "ignored_params": {model.get_parameter(path) for path in WHOLE}')
-
-_SUMMED = (
-    "for path in WHOLE:",
-    "    if (gradient := model.get_parameter(path).grad) is not None:",
-    "        dist.all_reduce(gradient)",
-    "        gradient /= PROCESSES",
-)
-
-_FULLY_SHARD = (
+_IMPORTS = (
     "from torch.distributed.device_mesh import init_device_mesh",
-    "from torch.distributed.fsdp import fully_shard",
     "from torch.distributed.tensor import DTensor",
 )
-
-_RECOMPUTED = """
-#: Modules whose activations are recomputed in the backward pass.
-RECOMPUTED = {paths}
-"""
-
-_WRAP = """\
-    anew = [model.get_submodule(path) for path in RECOMPUTED]
-    apply_activation_checkpointing(model, check_fn=lambda module: module in anew)
-"""
-
-_IMPORT = """\
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    apply_activation_checkpointing,
-)"""
 
 
 def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = "") -> str:
@@ -161,25 +127,17 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     parallelism = parallelism_in(plan, NAME)
     assert plan.recipe is not None
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
-    units = _units(plan, root)
-    again = modules_in(plan, plan.recipe.recompute, root)
-    whole = [below_root(plan.graph.names[op], root) for op in numbers(plan.graph)]
+    modules = wrapped_modules(plan, _units(plan, root), lambda path: below_root(path, root))
     file = python_file(
         _FILE,
         run=command(plan, devices),
         figures=figures(plan, _more(plan)),
         mesh=mesh_of(parallelism),
-        units=_table(units),
-        whole=python_file(_WHOLE if whole else "", paths=_table(whole)),
-        but=_IGNORED if whole else Code(""),
-        recomputed=python_file(_RECOMPUTED if again else "", paths=_table(again)),
         kept=kept(plan),
-        wrap=Code(_WRAP if again else ""),
         optimizer=optimizer_of(plan),
-        **backward_of(plan, after=_SUMMED if whole else (), parts=True),
-        **parts(
-            plan, ProcessShares(devices, len(devices)), (*_FULLY_SHARD, *[_IMPORT] * bool(again))
-        ),
+        **modules.parts,
+        **backward_of(plan, after=modules.after, parts=True),
+        **parts(plan, ProcessShares(devices, len(devices)), (*_IMPORTS, *modules.imports)),
     )
     if path is not None:
         write_bytes(path, file.encode())
@@ -234,14 +192,6 @@ def _units(plan: Plan, root: str) -> dict[str, bool]:
     wrapped = innermost([graph.modules[op] for op in of], list(patterns), "units")
     units = {below_root(path, root): words[at] == "again" for path, at in wrapped if path}
     return dict(sorted(units.items(), key=lambda row: -row[0].count(".")))
-
-
-def _table(rows: Mapping[str, bool] | Sequence[str]) -> Code:
-    """A dictionary or a tuple, a line for each."""
-    if isinstance(rows, Mapping):
-        of = lines(Code(f"    {python(path)}: {again},") for path, again in rows.items())
-        return Code(f"{{\n{of}\n}}" if rows else "{}")
-    return Code(f"(\n{lines(Code(f'    {python(path)},') for path in rows)}\n)")
 
 
 def _more(plan: Plan) -> Iterator[str]:

@@ -7,13 +7,11 @@ of a pipeline each one, a step.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import module_from_spec, spec_from_file_location
-from math import prod
 from typing import Any
 
 from loadmaster.base.units import counted
@@ -58,8 +56,7 @@ def passes(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
     with of_user(model):
         case = function()
     file = _loaded(path)
-    mesh = getattr(file, "MESH", {})
-    size = getattr(file, "PROCESSES", None) or prod(mesh.values())
+    size = file.PROCESSES
     if hasattr(file, "STAGES"):
         cases = [case]
         while len(cases) < size:
@@ -69,9 +66,8 @@ def passes(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
         ran = f"a step of each of {counted(size, 'process', 'processes')}"
     else:
         _join(0, size)
-        wanted = list(inspect.signature(file.parallelize).parameters)[1:]
-        at = _mesh(mesh) if "mesh" in wanted else torch.device("cpu")
-        of = _counted(file.parallelize(case["model"].train(), at), _share(case, batch, shares))
+        wrapped = file.parallelize(case["model"].train(), torch.device("cpu"))
+        of = _counted(wrapped, _share(case, batch, shares))
         ran = f"forward and backward pass of one of {counted(size, 'process', 'processes')}"
     words = [counted(n, _WORDS.get(kind, kind.replace("_", "-"))) for kind, (n, _) in of.items()]
     return {"words": f"{ran}, with {', '.join(words) or 'no collective'}", "collectives": of}
@@ -119,12 +115,6 @@ def _of_stages(file: Any, cases: Sequence[Mapping[str, Any]]) -> dict[str, tuple
             else:
                 file.evaluate(model, *args, **keywords)
     return _by_kind(seen)
-
-
-def _mesh(axes: Mapping[str, int]) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
 
 
 def _share(case: Mapping[str, Any], batch: int, shares: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ import numpy as np
 
 from loadmaster.base.quoting import Code, lines, python_file
 from loadmaster.base.user_file import is_spec
-from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.graph import PARAMETER
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.shared.precision import dtype_of
@@ -296,12 +296,6 @@ def kept_in(plan: Plan) -> str | None:
     of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
     dtypes = {parse_output(graph.outputs[op])[0][0] for op in of if graph.outputs[op]} & set(DTYPES)
     return dtypes.pop() if len(dtypes) == 1 and dtypes != {"f32"} else None
-
-
-def numbers(graph: OpGraph) -> list[int]:
-    """Parameters of no dimension, which have nothing to divide, by index."""
-    of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
-    return [op for op in of if graph.outputs[op] and parse_output(graph.outputs[op])[0][1] == ()]
 
 
 def _file_of(plan: Plan) -> str | None:
