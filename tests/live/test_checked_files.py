@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import loadmaster as lm
+
+torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
 MODEL = '''
 import torch

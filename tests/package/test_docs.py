@@ -284,6 +284,7 @@ ADDRESSES = {
     "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md",
     "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/",
     "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/latency-tests.json",
+    "https://github.com/meta-pytorch/autoparallel",
 }
 
 #: The name of an XML namespace, which looks like an address and is opened by no one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.errors import InputError
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import PARTIAL, REPLICATE
 from loadmaster.dimensions.words import labels_of
@@ -18,11 +19,14 @@ def own_share(graph: OpGraph) -> NDArray[np.int32]:
     """The labels of the ops along an axis that shares the batch, int32 [n_ops].
 
     A process sums nothing before the gradients of parameters: what is linear in the parts of a sum
-    works on these.
+    works on these. Where no op has a batch that can be shared, all are whole: label 0.
     """
     d = Dimensions.of(graph)
     by_batch = Recipe(DeviceMesh.of({_AXIS: 2}), {_AXIS: {"**": "batch"}})
-    labels: NDArray[np.int32] = labels_of(d, by_batch)[0]
+    try:
+        labels: NDArray[np.int32] = labels_of(d, by_batch)[0]
+    except InputError:
+        return np.zeros(graph.n_ops, np.int32)
     is_whole = (labels == 0) & (d.form_of >= 0) & ~graph.updates & ~graph.view
 
     def made(argument: int) -> int:

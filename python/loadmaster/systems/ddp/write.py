@@ -131,7 +131,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     >>> graph, cluster = lm.read("example:alexnet"), lm.Cluster.preset("4xV100-PCIe")
     >>> plan = lm.place(graph, cluster, target="ddp", replicas=4)
     >>> [line for line in lm.writers.ddp(plan).splitlines() if line.startswith("BATCH")]
-    ['BATCH, BATCH_OF_EACH = 256, 64']
+    ['BATCH, BATCH_OF_EACH, MICRO_BATCHES = 256, 64, 1']
     """
     reasons = list(in_the_way(plan))
     if reasons:
