@@ -280,11 +280,11 @@ ADDRESSES = {
     "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/llama/train_llama3_8b_h100_fp8.sh",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/mixtral/README.md",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/examples/mixtral/train_mixtral_8x7b_distributed.sh",
+    "https://github.com/meta-pytorch/autoparallel",
     "https://github.com/pytorch/torchtitan/blob/main",
     "https://github.com/pytorch/torchtitan/blob/main/benchmarks/llama3_h100_202412_torchtitan.md",
     "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/",
     "https://github.com/vllm-project/vllm/blob/main/.buildkite/nightly-benchmarks/tests/latency-tests.json",
-    "https://github.com/meta-pytorch/autoparallel",
 }
 
 #: The name of an XML namespace, which looks like an address and is opened by no one.
