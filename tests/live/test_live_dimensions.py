@@ -47,12 +47,14 @@ FAMILIES = {
     "product": torch_products.product,
     "put-back": torch_elements.put_back,
     "recurrent": torch_rows.recurrent,
+    "recurrent_layer": torch_rows.recurrent_layer,
     "reduction": torch_rows.reduction,
     "repeat": torch_elements.repeat,
     "reshape": torch_elements.reshape,
     "resize": torch_products.resize,
     "same": torch_elements.same,
     "stacked": torch_elements.stacked,
+    "strided": torch_elements.strided,
 }
 #: Families whose kinds differ only in what is done to an element, and need fewer examples each.
 SIMPLE = ("elementwise", "made")

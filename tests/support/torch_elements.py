@@ -172,6 +172,17 @@ def same(drawn, kind):
     return call(kind, x)
 
 
+def strided(drawn, kind):
+    x = drawn.floats(*drawn.sizes(1, 3))
+    strides = [stride // x.itemsize for stride in x.strides]
+
+    def fit(part: Part) -> None:
+        sizes = part.outputs[0]
+        part.args[1:3] = list(sizes), [int(np.prod(sizes[at + 1 :])) for at in range(len(sizes))]
+
+    return call(kind, x, list(x.shape), strides, fit=fit)
+
+
 def element(drawn, kind):
     x = drawn.floats(*drawn.sizes(1, 3))
     axis = drawn.int(-x.ndim, x.ndim - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from parted import Outputs, Part
 from torch_calls import call, run_of, sums_of
@@ -527,3 +528,41 @@ def recurrent(drawn, kind):
     hx = [state, drawn.floats(1, batch, hidden)] if base == "lstm" else state
     params = [drawn.floats(*size) for size in sizes]
     return call(kind, x, hx, params, True, 1, 0.0, False, False, first)
+
+
+def recurrent_layer(drawn, kind):
+    """A layer of an LSTM; its backward pass has what its own forward pass keeps."""
+    steps, batch, width, hidden = (drawn.int(1, 4) for _ in range(4))
+    x, state, cell = (
+        drawn.floats(*size) for size in ((steps, batch, width), *[(batch, hidden)] * 2)
+    )
+    sizes = (4 * hidden, width), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,)
+    first = [x, *(drawn.floats(*size) for size in sizes), state, cell]
+    mode = 2  # An LSTM.
+    if kind == "aten.mkldnn_rnn_layer":
+        rest = [False, [], mode, hidden, 1, True, False, False, True]
+        return call(kind, *first, *rest, run=_layer)
+    sequence = (steps, batch, hidden)
+    made = [drawn.floats(*size) for size in (sequence, state.shape, cell.shape)]
+    gradients = [drawn.floats(*one.shape) for one in made]
+    rest = [False, mode, hidden, 1, True, True, False, [], False, np.zeros(1, np.int64)]
+    return call(kind, *first, *made, *gradients, *rest, run=_layer_backward)
+
+
+def _layer(args, keywords) -> Outputs:
+    _, made = _run_layer(args)
+    return [*(one.detach().numpy() for one in made), None]
+
+
+def _layer_backward(args, keywords) -> Outputs:
+    own, made = _run_layer(args)
+    gradients = [torch.from_numpy(one) for one in args[10:13]]
+    return [one.numpy() for one in torch.autograd.grad(made, own, gradients)]
+
+
+def _run_layer(args):
+    """The layer's formula in 64 bits, which its own kernel does not have: arguments and outputs."""
+    own = [torch.from_numpy(one).requires_grad_() for one in args[:7]]
+    x, *weights, state, cell = own
+    made = torch.lstm(x, (state[None], cell[None]), weights, True, 1, 0.0, False, False, False)
+    return own, (made[0], made[1][0], made[2][0])
