@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 import loadmaster as lm
 from loadmaster.systems.registry import SYSTEMS
+
+torch = pytest.importorskip("torch", reason="needs PyTorch 2.5 or later")
 
 MODEL = """
 import torch
