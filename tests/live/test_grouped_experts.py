@@ -54,6 +54,35 @@ def captured(n, top, batch, length, *, sums=True, layers=1, **options):
     return lm.capture(model, x, **options)
 
 
+class Decoder(nn.Module):
+    """Layers of attention and experts, which read words."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.embed = nn.Embedding(32, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.Sequential(Attention(), Experts(8, 2, sums=True)) for _ in range(layers)
+        )
+        self.head = nn.Linear(WIDTH, 32)
+
+    def forward(self, words):
+        x = self.embed(words)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
 def grouped(graph):
     return [op for op, kind in enumerate(graph.kinds) if "_grouped_mm" in kind]
 
@@ -111,12 +140,15 @@ def test_tokens_go_to_experts_and_back_and_the_busiest_does_more(imbalance):
 
 
 def test_expert_parallelism_sees_them():
-    graph = captured(8, 2, 8, 16, layers=4, optimizer=torch.optim.AdamW)
+    with torch.device("meta"):
+        model, words = Decoder(4), torch.zeros(8, 16, dtype=torch.int64)
+    graph = lm.capture(model, words, optimizer=torch.optim.AdamW)
     cluster = lm.Cluster.preset("8xH100-NVLink")
     plan = lm.place(graph, cluster, target="megatron", tp=1, pp=1, dp=8, expert_parallel=8)
     assert plan.parallelism.ep == 8
     held = [
-        int(plan.program.graph.param_bytes[op]) for op in plan.program.parts_of(graph.index("0.up"))
+        int(plan.program.graph.param_bytes[op])
+        for op in plan.program.parts_of(graph.index("layers.0.1.up"))
     ]
     assert held == [WIDTH * HIDDEN * FLOAT] * 8
     steps = [lm.place(graph, cluster, target="megatron", tp=1, pp=1, dp=8, expert_parallel=8,
