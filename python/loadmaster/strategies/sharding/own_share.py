@@ -29,14 +29,14 @@ def own_share(graph: OpGraph) -> NDArray[np.int32]:
         return np.zeros(graph.n_ops, np.int32)
     is_whole = (labels == 0) & (d.form_of >= 0) & ~graph.updates & ~graph.view
 
-    def made(argument: int) -> int:
-        """The spec in which an argument was made."""
+    def spec_of(argument: int) -> int:
+        """The spec of an argument, as the op that it comes from gives it."""
         root, output = int(d.root[argument]), int(d.output[argument])
         label = int(labels[root]) if root >= 0 else 0
         return d.forms[d.form_of[root]].cuts[label - 1].outputs[output] if label > 0 else REPLICATE
 
     for op in np.flatnonzero(is_whole).tolist():
-        specs = [made(at) for at in range(int(d.first[op]), int(d.first[op + 1]))]
+        specs = [spec_of(at) for at in range(int(d.first[op]), int(d.first[op + 1]))]
         for at, cut in enumerate(d.forms[d.form_of[op]].cuts if PARTIAL in specs else ()):
             pairs = zip(specs, cut.inputs, strict=True)
             if not cut.works and all(want == PARTIAL for spec, want in pairs if spec == PARTIAL):

@@ -14,6 +14,7 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
+from loadmaster.strategies.sharding.units import wrapped
 from loadmaster.systems.fsdp.semantics import NAME
 from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
@@ -186,12 +187,8 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
 
 def _units(plan: Plan, root: str) -> dict[str, bool]:
     """Modules that are wrapped, inner ones first, and whether they are gathered again."""
-    patterns, graph = words_of_units(plan), plan.graph
-    of = np.flatnonzero(graph.stands_for == PARAMETER).tolist()
-    words = [*patterns.values(), "kept"]
-    wrapped = innermost([graph.modules[op] for op in of], list(patterns), "units")
-    units = {below_root(path, root): words[at] == "again" for path, at in wrapped if path}
-    return dict(sorted(units.items(), key=lambda row: -row[0].count(".")))
+    units = wrapped(plan.graph, words_of_units(plan))
+    return {below_root(path, root): again for path, again in units.items()}
 
 
 def _more(plan: Plan) -> Iterator[str]:

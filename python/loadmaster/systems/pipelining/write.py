@@ -261,6 +261,7 @@ def _written(staged: _Staged) -> Code:
         ProcessShares(staged.devices, 1, 1 if staged.micro is None else staged.micro.n),
         (*IMPORTS, f"from torch.distributed.pipelining import PipelineStage, {schedule}"),
         "parallelize(model.train(), device, batch, loss_of)",
+        is_called=False,
     )
     of_training = [common[name] for name in ("data", "checkpoints", "main")] if trains else []
     message = python_file(_MESSAGE, why=why, sent=sent)

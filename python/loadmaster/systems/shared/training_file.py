@@ -176,15 +176,12 @@ def main():
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--model", default=MODEL, required=MODEL is None, help="FILE.py:FUNCTION")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="compile the model")
-    chosen = parser.parse_args()
+{compile_option}    chosen = parser.parse_args()
     device = start()
     model, batch, loss_of, optimizer, options = example_of(chosen.model)
     batch, loss_of = share_of(batch, device), loss_of or own_loss
     model = {parallelize}
-    if chosen.compile:
-        model.compile()
-    optimizer = optimizer_of(model, optimizer, **options)
+{compiled}    optimizer = optimizer_of(model, optimizer, **options)
     for step in range(chosen.steps):
         dist.barrier()
         begin = time.perf_counter()
@@ -215,6 +212,16 @@ if __name__ == "__main__":
 '''
 
 
+_COMPILE_OPTION = """\
+    parser.add_argument("--compile", action="store_true", help="compile the model")
+"""
+
+_COMPILED = """\
+    if chosen.compile:
+        model.compile()
+"""
+
+
 @dataclass(frozen=True)
 class ProcessShares:
     """Shares of the batch, and the processes that have them.
@@ -240,19 +247,23 @@ def parts(
     imports: Iterable[str] = (),
     parallelize: str = "parallelize(model.train(), device)",
     state_of: str = "optimizer",
+    *,
+    is_called: bool = True,
 ) -> dict[str, Code]:
     """The parts of a file that all files have, by their names in its template.
 
     Parameters
     ----------
     plan : Plan
-    sizes : Sizes
+    sizes : ProcessShares
     imports : iterable of str
         Imports of the writer's own parts.
     parallelize : str
         The call by which ``main`` gets the model that ``backward`` is called with.
     state_of : str
         The optimizer whose state is saved, of ``optimizer``.
+    is_called : bool
+        Whether the model's own forward pass is called, so that the model can be compiled.
     """
     batch = batch_size(plan.graph) or sizes.shares
     return {
@@ -275,6 +286,8 @@ def parts(
             _MAIN,
             optimizer=str(plan.graph.meta.get("optimizer", "SGD")),
             parallelize=Code(parallelize),
+            compile_option=Code(_COMPILE_OPTION if is_called else ""),
+            compiled=Code(_COMPILED if is_called else ""),
         ),
     }
 
