@@ -84,6 +84,17 @@ def test_xla_sends_what_plans_say_and_in_their_order(on_four):
         assert (data < tensors) == (by_data < by_tensors), name
 
 
+def test_what_a_model_constrains_lies_so_if_it_is_asked_for(tmp_path):
+    """Behind reshapes and in scans, forward and backward, on four devices."""
+    four = lm.Cluster.preset("8xH100-NVLink").subset(list(range(4))).with_speed(1e-5)
+    graph = graph_of("constrained", tmp_path)
+    plan = lm.place(graph, four, target="jax", model_constraints="keep")
+    off, rows = models.on_devices(models.kept, lm.writers.jax(plan))
+    assert off < 1
+    assert len(rows) == 10
+    assert [row for row in rows if row[0] != row[1]] == []
+
+
 def test_plans_cut_parameters_and_inputs(plans):
     for name, plan in plans.items():
         text = lm.writers.jax(plan)

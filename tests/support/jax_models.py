@@ -149,7 +149,38 @@ def mapped(parameters, x, y):
     return jnp.mean((x - y) ** 2)
 
 
+def constrained(parameters, x, y):
+    """Heads between two products, and layers in a scan, on a mesh of four devices: the model says
+    how arrays lie.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def lies(x, *axes):
+        return jax.lax.with_sharding_constraint(x, on_four(*axes))
+
+    def layer(x, one):
+        hidden = lies(jax.nn.relu(x @ one["up"]), "data", "model")
+        return lies(x + hidden @ one["down"], "data", None), None
+
+    heads = lies((x @ parameters["q"]).reshape(*x.shape[:-1], 4, -1), "data", "model")
+    x = lies(heads.reshape(*x.shape[:-1], -1) @ parameters["o"], ("data", "model"))
+    x, _ = jax.lax.scan(layer, x, parameters["layers"])
+    return jnp.mean((lies(x, jax.sharding.PartitionSpec.UNCONSTRAINED, "model") - y) ** 2)
+
+
+def on_four(*axes):
+    """A sharding on the first four devices."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
 LOSSES = {
+    "constrained": constrained,
     "transformer": transformer, "mlp": mlp, "convnet": convnet, "scanned": scanned,
     "experts": experts, "decoder": decoder, "mapped": mapped,
 }  # fmt: skip
@@ -194,6 +225,13 @@ def given(name):
         inputs = [array(64, 32), array(64, 32)]
     elif name == "mapped":
         parameters = [{"up": array(32, 64), "down": array(64, 32)} for _ in range(2)]
+        inputs = [array(16, 32), array(16, 32)]
+    elif name == "constrained":
+        parameters = {
+            "q": array(32, 64),
+            "o": array(64, 32),
+            "layers": {"up": 0.2 * array(3, 32, 64), "down": 0.2 * array(3, 64, 32)},
+        }
         inputs = [array(16, 32), array(16, 32)]
     elif name == "scanned":
         parameters = {"up": 0.2 * array(3, 32, 64), "down": 0.2 * array(3, 64, 32)}
@@ -311,6 +349,33 @@ def steps(files):
     the bytes of a device. Names are those of models, and what follows a dash.
     """
     return {name: _step(name.partition("-")[0], functions(text)) for name, text in files.items()}
+
+
+def kept(text):
+    """What a step of the model "constrained" is off by, and how XLA has each array behind a
+    constraint of the model, beside what the model says: an axis that it leaves open is left out.
+    """
+    import jax
+
+    file, rows = functions(text), []
+    own = file["own"]
+
+    def inspected(mesh, array, sharding):
+        array = own(mesh, array, sharding)
+        axes = [*sharding.spec, *[None] * (array.ndim - len(sharding.spec))]
+        opened = jax.sharding.PartitionSpec.UNCONSTRAINED
+
+        def row(lies):
+            cuts = [*lies.spec, *[None] * (array.ndim - len(lies.spec))]
+            pairs = [(a, b) for a, b in zip(axes, cuts, strict=True) if a is not opened]
+            rows.append(tuple(tuple(map(str, side)) for side in zip(*pairs, strict=True)))
+
+        jax.debug.inspect_array_sharding(array, callback=row)
+        return array
+
+    file["own"] = inspected
+    off = _step("constrained", file)["off"]
+    return off, rows
 
 
 def sent(files):

@@ -27,6 +27,19 @@ _TENSOR = "<tensor>"
 #: over: its kind's rule is of what is left.
 MAPPED = "mapped_axes"
 
+#: Keyword of a view that says how an array is to lie: the axes of a mesh with their sizes, those
+#: that cut each axis of the array (:data:`OPEN`: any more may), and those that may cut none.
+LIES = "lies"
+
+#: Stands for axes of a mesh that may cut an axis of an array, though nothing says that they do.
+OPEN = "?"
+
+
+def keyword(graph: OpGraph, op: int, name: str) -> Any:
+    """A keyword of an op's call; None: it has none of this name, or nobody knows."""
+    call = graph.args[op] if graph.args is not None else None
+    return call[1].get(name) if call and len(call) > 1 else None
+
 
 def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
     """Per op, the outputs that its call takes, in order, and its pattern; None: no rule. O(V + E).

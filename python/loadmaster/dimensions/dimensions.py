@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,10 +20,10 @@ from loadmaster.base.files import uncollected
 from loadmaster.base.text import aligned, in_lines
 from loadmaster.base.units import counted
 from loadmaster.dimensions import forming
-from loadmaster.dimensions.calls import calls
+from loadmaster.dimensions.calls import LIES, calls, keyword
 from loadmaster.dimensions.experts import Experts
 from loadmaster.dimensions.factors import Axes
-from loadmaster.dimensions.form import PICKED, REPLICATE, Cut, Form, Pattern
+from loadmaster.dimensions.form import PICKED, REPLICATE, Cut, Factor, Form, Pattern
 from loadmaster.dimensions.forming import Look, Tie
 from loadmaster.dimensions.naming import ROLES, named
 from loadmaster.dimensions.routing import with_routing
@@ -68,6 +68,8 @@ class Dimensions:
         Kinds without a rule, with how many ops are of each.
     batch : int or None
         The size of the batch, where nothing but that is known; None: arguments of calls are.
+    constrained : dict
+        Per view that says how its array is to lie (:data:`.calls.LIES`), the array's factors.
     """
 
     graph: OpGraph
@@ -81,6 +83,7 @@ class Dimensions:
     backs: tuple[tuple[int, ...], ...]
     unknown: dict[str, int]
     batch: int | None = None
+    constrained: Mapping[int, Sequence[Factor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: OpGraph) -> Dimensions:
@@ -123,6 +126,11 @@ class Dimensions:
             back=back.astype(np.int32),
             backs=tuple(roots.backs),
             unknown=_unknown(graph, patterns),
+            constrained={
+                op: looks[1][looks[0][tensors.taken[op][0]]].factors
+                for op in np.flatnonzero(graph.view).tolist()
+                if tensors.taken[op] and keyword(graph, op, LIES)
+            },
         )
 
     def __repr__(self) -> str:

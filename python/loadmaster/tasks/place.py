@@ -124,13 +124,13 @@ def place(
     >>> plan.makespan >= plan.lower_bound > 0
     True
     """
-    graph, cluster = as_graph(graph), as_cluster(cluster)
+    graph, cluster, rules = as_graph(graph), as_cluster(cluster), as_constraints(constraints)
     if on_oom not in ("error", "best_effort"):
         raise InputError(f"on_oom is {on_oom!r}: wants 'error' or 'best_effort'")
     # A plan keeps its options as JSON, which has no numpy numbers.
     options = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     if target is not None:
-        others = _others(method, recipe, refine, warm_start, constraints)
+        others = _others(method, recipe, refine, warm_start, rules)
         target_of(target).decides_alone(others)
     if expert_imbalance is not None:
         expert_imbalance = imbalance(expert_imbalance)
@@ -161,7 +161,7 @@ def place(
             time_limit=time_limit,
             refine=refine,
             warm_start=warm_start,
-            constraints=as_constraints(constraints),
+            constraints=rules,
             progress=progress,
         ),
         began=began,
@@ -182,7 +182,7 @@ def _others(
     recipe: Recipe | None,
     refine: bool,
     warm_start: Plan | None,
-    constraints: Constraints | None,
+    constraints: Constraints,
 ) -> dict[str, bool]:
     """Arguments that would decide beside a target, by name; True where one is given."""
     return {
@@ -190,5 +190,5 @@ def _others(
         "recipe": recipe is not None,
         "refine": refine,
         "warm_start": warm_start is not None,
-        "contiguous": constraints is not None and constraints.contiguous,
+        "contiguous": constraints.contiguous,
     }

@@ -201,7 +201,7 @@ class _Inliner:
         if self._constraints:
             notes.append(
                 f"{counted(self._constraints, 'sharding constraint')} in the program: they change "
-                "no number, and a plan says anew how arrays lie"
+                "no number, and a plan says anew how arrays lie, unless it is asked to keep them"
             )
         known = sum(trips is not None for trips in self.columns.loops.values())
         if known:

@@ -19,6 +19,7 @@ from typing import Any
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.files import naming, read_bytes
 from loadmaster.base.units import counted
+from loadmaster.dimensions.calls import LIES, OPEN
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.xla.calls import of_mlir
 from loadmaster.readers.xla.costs import Axis, plain
@@ -401,7 +402,9 @@ class _StablehloReader:
             self._calls.append((instruction, callee))
         else:
             instruction.attributes = self._attributes(instruction, head, region)
-            if plain(kind) != "constant":
+            if plain(kind) == "sharding_constraint":
+                instruction.keywords = self._lies(head)
+            elif plain(kind) != "constant":
                 instruction.keywords = of_mlir(head)
         self._add(region, instruction)
 
@@ -425,6 +428,24 @@ class _StablehloReader:
         pending.head, region.pending = "", pending
         start = arguments.find("(")
         self._begin(pending, self._arguments(arguments[start + 1 : closing(arguments, start)]))
+
+    def _lies(self, head: str) -> dict[str, Any]:
+        """The keyword of a constraint; none, where it cuts by parts of axes, or says no mesh."""
+        mesh = self._meshes.get(_symbol(head, ""), {})
+        match = _SHARDING.search(head)
+        if match is None or not mesh or '":(' in head:
+            return {}
+        cuts = [
+            re.findall(r"\"([^\"]*)\"|(\?)", axis) for axis in re.findall(r"\{([^{}]*)\}", match[1])
+        ]
+        replicated = re.search(r"replicated=\{([^{}]*)\}", head)
+        return {
+            LIES: [
+                [[name, size] for name, size in mesh.items()],
+                [[name or OPEN for name, _ in cut] for cut in cuts],
+                re.findall(r"\"([^\"]*)\"", replicated[1]) if replicated else [],
+            ]
+        }
 
     def _carry(self, loop: Instruction, names: list[str], head: str, types: str) -> None:
         """The operands of a loop, the values that it hands on and its results."""

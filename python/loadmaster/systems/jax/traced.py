@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 
-from loadmaster.dimensions.calls import MAPPED
+from loadmaster.dimensions.calls import MAPPED, keyword
 from loadmaster.model.graph import OpGraph
 
 #: Kinds by which a scan takes its part of a stack, and puts its part there.
@@ -20,8 +20,9 @@ _SLICES = ("dynamic_slice", "dynamic_update_slice")
 #: Collectives of what is mapped by hand, which the graph has as sums.
 _SUMS = ("psum", "psum_invariant", "pmax", "pmin", "reduce_scatter")
 
-#: The functions of a written file, and before them its tables ``PLACES`` and ``OPERANDS``.
-CODE = '''
+#: The functions of a written file, and before them its tables ``PLACES`` and ``OPERANDS``. The
+#: words OWN and ARRAY stand for what :data:`_OWN` says.
+_CODE = '''
 
 def constrained(mesh, function):
     """A function whose ops make and read what the tables say: traced, and run op by op.
@@ -42,6 +43,8 @@ def constrained(mesh, function):
             warnings.warn(f"not as planned, and not constrained: {sorted(wrong)}", stacklevel=2)
 
         def bound(equation, arrays, bind):
+            if equation.primitive.name == "sharding_constraint":
+                return [own(mesh, arrays[0], equation.params["sharding"])]
             place = _place(equation)
             key = (*place, seen[place], there[place])
             seen[place] += 1
@@ -55,6 +58,11 @@ def constrained(mesh, function):
         return jax.tree.unflatten(jax.tree.structure(made), results)
 
     return run
+
+
+def own(mesh, array, sharding):
+    """The array behind a constraint that the program has of itself, which is OWN."""
+    return ARRAY
 
 
 #: Primitives that run the jaxprs in their parameters once, and those that run them in their way.
@@ -131,6 +139,19 @@ def _run(jaxpr, constants, arguments, bound):
 '''
 
 
+#: What becomes of the program's own constraints: a word for it, and the array.
+_OWN = {
+    True: ("kept", "jax.lax.with_sharding_constraint(array, NamedSharding(mesh, sharding.spec))"),
+    False: ("dropped", "array"),
+}
+
+
+def code(*, keeps: bool) -> str:
+    """The functions, which keep the program's own constraints or drop them."""
+    word, array = _OWN[keeps]
+    return _CODE.replace("OWN", word).replace("ARRAY", array)
+
+
 def places(graph: OpGraph) -> dict[int, tuple[str, str, int, int]]:
     """The places of the ops of a graph that are equations of the traced program. O(V)."""
     names, every = set(graph.names), dict[int, tuple[str, str, int]]()
@@ -139,8 +160,7 @@ def places(graph: OpGraph) -> dict[int, tuple[str, str, int, int]]:
     passed_over = graph.placeholder | graph.view
     passed_over |= np.array([kind.endswith(_SLICES) for kind in graph.kinds]) & (graph.runs > 1)
     # What is mapped over a mesh by hand lies as the program says.
-    calls = [call or [] for call in graph.args or [None] * graph.n_ops]
-    passed_over |= np.array([len(call) > 1 and MAPPED in call[1] for call in calls])
+    passed_over |= np.array([keyword(graph, op, MAPPED) is not None for op in range(graph.n_ops)])
     for op, (kind, name) in enumerate(zip(graph.kinds, graph.names, strict=True)):
         if passed_over[op] or kind == "fill" or kind.startswith("loop."):
             continue

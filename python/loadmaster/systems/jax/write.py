@@ -23,9 +23,10 @@ from loadmaster.plans.plan import Plan
 from loadmaster.systems.jax.axis_names import named_axes
 from loadmaster.systems.jax.constraints import constrained, operands
 from loadmaster.systems.jax.semantics import NAME
-from loadmaster.systems.jax.traced import CODE, places
+from loadmaster.systems.jax.traced import code, places
 from loadmaster.systems.shared.array_specs import ArraySpecs
 from loadmaster.systems.shared.figures import figures
+from loadmaster.systems.shared.own_constraints import OwnConstraints, constraints_of
 from loadmaster.systems.shared.partition_specs import axis_of
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.transforms.layout import Layout
@@ -173,7 +174,11 @@ class _JaxFile(ArraySpecs):
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
         said = plan.options.get("axis_names")
-        super().__init__(plan, layout, {} if said is None else named_axes(said))
+        names = {} if said is None else named_axes(said)
+        self.keeps = plan.options.get("model_constraints") == "keep"
+        if self.keeps:
+            names = OwnConstraints.of(plan.graph, names or None).axes(layout.mesh) or names
+        super().__init__(plan, layout, names)
 
     def reasons(self) -> Iterator[Reason]:
         """Everything that the file cannot say."""
@@ -218,7 +223,7 @@ class _JaxFile(ArraySpecs):
         named = self._constrained()
         rows = self._rows(named)
         operands = self._operands()
-        is_constrained = bool(rows or operands)
+        is_constrained = bool(rows or operands or constraints_of(self.graph))
         several = ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}"
         return python_file(
             _FILE,
@@ -239,7 +244,11 @@ class _JaxFile(ArraySpecs):
                 ),
                 operands=lines(operands),
             ),
-            constrain=Code((_CONSTRAIN + (CODE if self._is_jax else "")) if is_constrained else ""),
+            constrain=Code(
+                (_CONSTRAIN + (code(keeps=self.keeps) if self._is_jax else ""))
+                if is_constrained
+                else ""
+            ),
         )
 
     def _constrained(self) -> dict[int, str]:

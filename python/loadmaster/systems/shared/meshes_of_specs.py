@@ -30,6 +30,7 @@ from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, matri
 from loadmaster.strategies.simple import single
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
+from loadmaster.systems.shared.own_constraints import OwnConstraints
 from loadmaster.systems.shared.partition_specs import sayable
 from loadmaster.systems.shared.uniform_meshes import (
     DATA,
@@ -47,6 +48,7 @@ def by_specs(
     time_limit: float | None,
     progress: Progress | None,
     way_out: str = "",
+    own: OwnConstraints | None = None,
 ) -> Candidate:
     """The best mesh of data and tensor parallelism, and specs on it, for the target of a name.
 
@@ -62,6 +64,8 @@ def by_specs(
         Called with the mesh and the best step time whenever there is a better plan.
     way_out : str
         Added to the message where no rule says how most ops can be cut.
+    own : OwnConstraints or None
+        Constraints of the program that labels keep.
 
     Raises
     ------
@@ -84,10 +88,13 @@ def by_specs(
     shapes = [mesh for mesh in every if tp in (None, tensor_parts(mesh))]
     if not shapes:
         raise InputError(f"tp is {tp}: it does not divide the {every[0].size} devices of a mesh")
-    ranked = best_of(_labelled(space, shapes, budget), of_most_devices(shapes))
+    shapes = shapes if own is None else own.fitting(shapes)
+    ranked = best_of(_labelled(space, shapes, budget, own), of_most_devices(shapes))
     if not ranked:
+        keeping = "" if own is None else ", with its sharding constraints kept"
         raise refused(
-            name, f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts"
+            name,
+            f"no axis of the arrays of {graph.name!r} is {shapes[0].size} equal parts{keeping}",
         )
     candidate, _ = best_judged(space, ranked, "specs", budget, progress)
     return candidate.noted(*_beside_one_device(problem, candidate))
@@ -119,7 +126,9 @@ def _check_rules(name: str, graph: OpGraph, way_out: str) -> None:
         )
 
 
-def _labelled(space: Space, shapes: list[DeviceMesh], budget: Budget) -> Iterator[Ranked]:
+def _labelled(
+    space: Space, shapes: list[DeviceMesh], budget: Budget, own: OwnConstraints | None
+) -> Iterator[Ranked]:
     """Labels that specs can say, of every mesh: parameters whole or in parts on the outer axis,
     tokens whole or cut on the inner one.
     """
@@ -134,7 +143,10 @@ def _labelled(space: Space, shapes: list[DeviceMesh], budget: Budget) -> Iterato
                 # Where the cheapest is that the devices of an axis all do the same, parameters are
                 # to be cut.
                 for is_cut in (False, True):
-                    ranked = _solved(space, mesh, _masks(space, mesh, state, roles, is_cut=is_cut))
+                    masks = _masks(space, mesh, state, roles, is_cut=is_cut)
+                    if own is not None:
+                        masks = own.narrowed(space.structure, mesh, masks)
+                    ranked = _solved(space, mesh, masks)
                     if ranked is not None:
                         yield ranked
                         best = min(best or ranked, ranked, key=lambda one: one.key)
