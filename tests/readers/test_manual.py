@@ -139,6 +139,75 @@ def test_a_computation_that_is_mapped_counts_on_all_devices_and_is_shared(last, 
     assert plan.program.graph.is_member.any() == sums
 
 
+def test_pairs_of_devices_lie_along_one_axis_of_the_mesh():
+    for seed in range(20):
+        draw = random.Random(seed)
+        manual, _, _ = drawn(seed)
+        axis = draw.randrange(len(manual.names))
+        size = manual.sizes[axis]
+        sent = drawn_pairs(draw, size)
+        devices = np.arange(np.prod(list(manual.mesh.values()))).reshape(*manual.mesh.values())
+        rows = np.moveaxis(devices, list(manual.mesh).index(manual.names[axis]), -1)
+        pairs = [[row[a], row[b]] for row in rows.reshape(-1, size).tolist() for a, b in sent]
+        found = manual.places_of(pairs)
+        # What stays where it is lies along any axis.
+        stays = all(a == b for a, b in sent)
+        assert found == (axis, sorted(sent)) or (found and stays), (manual, pairs)
+    assert Manual({"x": 2, "y": 2}, ("x", "y")).places_of([[0, 3], [1, 2]]) is None
+
+
+def drawn_pairs(draw, size):
+    """Places that send, and those that they send to, each once."""
+    n = draw.randint(1, size)
+    return list(zip(draw.sample(range(size), n), draw.sample(range(size), n), strict=True))
+
+
+PERMUTE = """%p = "stablehlo.collective_permute"(%1) <{source_target_pairs = dense<PAIRS> : tensor<4x2xi64>}> : (tensor<1024x32xf32>) -> tensor<1024x32xf32>
+      %2 = stablehlo.tanh %p : tensor<1024x32xf32>"""  # noqa: E501
+LOOP = """%c = stablehlo.constant dense<0> : tensor<i32>
+      %l:2 = stablehlo.while(%i = %c, %q = %1) : tensor<i32>, tensor<1024x32xf32>
+      cond {
+        %five = stablehlo.constant dense<5> : tensor<i32>
+        %6 = stablehlo.compare LT, %i, %five : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %6 : tensor<i1>
+      } do {
+        %7 = "stablehlo.collective_permute"(%q) <{source_target_pairs = dense<PAIRS> : tensor<4x2xi64>}> : (tensor<1024x32xf32>) -> tensor<1024x32xf32>
+        %8 = stablehlo.tanh %7 : tensor<1024x32xf32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %9 = stablehlo.add %i, %one : tensor<i32>
+        stablehlo.return %9, %8 : tensor<i32>, tensor<1024x32xf32>
+      }
+      %2 = stablehlo.tanh %l#1 : tensor<1024x32xf32>"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("body", "trips"), [(PERMUTE, 1), (LOOP, 5)])
+def test_what_devices_send_each_other_is_priced_pair_by_pair(body, trips, tmp_path):
+    hosts = lm.Cluster.new("2xH100", "nvlink", hosts=2, network="25GbE").with_speed(1e-5)
+    seconds = {}
+    for seed in range(4):
+        pairs = drawn_pairs(random.Random(seed), 4) if seed else [(0, 1), (1, 2), (2, 3), (3, 0)]
+        path = tmp_path / "mapped.mlir"
+        said = str([list(pair) for pair in pairs])
+        path.write_text(TEXT.replace("SUM", body.replace("PAIRS", said)))
+        plan = lm.place(lm.read(path), hosts, target="jax", tp=1)
+        graph, rank = plan.program.graph, plan.program.rank
+        sent = [op for op, name in enumerate(graph.names) if name.startswith("slice/")]
+        assert {int(graph.output_bytes[op]) for op in sent} <= {trips * 1024 * 32 * 4}
+        ends = {
+            (int(rank[op]), int(rank[to]))
+            for op in sent
+            for to in graph.dst[graph.src == op].tolist()
+        }
+        assert ends == {(a, b) for a, b in pairs if a != b}
+        assert len(sent) == len(ends)
+        seconds[seed] = plan.makespan
+    for pairs in ([(0, 1), (1, 0)], [(0, 2), (2, 0)]):
+        said = str([list(pair) for pair in pairs])
+        path.write_text(TEXT.replace("SUM", body.replace("PAIRS", said)))
+        seconds[pairs[0]] = lm.place(lm.read(path), hosts, target="jax", tp=1).makespan
+    assert seconds[0, 1] < seconds[0, 2], "the other host is further away"
+
+
 def test_axes_in_parts_are_refused(tmp_path):
     path = tmp_path / "parts.mlir"
     path.write_text(TEXT.replace("SUM", ALONE).replace('[{"data"}, {}]', '[{"data":(1)2}, {}]'))

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from loadmaster.dimensions.binding import pattern
@@ -26,6 +27,13 @@ _TENSOR = "<tensor>"
 #: Keyword of a call whose tensors all begin with so many axes of a mesh, which the call is mapped
 #: over: its kind's rule is of what is left.
 MAPPED = "mapped_axes"
+
+#: Begins the words of dimensions that are such axes.
+MAPPED_WORD = "mapped"
+
+#: Keyword of a call that sends along one of these axes: the axis, and pairs of places from which
+#: and to which it sends, or by how many places every one does, round the end.
+SENDS = "sends"
 
 #: Keyword of a view that says how an array is to lie: the axes of a mesh with their sizes, those
 #: that cut each axis of the array (:data:`OPEN`: any more may), and those that may cut none.
@@ -92,9 +100,10 @@ def _read(
     try:
         mapped = call[1].get(MAPPED, 0) if len(call) > 1 else 0
         if mapped:
-            return mapped_over(
-                pattern(kind, call, _parts(inputs, mapped), _parts(outputs, mapped)), mapped
-            )
+            of_parts = pattern(kind, call, _parts(inputs, mapped), _parts(outputs, mapped))
+            sends = call[1].get(SENDS)
+            sizes = inputs[0][1] if sends else None
+            return mapped_over(of_parts, mapped, _pairs(sends, sizes) if sends and sizes else {})
         return pattern(kind, call, inputs, outputs)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
         return None
@@ -104,8 +113,21 @@ def _parts(shapes: Sequence[Shape], n: int) -> list[Shape]:
     return [(dtype, None if sizes is None else sizes[n:]) for dtype, sizes in shapes]
 
 
-def mapped_over(pattern: Pattern | None, n: int) -> Pattern | None:
-    """The pattern of a call that is mapped over ``n`` first axes of all its tensors.
+def _pairs(said: Any, sizes: Sequence[int]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """The pairs of places that a call sends between, by the axis that it sends along."""
+    axis, sends = said
+    if isinstance(sends, int):
+        return {axis: tuple((at, (at + sends) % sizes[axis]) for at in range(sizes[axis]))}
+    return {axis: tuple((source, target) for source, target in sends)}
+
+
+def mapped_over(
+    pattern: Pattern | None,
+    n: int,
+    sends: Mapping[int, tuple[tuple[int, int], ...]] = MappingProxyType({}),
+) -> Pattern | None:
+    """The pattern of a call that is mapped over ``n`` first axes of all its tensors, and ``sends``
+    between places of some of them.
 
     >>> one = Pattern(("axis0",), (Meaning(),), ((0,),), ((0,),))
     >>> mapped_over(one, 1).inputs, mapped_over(one, 1).words
@@ -119,8 +141,8 @@ def mapped_over(pattern: Pattern | None, n: int) -> Pattern | None:
     new = 0 if pattern.is_reshape else n
     return replace(
         pattern,
-        words=pattern.words + tuple(f"mapped{i}" for i in range(new)),
-        meanings=pattern.meanings + (Meaning(),) * new,
+        words=pattern.words + tuple(f"{MAPPED_WORD}{i}" for i in range(new)),
+        meanings=pattern.meanings + tuple(Meaning(sends=sends.get(i, ())) for i in range(new)),
         inputs=tuple(None if axes is None else (*lead, *axes) for axes in pattern.inputs),
         outputs=tuple((*lead, *axes) for axes in pattern.outputs),
         pieces=tuple(replace(piece, axis=piece.axis + n) for piece in pattern.pieces),

@@ -50,6 +50,9 @@ class Meaning:
         Where there are halos, per argument and then per output, how many of its positions are one
         of the dimension: part [a, b) of an argument is [a * step - before, b * step + after).
         The last part goes on to the end. Empty: one each.
+    sends : tuple of (int, int)
+        Positions of the dimension, and those that what stands there is sent to: each part gets what
+        is sent to its own positions. Such a dimension is cut as a whole axis alone.
     least : int
         Parts must be multiples of so much, such as the channels of a group, on the shortest axis.
         If axes differ in length without a period, parts have the same shares of all of them: 8
@@ -69,6 +72,7 @@ class Meaning:
     works: bool = True
     halos: tuple[tuple[int, int], ...] = ()
     steps: tuple[int, ...] = ()
+    sends: tuple[tuple[int, int], ...] = ()
     least: int = 1
     period: int = 0
     picked: tuple[int, ...] = ()
@@ -142,7 +146,7 @@ class Cut:
         The spec that each argument must have.
     outputs : tuple of int
         The spec that each output then has.
-    works, exchanged, is_mean, halos, steps
+    works, exchanged, is_mean, halos, steps, sends
         See :class:`Meaning`.
     """
 
@@ -156,6 +160,7 @@ class Cut:
     is_mean: bool = False
     halos: tuple[tuple[int, int], ...] = ()
     steps: tuple[int, ...] = ()
+    sends: tuple[tuple[int, int], ...] = ()
 
     @property
     def shares_experts(self) -> bool:

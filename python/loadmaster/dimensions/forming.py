@@ -131,8 +131,11 @@ def _windows(sizes: list[int], meaning: Meaning) -> tuple[list[tuple[int, int]],
 
 
 def _moves(meaning: Meaning) -> bool:
-    """True if a window moves along the dimension: its parts are intervals, of the whole axis."""
-    return any(map(any, meaning.halos)) or any(step != 1 for step in meaning.steps)
+    """True if a window moves along the dimension, or positions of it are sent to others: its parts
+    are intervals, of the whole axis.
+    """
+    is_window = any(map(any, meaning.halos)) or any(step != 1 for step in meaning.steps)
+    return is_window or bool(meaning.sends)
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,7 @@ def _cuts(pattern: Pattern, tie: Tie, looks: Sequence[Look]) -> Iterator[Cut]:
             is_mean=meaning.is_mean,
             halos=meaning.halos,
             steps=meaning.steps,
+            sends=meaning.sends,
         )
 
 

@@ -128,7 +128,7 @@ def _look(sizes: Sequence[int]) -> Look:
 
 def _axis_cut(cut: Cut, read: Sequence[int], n: int, looks: Sequence[Look]) -> AxisCut | None:
     """A cut by axes of the tensors that the op reads; None: its parts need more than that."""
-    if not cut.works or cut.exchanged or cut.is_mean or any(map(any, cut.halos)):
+    if not cut.works or cut.exchanged or cut.is_mean or cut.sends or any(map(any, cut.halos)):
         return None
     taken = {REPLICATE, ANY}
     if any(spec < 0 and spec not in taken for spec in cut.inputs):

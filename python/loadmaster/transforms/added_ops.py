@@ -318,7 +318,8 @@ def slicing(members: Members, before: Addition) -> Addition:
     first = before.n_tensors
     for of in _of_one_kind(halos):
         names = (layout.graph.names[op] for op in reader[of].tolist())
-        end = f"{halos.axis[of[0]]}.{int(halos.step[of[0]] < 0)}"
+        step = int(halos.step[of[0]])
+        end = f"{halos.axis[of[0]]}.{int(step < 0) if abs(step) == 1 else step}"
         stems += [f"slice/{name}.{end}.{i}" for i, name in enumerate(names)]
         sender = np.flatnonzero(sends[of[0]])
         cut = copies.added(number[of][:, sender].T)
@@ -334,6 +335,7 @@ def slicing(members: Members, before: Addition) -> Addition:
 
 
 def _of_one_kind(halos: Halos) -> Sequence[Ints]:
-    """The rows of halos on one axis that go in one direction."""
-    kind = 2 * halos.axis + (halos.step < 0)
-    return [np.flatnonzero(kind == one) for one in np.unique(kind).tolist()]
+    """The rows of halos on one axis that go from the same devices to the same."""
+    kind = np.column_stack([halos.axis, halos.step, halos.receiver])
+    ends = np.flatnonzero((kind[1:] != kind[:-1]).any(axis=1)) + 1
+    return np.split(np.arange(len(kind)), ends) if len(kind) else []

@@ -11,7 +11,7 @@ program that the judge simulates (:mod:`.shards`), the estimate that ranks layou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,8 +28,9 @@ from loadmaster.transforms.buckets import CollectiveBuckets, filled_buckets, ser
 from loadmaster.transforms.conversions import Conversions
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.recomputation import recompute
-from loadmaster.transforms.specs import halo
+from loadmaster.transforms.specs import halo, part_weights, sent_on
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
@@ -64,18 +65,18 @@ class PartSums:
 
 @dataclass(frozen=True, eq=False)
 class Halos:
-    """Rows of arguments that parts of ops get from their neighbours on an axis, a row each: a
-    window of a convolution that reaches over the end of a part reads them.
+    """Rows of arguments that parts of ops get from others on an axis, a row each: of neighbours
+    where a window of a convolution reaches over the end of a part, of any where the op sends.
 
     Attributes
     ----------
     axis, argument : int64 [n]
     step : int64 [n]
-        1: rows go to the next place on the axis; -1: to the one before.
+        Places on the axis from each device to the one that it sends to; 1: the next.
     bytes : uint64 [n, k]
-        What each device of the mesh would send in all runs of the reader.
+        What each device of the mesh sends in all runs of the reader.
     receiver : int64 [n, k]
-        The device that each device sends to; -1: it is at the end of the axis.
+        The device that each device sends to; -1: it sends none.
     """
 
     axis: Ints
@@ -89,7 +90,9 @@ class Halos:
 
     @classmethod
     def of(cls, layout: Layout) -> Halos:
-        """The halos of a layout: axis by axis, those to the next places first."""
+        """The halos of a layout: axis by axis, those to the next places first, then those to the
+        ones before; rows with the same senders and receivers stand together.
+        """
         k, places = layout.mesh.size, layout.ways.places
         none = np.empty(0, dtype=np.int64)
         columns: list[tuple[NDArray[Any], ...]] = [
@@ -97,16 +100,16 @@ class Halos:
         ]
         for axis, size in enumerate(layout.mesh.shape):
             stride = int(np.prod(layout.mesh.shape[axis + 1 :]))
-            argument, parts = _halo_parts(layout, axis)
-            for part, step in zip(parts, (1, -1), strict=True):
-                some = np.flatnonzero(part > 0)
-                at = argument[some]
-                if not len(at):
-                    continue
-                sends = (places[axis] + step >= 0) & (places[axis] + step < size)
-                to = np.where(sends, np.arange(k) + step * stride, -1)
+            groups: dict[tuple[int, tuple[bool, ...]], list[tuple[int, Floats]]] = {}
+            for argument, step, part in _sent(layout, axis, size):
+                key = step, tuple((part > 0).tolist())
+                groups.setdefault(key, []).append((argument, part))
+            for step, of in sorted(groups, key=lambda key: (abs(key[0]), -key[0], key[1])):
+                at = np.array([argument for argument, _ in groups[step, of]])
+                part = np.array([part for _, part in groups[step, of]])[:, places[axis]]
+                to = np.where(np.array(of)[places[axis]], np.arange(k) + step * stride, -1)
                 same = (np.full(len(at), axis), at, np.full(len(at), step))
-                amount = _halo_bytes(layout, axis, at, part[some])
+                amount = _halo_bytes(layout, axis, at, part)
                 columns.append((*same, amount, np.broadcast_to(to, (len(at), k))))
         return cls(*map(np.concatenate, zip(*columns, strict=True)))
 
@@ -217,34 +220,39 @@ class Lowering:
         return Halos.of(self.layout)
 
 
-def _halo_parts(layout: Layout, axis: int) -> tuple[Ints, NDArray[np.float64]]:
-    """The arguments that need rows of neighbours on an axis, int64 [n], and the share of the
-    argument that they need of the place before and of the next one, float64 [2, n].
+def _sent(layout: Layout, axis: int, size: int) -> Iterator[tuple[int, int, Floats]]:
+    """Arguments of which rows go to other places of an axis, how many places further, and the share
+    of the argument that each place sends so, float64 [size].
     """
     d, labels = layout.dimensions, layout.labels[axis]
-    rows: list[tuple[int, float, float]] = []
     has_halos = layout.columns.has_halos[layout.form_of]
     for op in np.flatnonzero(has_halos & (labels > 0)).tolist():
         form = d.forms[layout.form_of[op]]
         cut = form.cuts[int(labels[op]) - 1]
-        for i in range(len(cut.halos)):
+        for i in range(len(cut.inputs) if cut.sends else len(cut.halos)):
             argument = int(d.first[op]) + i
             is_cut = layout.wanted[axis, argument] >= 0
             # A tensor that every device has whole has no neighbours.
-            if is_cut and layout.made[axis, layout.tensor[argument]] != REPLICATE:
-                rows.append((argument, *halo(cut, i, form.inputs[i])))
-    table = np.array(rows).reshape(-1, 3).T
-    return table[0].astype(np.int64), table[1:]
+            if not is_cut or layout.made[axis, layout.tensor[argument]] == REPLICATE:
+                continue
+            if cut.sends:
+                shares = layout.mesh.axes[axis].shares or (1.0,) * size
+                part = part_weights(cut.size, shares)
+                for step, sent in sent_on(cut, part).items():
+                    yield argument, step, sent
+                continue
+            for step, share in zip((1, -1), halo(cut, i, form.inputs[i]), strict=True):
+                sends = np.full(size, share)
+                sends[-1 if step > 0 else 0] = 0.0
+                if sends.any():
+                    yield argument, step, sends
 
 
-def _halo_bytes(
-    layout: Layout, axis: int, at: Ints, part: NDArray[np.float64]
-) -> NDArray[np.uint64]:
-    """Bytes of parts of arguments on each device, of all that an axis has: [n, k]."""
+def _halo_bytes(layout: Layout, axis: int, at: Ints, part: Floats) -> NDArray[np.uint64]:
+    """Bytes of parts [n, k] of arguments on each device, of all that an axis has: [n, k]."""
     specs = layout.wanted[:, at].copy()
     specs[axis] = REPLICATE
     way = layout.way(layout.tensor[at], specs, layout.owner[:, layout.dimensions.reader[at]])
     reader = layout.dimensions.reader[at]
     size = layout.graph.bytes[layout.dimensions.edge[at]] * layout.graph.runs[reader]
-    whole = layout.ways.fractions[way].T * size
-    return np.ceil(whole * part).astype(np.uint64).T
+    return np.ceil(layout.ways.fractions[way] * size[:, None] * part).astype(np.uint64)

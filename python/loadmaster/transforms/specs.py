@@ -205,6 +205,22 @@ def halo(cut: Cut, argument: int, factors: Sequence[Factor]) -> tuple[float, flo
     return before / size, after / size
 
 
+def sent_on(cut: Cut, parts: Sequence[int] | NDArray[np.int64]) -> dict[int, NDArray[np.float64]]:
+    """Shares of an argument that parts of so many positions send to others, [n_parts], by how many
+    parts further these are.
+
+    >>> cut = Cut("ring", "", 4, (0,), (0,), sends=((0, 1), (1, 2), (2, 3), (3, 0)))
+    >>> {step: share.tolist() for step, share in sent_on(cut, [2, 2]).items()}
+    {1: [0.25, 0.0], -1: [0.0, 0.25]}
+    """
+    part = np.repeat(np.arange(len(parts)), np.asarray(parts, dtype=np.int64))
+    sent: dict[int, NDArray[np.float64]] = {}
+    for source, target in cut.sends:
+        if step := int(part[target] - part[source]):
+            sent.setdefault(step, np.zeros(len(parts)))[part[source]] += 1 / len(part)
+    return sent
+
+
 @dataclass(frozen=True)
 class Amount:
     """The amounts of an op on one axis, all other axes of the mesh taken into account.

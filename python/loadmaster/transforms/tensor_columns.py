@@ -176,7 +176,9 @@ class TensorColumns:
     def has_halos(self) -> NDArray[np.bool_]:
         """True for forms that have a cut with halos, bool [n_forms + 1]."""
         forms = self.dimensions.forms
-        return np.array([any(cut.halos for cut in form.cuts) for form in forms] + [False])
+        return np.array(
+            [any(cut.halos or cut.sends for cut in form.cuts) for form in forms] + [False]
+        )
 
     @cached_property
     def newest_read(self) -> NDArray[np.int64]:

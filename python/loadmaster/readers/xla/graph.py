@@ -31,7 +31,7 @@ from loadmaster.base.checks import product
 from loadmaster.base.errors import InputError, malformed
 from loadmaster.base.units import counted
 from loadmaster.base.warnings import warn
-from loadmaster.dimensions.calls import MAPPED
+from loadmaster.dimensions.calls import MAPPED, SENDS
 from loadmaster.model.arguments import Call
 from loadmaster.model.graph import OpGraph
 from loadmaster.readers.shared.arguments import told
@@ -72,6 +72,10 @@ _OF_PARTS = {
 #: Their keywords for the axis of the parts.
 _EXCHANGED = (("split_dimension", "split_axis"), ("concat_dimension", "concat_axis"))
 _ALONG = ("all_gather_dim", "all_gather_dimension", "scatter_dimension")
+
+
+#: Those that send from each device to at most one other.
+_SENDS = ("collective_permute", "ppermute")
 
 
 def to_graph(program: XlaProgram, name: str, parameters: Sequence[str] = ()) -> OpGraph:
@@ -363,6 +367,10 @@ class _Inliner:
         if scope.manual and is_mapped and (along := _along(instruction, scope.manual)):
             parts = zip(values, types, strict=True)
             return [self._collective(instruction, v, t, along, scope) for v, t in parts]
+        if scope.manual and kind in _SENDS and (sends := _sends(instruction, scope.manual)):
+            instruction = replace(instruction, keywords={SENDS: sends})
+        elif kind in COLLECTIVES:
+            self._collectives[kind] += 1
         devices = product(scope.lead)
         read = {v.tensor: v.size // devices for v in values if v.op >= 0}
         work = cost(
@@ -377,8 +385,6 @@ class _Inliner:
         )
         if not work.known:
             self._unknown[instruction.kind] += 1
-        if kind in COLLECTIVES:
-            self._collectives[kind] += 1
         kept = [t for name, t in instruction.results if name]
         changed = _changed_in_place(instruction, values)
         op = self._add(
@@ -769,6 +775,24 @@ def _along(instruction: Instruction, manual: Manual) -> tuple[int, ...] | None:
     names = keywords.get("axes", keywords.get("axis_name", ()))
     names = [names] if isinstance(names, str) else [str(name) for name in names]
     return tuple(manual.names.index(n) for n in manual.names if n in names)
+
+
+def _sends(instruction: Instruction, manual: Manual) -> list[Any] | None:
+    """The axis of a mesh along which a call sends, and between which places, or how far round;
+    None: it sends along several.
+    """
+    keywords = instruction.keywords
+    if "source_target_pairs" in keywords:
+        along = manual.places_of(keywords["source_target_pairs"] or [])
+    else:
+        axes = _along(instruction, manual)
+        along = (axes[0], keywords.get("perm") or []) if axes and len(axes) == 1 else None
+    if along is None or not along[1]:
+        return None
+    axis, pairs = along
+    size = manual.sizes[axis]
+    steps = {(target - source) % size for source, target in pairs}
+    return [axis, steps.pop() if len(pairs) == size and len(steps) == 1 else sorted(pairs)]
 
 
 def _call(instruction: Instruction, values: Sequence[XlaValue], scope: _Scope) -> Call:

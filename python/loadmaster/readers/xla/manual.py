@@ -167,6 +167,25 @@ class Manual:
                     return some
         return None
 
+    def places_of(self, pairs: Sequence[Sequence[int]]) -> tuple[int, list[tuple[int, int]]] | None:
+        """The axis of the mesh along which pairs of devices lie, the same on all other axes, and
+        their places on it; None: they lie along several.
+
+        >>> Manual({"x": 2, "y": 2}, ("x", "y")).places_of([[0, 2], [2, 0], [1, 3], [3, 1]])
+        (0, [(0, 1), (1, 0)])
+        """
+        sizes = tuple(self.mesh.values())
+        devices = np.arange(product(sizes)).reshape(sizes)
+        for number, name in enumerate(self.names):
+            at = list(self.mesh).index(name)
+            rows = np.moveaxis(devices, at, -1).reshape(-1, sizes[at])
+            where = np.unravel_index(np.array(pairs).ravel(), sizes)[at].reshape(-1, 2)
+            places = sorted({(source, target) for source, target in where.tolist()})
+            every = [[row[s], row[t]] for row in rows.tolist() for s, t in places]
+            if sorted(every) == sorted(map(list, pairs)):
+                return number, places
+        return None
+
     def _split(
         self, shape: Sequence[int], sharding: Sharding
     ) -> tuple[list[int], dict[str, int], list[int]]:

@@ -10,9 +10,11 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.dimensions.calls import MAPPED_WORD
 from loadmaster.dimensions.form import PARTIAL
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.shapes import parse_output
+from loadmaster.strategies.sharding.joint import firsts
 from loadmaster.strategies.sharding.structure import GRADIENT, WEIGHT, Structure
 
 Mask = NDArray[np.bool_]
@@ -112,6 +114,22 @@ def _of_kind(structure: Structure, word: str) -> NDArray[np.bool_]:
     """True for nodes with a word in their kind."""
     kinds = structure.graph.kinds
     return np.array([word in kinds[op] for op in structure.op.tolist()], dtype=bool)
+
+
+def mapped(structure: Structure) -> Mask:
+    """Labels that cut what is mapped over a mesh by hand along axes of that mesh: bool [n_nodes,
+    most labels].
+    """
+    ways, forms = structure.ways, structure.dimensions.forms
+    form_of = structure.dimensions.form_of[structure.op]
+    rows = np.zeros(ways.label.shape, dtype=bool)
+    for row, node in enumerate(firsts(structure.way).tolist()):
+        cuts = forms[form_of[node]].cuts
+        is_mapped = [cut.name.startswith(MAPPED_WORD) for cut in cuts]
+        label = ways.label[row, : ways.n_labels[row]]
+        rows[row, : len(label)] = np.isin(label, 1 + np.flatnonzero(is_mapped))
+    mask: Mask = rows[structure.way]
+    return mask
 
 
 def matrices(structure: Structure) -> NDArray[np.bool_]:

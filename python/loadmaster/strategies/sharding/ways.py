@@ -156,7 +156,9 @@ class Ways:
             for at, factors in enumerate(form.inputs):
                 sides = halo(cut, at, factors)
                 self.halo[self.first_input[row] + at, column] = sum(sides)
-                self.sent[self.first_input[row] + at, column] = max(sides)
+                # What is sent crosses the end of a part once, as long as parts are of one position.
+                sent = 1 / cut.size if cut.sends else max(sides)
+                self.sent[self.first_input[row] + at, column] = sent
         elif label < 0:
             self.size[row, column] = _EVEN
         for specs, sizes, first, spec_of, tensors in (

@@ -26,7 +26,14 @@ from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import WEIGHTS, Solver
 from loadmaster.strategies.sharding.space import Space, has_shapes
-from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, matrices, roles_only
+from loadmaster.strategies.sharding.uniform import (
+    TENSOR,
+    Mask,
+    by_batch,
+    mapped,
+    matrices,
+    roles_only,
+)
 from loadmaster.strategies.simple import single
 from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.judged_meshes import best_judged
@@ -171,16 +178,20 @@ def _masks(
     space: Space, mesh: DeviceMesh, state: str, roles: tuple[str, ...], *, is_cut: bool
 ) -> list[Mask]:
     """Labels by axis; where ``is_cut``, no parameter of two axes or more is whole on the inner one
-    that need not be.
+    that need not be. What a program maps over devices by hand is cut along the axes of that map, as
+    the partitioner leaves it.
     """
     structure, masks = space.structure, []
-    is_matrix = matrices(structure)
+    is_matrix, by_hand = matrices(structure), mapped(structure)
     for axis in mesh.axes:
         if axis.name == DATA:
             mask = by_batch(structure, state)
         else:
             mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter")).copy()
-        mask &= sayable(structure, axis.size, mesh.size)
+        said = sayable(structure, axis.size, mesh.size)
+        mask &= said
+        is_mapped = (by_hand & said).any(axis=1)
+        mask[is_mapped] = (by_hand & said)[is_mapped]
         if axis.name == MODEL and is_cut:
             mask[is_matrix, 0] = False
         mask[~mask.any(axis=1), 0] = True
