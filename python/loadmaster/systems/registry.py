@@ -131,11 +131,17 @@ class Checked:
         The things that ran, or why nothing did.
     collectives : mapping of str to (int, int)
         The number and the bytes of collectives that ran, by kind.
+    planned : mapping of str to (int, int)
+        Those of the plan.
+    differs : str
+        In words, where what ran is not what the plan has; "" where it is, or nothing says it.
     """
 
     is_done: bool
     words: str
     collectives: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    planned: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    differs: str = ""
 
     def __str__(self) -> str:
         return f"{'checked' if self.is_done else 'not checked'}: {self.words}"

@@ -255,7 +255,7 @@ def _leaving(members: Members) -> tuple[NDArray[Any], ...]:
 
 def summing(members: Members, before: Addition) -> Addition:
     """A small all-reduce before each op whose parts exchange sums; numbered after ``before``."""
-    copies, sums = members.copies, members.lowering.sums
+    copies, sums = members.copies, members.lowering.sums.sent
     k, n, d = copies.k, len(sums), copies.layout.dimensions
     axis, op = sums.axis, sums.op
     groups = copies.layout.ways.groups(axis)

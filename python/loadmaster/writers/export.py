@@ -9,6 +9,7 @@ from typing import Any
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
+from loadmaster.base.warnings import warn
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.registry import SYSTEMS, WrittenForm
 
@@ -99,7 +100,9 @@ def export(
     written = chosen.write(plan, path, **settings)
     plan.checked.pop(target, None)
     if check and is_checked and path is not None:
-        plan.checked[target] = SYSTEMS[target].check(plan, path, builds)
+        outcome = plan.checked[target] = SYSTEMS[target].check(plan, path, builds)
+        if outcome.differs:
+            warn(f"{target}: {outcome.differs}: its step may take longer or shorter than planned")
     return written
 
 

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 import loadmaster.fast as fast
 from loadmaster.dimensions.dimensions import Dimensions
+from loadmaster.dimensions.form import FLAT
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem, ranks
+from loadmaster.model.graph import PARAMETER
 from loadmaster.strategies.auto.inside import in_time_for_collectives
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.degrees import degrees
@@ -63,11 +65,23 @@ def layout(space: Space, ranked: Ranked) -> Layout:
     )
     if (said := space.recipe) is not None:
         labelled = replace(labelled, bucket_bytes=said.bucket_bytes)
+    if ranked.units:
+        labelled = _with_frozen_in_parts(labelled)
     return (
         labelled
         if space.again is None
         else labelled.of_graph(space.source.model, space.again.first.tolist())
     )
+
+
+def _with_frozen_in_parts(layout: Layout) -> Layout:
+    """The layout with parameters that nothing updates in parts, too, where others are: units have
+    all of theirs in parts.
+    """
+    is_parameter = layout.graph.stands_for == PARAMETER
+    axes = np.flatnonzero((layout.labels[:, is_parameter] == FLAT).any(axis=1)).tolist()
+    is_frozen = is_parameter & (layout.set_of < 0)
+    return layout.with_sharded_state(np.where(is_frozen, "parameters", "none").tolist(), axes)
 
 
 def with_recipe(space: Space, ranked: Ranked, candidate: Candidate) -> Candidate:

@@ -317,7 +317,8 @@ def solved(space: Space, mesh: DeviceMesh, way: Way) -> Ranked | None:
 def _own(structure: Structure, state: str) -> Mask:
     """Labels of an axis that shares the batch, where parameters lie as ``state`` says."""
     mask, ways = by_batch(structure, state), structure.ways
-    own = mask & (ways.label[structure.way] == own_share(structure.graph)[structure.op][:, None])
+    own = ways.label[structure.way] == own_share(structure.graph)[structure.op][:, None]
+    own &= np.arange(own.shape[1]) < ways.n_labels[structure.way, None]
     return np.where((own.any(axis=1) & ~structure.in_update)[:, None], own, mask)
 
 

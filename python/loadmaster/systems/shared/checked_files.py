@@ -7,6 +7,7 @@ process group of PyTorch (:mod:`.fake_processes`), in a Python of its own.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.registry import Checked
 from loadmaster.systems.shared.own_python import checked_apart
+from loadmaster.systems.shared.priced_collectives import in_words, priced_collectives
 from loadmaster.transforms.shares import batch_size
 
 #: Bytes of parameters of a model that is built for a check, at most.
@@ -24,7 +26,8 @@ _PLACE = "loadmaster.systems.shared.fake_processes:passes"
 
 
 def checked(plan: Plan, path: str | os.PathLike[str], model: str | None = None) -> Checked:
-    """Runs a forward and a backward pass of what was written, as one process of many.
+    """Runs a forward and a backward pass of what was written, as one process of many, and holds its
+    collectives against the plan's.
 
     Parameters
     ----------
@@ -46,7 +49,23 @@ def checked(plan: Plan, path: str | os.PathLike[str], model: str | None = None) 
     degrees = plan.parallelism
     shares = degrees.replicate * degrees.shard if degrees is not None else 1
     batch = batch_size(plan.graph) or shares
-    return checked_apart("PyTorch", path, _PLACE, spec, batch, shares)
+    outcome = checked_apart("PyTorch", path, _PLACE, spec, batch, shares)
+    return beside_plan(plan, outcome) if outcome.is_done else outcome
+
+
+def beside_plan(plan: Plan, outcome: Checked) -> Checked:
+    """An outcome that says as well if the collectives that ran are those of the plan."""
+    ran, planned = {k: tuple(n) for k, n in outcome.collectives.items()}, priced_collectives(plan)
+    if ran == planned:
+        words = in_words(ran)
+        said = f"with the {words} of the plan" if ran else f"with {words}, as planned"
+        return replace(outcome, words=f"{outcome.words}, {said}", planned=planned)
+    differs = (
+        f"the file runs {in_words(ran, sized=True)}, and the plan prices "
+        f"{in_words(planned, sized=True)}"
+    )
+    words = f"{outcome.words}, with {in_words(ran)}"
+    return replace(outcome, words=words, planned=planned, differs=differs)
 
 
 def to_build(plan: Plan, model: str | None) -> str | Checked:

@@ -27,12 +27,8 @@ _KINDS = {
 }
 
 
-#: Words for kinds of collectives.
-_WORDS = {"all_gather": "all-gather", "all_reduce": "all-reduce", "all_to_all": "all-to-all"}
-
-
 def passes(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
-    """A pass of the file: words, and number and bytes of collectives by kind.
+    """A pass of the file: the words for it, and number and bytes of collectives by kind.
 
     Parameters
     ----------
@@ -69,8 +65,7 @@ def passes(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
         wrapped = file.parallelize(case["model"].train(), torch.device("cpu"))
         of = _counted(wrapped, _share(case, batch, shares))
         ran = f"forward and backward pass of one of {counted(size, 'process', 'processes')}"
-    words = [counted(n, _WORDS.get(kind, kind.replace("_", "-"))) for kind, (n, _) in of.items()]
-    return {"words": f"{ran}, with {', '.join(words) or 'no collective'}", "collectives": of}
+    return {"words": ran, "collectives": of}
 
 
 def _loaded(path: str) -> Any:
@@ -169,6 +164,7 @@ def _counted(model: Any, case: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def _seeing(seen: list[tuple[str, int]]) -> Any:
     """A context that notes kind and bytes of collectives; what is received is zeros in it."""
     import torch
+    from torch.distributed.tensor import DTensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -178,6 +174,8 @@ def _seeing(seen: list[tuple[str, int]]) -> Any:
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if any(issubclass(kind, DTensor) for kind in types):
+                return NotImplemented  # Its collectives are seen once it is taken apart.
             result = op(*args, **(kwargs or {}))
             if op.namespace in ("c10d", "_c10d_functional"):
                 name = op.overloadpacket.__name__
