@@ -63,11 +63,10 @@ def as_its_launcher_reads(written):
         }
 
 
-def step(rank, k, said, name):
-    """Loss, gradients and parameters of a step of a model that accelerate has wrapped."""
+def sharded_by(said, model, rank):
+    """The model as accelerate prepares FSDP2 in the environment of its launcher."""
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model
-    from torch.distributed.fsdp import FSDPModule
 
     before = dict(os.environ)
     os.environ.update(said)
@@ -82,12 +81,18 @@ def step(rank, k, said, name):
         is_main_process=rank == 0,
         device=torch.device("cpu"),
     )
-    made = built(name)
-    plugin.set_auto_wrap_policy(made.module)
-    model = made.module
+    plugin.set_auto_wrap_policy(model)
     if plugin.activation_checkpointing:
         model = fsdp2_apply_ac(accelerator, model)
-    model = fsdp2_prepare_model(accelerator, model).eval()
+    return fsdp2_prepare_model(accelerator, model)
+
+
+def step(rank, k, said, name):
+    """Loss, gradients and parameters of a step of a model that accelerate has wrapped."""
+    from torch.distributed.fsdp import FSDPModule
+
+    made = built(name)
+    model = sharded_by(said, made.module, rank).eval()
     wrapper = "_checkpoint_wrapped_module"
     units = [
         path.replace(f".{wrapper}", "")

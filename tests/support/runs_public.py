@@ -5,9 +5,11 @@ Loss and gradients are the same within 1e-4; what is written for ONNX is tried o
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from functools import cache
 
+import numpy as np
 import public_models
 import pytest
 import torch
@@ -16,6 +18,14 @@ from public_models import PUBLIC
 from torch.utils._pytree import tree_leaves
 
 import loadmaster as lm
+from loadmaster.writers.export import export
+
+#: Systems that start processes by an engine of their own, with the packages that they need.
+ENGINES = {
+    "deepspeed": ("deepspeed",),
+    "accelerate": ("accelerate",),
+    "trainer": ("accelerate", "transformers"),
+}
 
 #: Parts of parameters' names that wrappers put in.
 _WRAPPERS = ("module.", "_checkpoint_wrapped_module.", "_orig_mod.")
@@ -99,6 +109,35 @@ def _step_in_stages(rank, k, written, name):
     loss = case.get("loss") or (lambda output: output["loss"])
     model = file["parallelize"](case["model"].train(), device, batch, loss)
     return {"loss": file["backward"](model, batch), "gradients": gradients_of([model])}
+
+
+def run_by_engine(target, k, name, written):
+    """A step by a system that has an engine of its own is that of the model."""
+    for package in ENGINES[target]:
+        pytest.importorskip(package, reason=f"needs {package}")
+    step = getattr(importlib.import_module("public_engines"), target)
+    expected = step_of(PUBLIC[name]())
+    for one in on_processes(k, step, written, name):
+        assert_same(one, expected, ("gradients",))
+
+
+def run_eagerly(name, k):
+    """A module whose segments are on several devices puts out what the model does."""
+    model, args, kwargs = evaluated(name)
+    with torch.no_grad():
+        program = torch.export.export(model, args, kwargs)
+        expected = next(x for x in tree_leaves(model(*args, **kwargs)) if x.is_floating_point())
+    graph, cluster = lm.read(program), cluster_of(k)
+    runs = np.flatnonzero(graph.reduced.runs).tolist()
+    ends = {graph.names[runs[0]]: 0, graph.names[runs[-1]]: k - 1}
+    rules = lm.Constraints(pin={name: cluster.devices[d].name for name, d in ends.items()})
+    plan = lm.place(graph, cluster, target="eager", constraints=rules)
+    assert len(export(plan)["segments"]) > 1
+    names = {device.name: "cpu" for device in plan.cluster.devices}
+    with torch.no_grad():
+        output = lm.writers.fx_split(plan, program, names=names)(*args, **kwargs)
+    same = next(x for x in tree_leaves(output) if x.is_floating_point())
+    torch.testing.assert_close(same, expected, rtol=1e-4, atol=1e-5)
 
 
 def run_by_device_map(name, written):

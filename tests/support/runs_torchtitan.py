@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-from jax_models import functions
+from gloo_steps import functions
 
 from loadmaster.systems.torchtitan.check import words
 from loadmaster.transforms.shares import batch_size

@@ -1,7 +1,8 @@
 """Systems by public models that were not made for them: what is planned runs as it is written.
 
 The rows ``[[public]]`` of ``tests/targets.toml`` have every model of ``tests/support/
-public_models.py``: either a step by the written file is that of the model, or planning refuses it.
+public_models.py``: either a step by the written file is that of the model, or planning refuses it,
+or, for a system with models of its own, its parser reads the file.
 """
 
 from __future__ import annotations
@@ -17,52 +18,71 @@ pytest.importorskip("torchvision", reason="needs torchvision")
 
 from public_models import PUBLIC  # noqa: E402
 from runs_public import (  # noqa: E402
+    ENGINES,
     cluster_of,
     graph_of,
     run_by_device_map,
+    run_by_engine,
     run_by_onnx,
     run_by_processes,
+    run_eagerly,
 )
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.base.errors import InputError  # noqa: E402
+from loadmaster.systems.registry import SYSTEMS  # noqa: E402
 from loadmaster.writers.export import export  # noqa: E402
 
 ROWS = tomllib.loads((Path(__file__).parents[1] / "targets.toml").read_text())["public"]
 
 
+def named(row):
+    """The target of a row, with its options."""
+    return "-".join([row["target"], *(str(value) for value in row.get("options", {}).values())])
+
+
 def cases():
-    """Target, model, number of processes, and words of the refusal where there is one."""
+    """The row, model, number of processes, and words of the refusal where there is one."""
     for row in ROWS:
         for model, words in row.get("refused", {}).items():
-            yield pytest.param(row["target"], model, 2, words, id=f"{row['target']}-{model}")
-        for model in row.get("equal", ()):
-            yield pytest.param(row["target"], model, 2, None, id=f"{row['target']}-{model}")
+            yield pytest.param(row, model, 2, words, id=f"{named(row)}-{model}")
+        for model in (*row.get("equal", ()), *row.get("read", ())):
+            yield pytest.param(row, model, 2, None, id=f"{named(row)}-{model}")
         for model in row.get("four", ()):
-            yield pytest.param(row["target"], model, 4, None, id=f"{row['target']}-{model}-four")
+            yield pytest.param(row, model, 4, None, id=f"{named(row)}-{model}-four")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["target"])
+@pytest.mark.parametrize("row", ROWS, ids=named)
 def test_every_model_is_in_every_row(row):
-    named = [*row.get("equal", ()), *row.get("refused", {})]
-    assert sorted(named) == sorted(PUBLIC)
-    assert set(row.get("four", ())) <= set(row["equal"])
+    of = [*row.get("equal", ()), *row.get("read", ()), *row.get("refused", {})]
+    assert sorted(of) == sorted(PUBLIC)
+    assert set(row.get("four", ())) <= set(row.get("equal", ()))
 
 
-@pytest.mark.parametrize(("target", "model", "k", "words"), list(cases()))
-def test_a_model_runs_as_it_is_written_or_is_refused_while_planning(
-    target, model, k, words, tmp_path
-):
+@pytest.mark.parametrize(("row", "model", "k", "words"), list(cases()))
+def test_a_model_runs_as_it_is_written_or_is_refused_while_planning(row, model, k, words, tmp_path):
+    target, options = row["target"], row.get("options", {})
     if target == "onnx":
         run_by_onnx(model, tmp_path)
         return
+    if target == "eager":
+        run_eagerly(model, k)
+        return
+    cluster = lm.Cluster.preset(row["cluster"]) if "cluster" in row else cluster_of(k)
     if words is not None:
         with pytest.raises(InputError, match=words):
-            lm.place(graph_of(model), cluster_of(k), target=target)
+            lm.place(graph_of(model), cluster, target=target, **options)
         return
-    plan = lm.place(graph_of(model), cluster_of(k), target=target)
+    plan = lm.place(graph_of(model), cluster, target=target, **options)
+    if model in row.get("read", ()):
+        written = export(plan, path=tmp_path / "written", check=False)
+        outcome = SYSTEMS[target].check(plan, tmp_path / "written")
+        assert outcome.is_done or "is not installed" in outcome.words
+        return
     written = export(plan)
     if target == "device-map":
         run_by_device_map(model, written)
+    elif target in ENGINES:
+        run_by_engine(target, k, model, written)
     else:
         run_by_processes(model, written)

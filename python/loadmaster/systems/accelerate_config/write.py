@@ -125,7 +125,7 @@ def _settings(plan: Plan, engine: Engine, devices: list[int], beside: str) -> di
         return said | {
             "deepspeed_config": {"deepspeed_config_file": beside, "zero3_init_flag": False}
         }
-    said["mixed_precision"] = _PRECISIONS.get(mixed_with(plan), "no")
+    said["mixed_precision"] = _PRECISIONS.get(mixed_with(plan.graph), "no")
     if engine == "fsdp":
         sizes = mesh_of(parallelism_in(plan, NAME))
         said["fsdp_config"] = {

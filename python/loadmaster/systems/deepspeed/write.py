@@ -11,15 +11,16 @@ from loadmaster.base.files import written
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.deepspeed.semantics import NAME
 from loadmaster.systems.shared.figures import sentences
-from loadmaster.systems.shared.precision import dtype_of, elements_in
+from loadmaster.systems.shared.precision import elements_in
 from loadmaster.systems.shared.processes import command, devices_of
 from loadmaster.systems.shared.refusal import refusal
 from loadmaster.systems.shared.zero import SAID
 from loadmaster.systems.shared.zero_plans import in_the_way
+from loadmaster.systems.shared.zero_precision import kept_otherwise, precision_settings
 from loadmaster.transforms.shares import batch_size
 
-#: The words for what DeepSpeed turns on, by dtype.
-_PRECISIONS = {"f16": "fp16", "bf16": "bf16"}
+#: Optimizers of PyTorch that ZeRO takes without a word; others want one.
+_TESTED = ("Adam", "AdamW", "Adagrad")
 
 
 def deepspeed(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -56,7 +57,9 @@ def deepspeed(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[st
     if reasons := list(in_the_way(plan)):
         raise refusal(plan, NAME, reasons)
     stage, size, devices = _stage(plan)
-    dtype, elements = dtype_of(plan), elements_in(plan, size)
+    if reason := kept_otherwise(plan.graph, stage):
+        raise refusal(plan, NAME, [reason])
+    elements = elements_in(plan.graph, size)
     batch = batch_size(plan.graph) or len(devices)
     zero: dict[str, Any] = {
         "stage": stage,
@@ -72,10 +75,12 @@ def deepspeed(plan: Plan, path: str | os.PathLike[str] | None = None) -> dict[st
         "train_batch_size": batch,
         "train_micro_batch_size_per_gpu": batch // len(devices),
         "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,
         "zero_optimization": zero,
     }
-    if dtype in _PRECISIONS:
-        document[_PRECISIONS[dtype]] = {"enabled": True}
+    if stage and str(plan.graph.meta.get("optimizer", "")) not in _TESTED:
+        document["zero_allow_untested_optimizer"] = True
+    document |= precision_settings(plan.graph)
     document["loadmaster"] = {
         "command": command(plan, devices),
         "figures": sentences(plan),

@@ -145,7 +145,7 @@ def _in_the_way(plan: Plan, engine: Engine) -> Iterator[Reason]:
 def _arguments(plan: Plan, devices: list[int]) -> dict[str, Any]:
     """The arguments of Trainer that the plan decides."""
     n = machines(plan, devices)
-    dtype, mixed = dtype_of(plan), mixed_with(plan)
+    dtype, mixed = dtype_of(plan.graph), mixed_with(plan.graph)
     precision = f"{_BITS[mixed]}-mixed" if mixed in _BITS else f"{_BITS.get(dtype, '32')}-true"
     said: dict[str, Any] = {
         "accelerator": {"gpu": "gpu", "cpu": "cpu"}.get(family_of(plan, devices), "auto"),

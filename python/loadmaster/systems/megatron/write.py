@@ -154,7 +154,7 @@ def _optimizer(plan: Plan, parallelism: Parallelism) -> Iterator[Flag]:
         return
     yield ("--overlap-grad-reduce",)
     if plan.recipe is not None:
-        yield "--ddp-bucket-size", elements_in(plan, plan.recipe.bucket_bytes)
+        yield "--ddp-bucket-size", elements_in(plan.graph, plan.recipe.bucket_bytes)
     if parallelism.shard_state == "optimizer":
         yield ("--use-distributed-optimizer",)
         yield ("--overlap-param-gather",)

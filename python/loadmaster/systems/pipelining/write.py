@@ -27,10 +27,10 @@ from loadmaster.systems.pipelining.semantics import NAME
 from loadmaster.systems.pipelining.stages import IMPORTS, STAGES
 from loadmaster.systems.shared.backward import kept
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.precision import dtype_of
+from loadmaster.systems.shared.precision import computed_in, dtype_of
 from loadmaster.systems.shared.processes import command, optimizer_of
 from loadmaster.systems.shared.refusal import Reason, refusal
-from loadmaster.systems.shared.training_file import ProcessShares, computed_in, parts
+from loadmaster.systems.shared.training_file import ProcessShares, parts
 
 #: PyTorch's classes, by the names of schedules.
 SCHEDULES = {
@@ -254,7 +254,7 @@ def _written(staged: _Staged) -> Code:
     last = Code("first" if in_v else "last")
     last_rank = 0 if in_v else (n - 1) % len(staged.devices)
     why, sent = _SENT_APART if staged.schedule in ZERO_BUBBLE else _SENT
-    is_mixed = computed_in(plan) in ("f16", "bf16") and dtype_of(plan) == "f32"
+    is_mixed = computed_in(plan.graph) in ("f16", "bf16") and dtype_of(plan.graph) == "f32"
     schedule, ranks = SCHEDULES[staged.schedule], len(staged.devices)
     common = parts(
         plan,
@@ -271,7 +271,7 @@ def _written(staged: _Staged) -> Code:
         step=python_file(
             _TRAINED if trains else _EVALUATED, last=last, optimizer=optimizer_of(plan)
         ),
-        figures=figures(plan, [_UNSCALED] if trains and computed_in(plan) == "f16" else []),
+        figures=figures(plan, [_UNSCALED] if trains and computed_in(plan.graph) == "f16" else []),
         imports=common["imports"],
         constants=common["constants"],
         start=common["start"],

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from loadmaster.base.quoting import Code, lines, python_file
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.shared.precision import dtype_of
-from loadmaster.systems.shared.training_file import computed_in, kept_in
+from loadmaster.systems.shared.precision import computed_in, dtype_of
+from loadmaster.systems.shared.training_file import kept_in
 
 _BACKWARD = '''\
 def backward(model, batch, loss_of):
@@ -95,8 +95,8 @@ def backward_of(
     forward = ["loss = loss_of(model(*args, **kwargs), *targets)"]
     behind = ["loss.backward()", *after]
     text = ""
-    precision = computed_in(plan)
-    if precision in ("f16", "bf16") and dtype_of(plan) == "f32":
+    precision = computed_in(plan.graph)
+    if precision in ("f16", "bf16") and dtype_of(plan.graph) == "f32":
         kind = "next(model.parameters()).device.type"
         forward = [f"with torch.autocast({kind}, PRECISION):", f"    {forward[0]}"]
         if precision == "f16":

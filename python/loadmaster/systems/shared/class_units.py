@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Progress
 from loadmaster.judge.problem import Problem
+from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.module_classes import CLASSES, units_of_classes
+from loadmaster.model.patterns import innermost
 from loadmaster.plans.plan import Plan
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.units import ShardSizes, unit_patterns
@@ -31,11 +36,33 @@ def planned_by_classes(
     graph = problem.model
     patterns = unit_patterns(graph)
     units = tuple(units_of_classes(graph, patterns))
+    if reasons := list(_tied_apart(graph, units)):
+        raise InputError(f"target {name!r}: {'; '.join(reasons)}: untie it, or plan by engine ddp")
     if recompute and not units:
         raise InputError(f"target {name!r}: no class of modules names layers to recompute")
     levels = {True: (units,), False: ((),), None: ((), units) if units else ((),)}[recompute]
     best = planned(problem, name, levels, replicas, replace(sizes, units=units), progress)
     return best.noted(*_gathered_with_the_model(patterns, units, CLASSES in graph.meta))
+
+
+def _tied_apart(graph: OpGraph, units: Sequence[str]) -> Iterator[str]:
+    """Parameters that FSDP2 would get in several groups, which it refuses.
+
+    accelerate has the embedding and the head of a model of transformers in groups of their own,
+    tied or not, and then a third module has their parameter in the model's group.
+    """
+    readers = defaultdict[int, set[str]](set)
+    is_read = (graph.stands_for[graph.src] == PARAMETER) & (np.array(graph.phases) == "f")[
+        graph.dst
+    ]
+    for a, b in zip(graph.src[is_read].tolist(), graph.dst[is_read].tolist(), strict=True):
+        readers[a].add(graph.modules[b])
+    paths = list(dict.fromkeys(graph.modules))
+    group = dict(zip(paths, innermost(paths, list(units), "units"), strict=True))
+    for op, modules in readers.items():
+        if len({group[module] for module in modules}) > 1 or len(modules) > 2:
+            several = ", ".join(map(repr, sorted(modules)))
+            yield f"FSDP2 as accelerate has it takes no {graph.names[op]!r}, which {several} read"
 
 
 def _gathered_with_the_model(

@@ -9,6 +9,7 @@ from loadmaster.plans.plan import Plan
 from loadmaster.systems.shared.class_units import ClassUnits, class_units
 from loadmaster.systems.shared.engine_of_plan import ranked_devices
 from loadmaster.systems.shared.engines import Engine
+from loadmaster.systems.shared.precision import mixed_with
 from loadmaster.systems.shared.processes import family_of, machines
 from loadmaster.systems.shared.refusal import Reason
 from loadmaster.systems.shared.replicated_plans import settings_of
@@ -59,6 +60,11 @@ def unsaid(plan: Plan, engine: Engine) -> Iterator[str]:
             "accelerate gathers a model's last norm, and of a model of transformers the embedding "
             "and the head too, apart from the rest of it: up to two more collectives each way."
         )
+        if mixed_with(plan.graph):
+            yield (
+                "accelerate gathers parameters, and sums gradients, in the type of products: half "
+                "of the bytes that the plan has."
+            )
     if (n := machines(plan, ranked_devices(plan))) > 1:
         yield (
             f"Run it on each of {n} machines, with --machine_rank, --main_process_ip and "

@@ -41,7 +41,7 @@ from loadmaster.base.user_file import is_spec
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.shapes import parse_output
 from loadmaster.plans.plan import Plan
-from loadmaster.systems.shared.precision import dtype_of
+from loadmaster.systems.shared.precision import computed_in
 from loadmaster.systems.shared.processes import start
 from loadmaster.transforms.shares import batch_size
 
@@ -273,7 +273,7 @@ def parts(
             batch=batch,
             each=batch // sizes.shares,
             micro=sizes.micro_batches,
-            precision=_dtype(computed_in(plan)),
+            precision=_dtype(computed_in(plan.graph)),
             parameters=_dtype(kept_in(plan)),
             model=_file_of(plan),
             step=plan.makespan,
@@ -290,17 +290,6 @@ def parts(
             compiled=Code(_COMPILED if is_called else ""),
         ),
     }
-
-
-def computed_in(plan: Plan) -> str:
-    """The dtype in which the forward pass has most of its FLOPs; without any, the parameters'."""
-    graph, flops = plan.graph, dict[str, float]()
-    phases = np.array([phase == "f" for phase in graph.phases], dtype=bool)
-    for op in np.flatnonzero(phases & (graph.flops > 0)).tolist():
-        outputs = parse_output(graph.outputs[op]) if graph.outputs[op] else ()
-        if outputs and outputs[0][0] in DTYPES:
-            flops[outputs[0][0]] = flops.get(outputs[0][0], 0.0) + float(graph.flops[op])
-    return max(flops, key=lambda name: flops[name], default=dtype_of(plan))
 
 
 def kept_in(plan: Plan) -> str | None:

@@ -20,10 +20,12 @@ from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.processes import check_all_there, is_hopeless
 from loadmaster.strategies.sharding.space import has_shapes
 from loadmaster.strategies.simple.homes import where_allowed
+from loadmaster.systems.registry import refused
 from loadmaster.systems.shared.replicas import (
     check_kind,
     numbers_of_several,
 )
+from loadmaster.systems.shared.zero_precision import kept_otherwise
 from loadmaster.transforms import replicate, shard
 from loadmaster.transforms.reducer import gathered_last, updated_last
 
@@ -55,6 +57,8 @@ def planned(
         checks.integer("stage", stage, 1, 3)
     if stage == 3 and not has_shapes(problem.model):
         raise InputError(f"target {name!r}: stage 3 wants a graph that says the shapes of tensors")
+    if reason := kept_otherwise(problem.model, 2):
+        raise refused(name, reason)
     stages = ((2, 3) if has_shapes(problem.model) else (2,)) if stage is None else (stage,)
     first = BUCKETS[0] if bucket_mb is None else checks.integer("bucket_mb", bucket_mb, 1, 2**20)
     tell = progress or (lambda stage, best: None)

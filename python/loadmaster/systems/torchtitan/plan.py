@@ -19,6 +19,7 @@ from loadmaster.systems.shared.decoder_grids import Degrees, best_degrees
 from loadmaster.systems.shared.layered import decoder_layers
 from loadmaster.systems.shared.replicas import check_kind
 from loadmaster.systems.torchtitan.checkpointing import SELECTIVE, selected
+from loadmaster.systems.torchtitan.precision import without_words
 from loadmaster.systems.torchtitan.semantics import NAME
 
 
@@ -72,6 +73,8 @@ def torchtitan(
         Nothing of that fits.
     """
     check_kind(problem, NAME)
+    if reason := without_words(problem.model):
+        raise refused(NAME, reason)
     checks.one_of("schedule", schedule, ("auto", "1f1b", IN_V))
     layer_list = decoder_layers(NAME, problem, root, layers)
     sizes = Degrees(replicate, shard, tp, pp, micro_batches, schedule)

@@ -25,6 +25,7 @@ from loadmaster.systems.shared.parallelism_of_plan import parallelism_by_axes
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.sequence_length import sequence_length
 from loadmaster.systems.torchtitan.checkpointing import level_of
+from loadmaster.systems.torchtitan.precision import precision_settings, unsaid, without_words
 from loadmaster.systems.torchtitan.semantics import NAME
 from loadmaster.transforms.shares import batch_size
 
@@ -135,7 +136,7 @@ def torchtitan(
         _FILE,
         title=plan.graph.name,
         devices=parallelism.devices,
-        figures=figures(plan, _unsaid(parallelism)),
+        figures=figures(plan, _unsaid(plan, parallelism)),
         imports=Code(
             f"\nfrom torchtitan.distributed.activation_checkpoint import {checkpoint}\n"
             if checkpoint
@@ -154,6 +155,8 @@ def _in_the_way(
     plan: Plan, parallelism: Parallelism | None, root: str, layers: str | None
 ) -> Iterator[Reason]:
     recipe = plan.recipe
+    if reason := without_words(plan.graph):
+        yield reason
     with suppress(InputError):
         if is_encoder(LayerList.of(plan.graph, root, layers)):
             yield "torchtitan's models are decoders, and attention in the layers is not causal"
@@ -207,22 +210,24 @@ def _parts(stage: np.ndarray, layer_list: LayerList) -> list[list[str]]:
     return parts
 
 
-def _training(plan: Plan, parallelism: Parallelism) -> dict[str, int]:
-    """Sizes of the batch, under the names of TrainingConfig."""
+def _training(plan: Plan, parallelism: Parallelism) -> dict[str, int | str]:
+    """Sizes of the batch and precision, under the names of TrainingConfig."""
     batch = batch_size(plan.graph) or 1
     each = batch // parallelism.dp
     if parallelism.stages == 1:
         each //= parallelism.micro_batches  # Gradients are accumulated.
-    said = {
+    said: dict[str, int | str] = {
         "local_batch_size": each,
         "global_batch_size": batch,
     }
     if tokens := sequence_length(plan.graph):
         said["seq_len"] = tokens
-    return said
+    return said | precision_settings(plan.graph)
 
 
-def _unsaid(parallelism: Parallelism) -> Iterator[str]:
+def _unsaid(plan: Plan, parallelism: Parallelism) -> Iterator[str]:
+    yield "Gradients are clipped to config.training.max_norm: the plan does not."
+    yield from unsaid(plan.graph)
     if parallelism.tp > 1:
         yield "What torchtitan cuts of each layer is in its own plan of the model."
 

@@ -38,7 +38,12 @@ def arguments(path: str) -> Any:
         transformers' own.
     """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    from transformers import HfArgumentParser, TrainingArguments
+    from transformers import HfArgumentParser, TrainingArguments, training_args
 
-    (read,) = HfArgumentParser(TrainingArguments).parse_yaml_file(path)
+    before = training_args.is_torch_bf16_gpu_available
+    training_args.is_torch_bf16_gpu_available = lambda: True  # The plan's devices may be elsewhere.
+    try:
+        (read,) = HfArgumentParser(TrainingArguments).parse_yaml_file(path)
+    finally:
+        training_args.is_torch_bf16_gpu_available = before
     return read

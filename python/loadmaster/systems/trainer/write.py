@@ -32,6 +32,8 @@ _FILE = """\
 {settings}
 """
 
+_CLIPPED = "Trainer clips gradients to max_grad_norm, 1.0 if nothing is said: the plan does not."
+
 #: The script and its argument.
 _SCRIPT = Code("train.py training_arguments.yaml")
 
@@ -85,7 +87,7 @@ def trainer(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     devices = ranked_devices(plan)
     text = yaml_file(
         _FILE,
-        figures=figures(plan, unsaid(plan, engine)),
+        figures=figures(plan, [_CLIPPED, *unsaid(plan, engine)]),
         run=comment(command(plan, devices, _SCRIPT)),
         read=comment("HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])"),
         settings=yaml(_settings(plan, engine, devices)),
@@ -116,7 +118,8 @@ def _settings(plan: Plan, engine: Engine, devices: list[int]) -> dict[str, Any]:
         said["use_cpu"] = True
     if optimizer := _OPTIMIZERS.get(str(plan.graph.meta.get("optimizer", ""))):
         said["optim"] = optimizer
-    if precision := _PRECISIONS.get(mixed_with(plan)):
+    precision = _PRECISIONS.get(mixed_with(plan.graph))
+    if precision and engine != "deepspeed":  # It has autocast among its own settings.
         said[precision] = True
     if engine == "ddp":
         return said | {"ddp_bucket_cap_mb": settings_of(plan)["bucket_cap_mb"]}
@@ -124,5 +127,6 @@ def _settings(plan: Plan, engine: Engine, devices: list[int]) -> dict[str, Any]:
         return said | {"fsdp": True, "fsdp_config": {"version": 2} | wrapping(class_units(plan)[0])}
     settings = written_by("deepspeed", plan)
     del settings["loadmaster"]
+    settings["gradient_clipping"] = "auto"  # Trainer has a word of its own for it.
     said |= {key: True for key in _PRECISIONS.values() if key in settings}
     return said | {"deepspeed": settings}
