@@ -14,8 +14,12 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import jax_models as models  # noqa: E402
+import numpy as np  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
+from loadmaster.dimensions.form import PARTIAL  # noqa: E402
+from loadmaster.strategies.sharding.structure import Structure  # noqa: E402
+from loadmaster.systems.jax.constraints import operands  # noqa: E402
 
 #: The size of the inner axis that each model is planned with.
 SIZES = {"transformer": 4, "mlp": 8, "convnet": 1, "scanned": 2, "mapped": 2}
@@ -100,6 +104,28 @@ def test_plans_cut_parameters_and_inputs(plans):
         text = lm.writers.jax(plan)
         assert [words for words in CUT[name] if words not in text] == []
         assert plan.makespan < 0.3 * plan.single
+
+
+def test_a_product_that_sums_has_all_its_operands_as_planned_or_none(plans):
+    """Where one is moved, XLA would move those that are not said, too."""
+    n_sums = 0
+    for plan in plans.values():
+        layout, d = plan.layout, plan.layout.dimensions
+        structure = Structure.of(d, layout.batch_norm)
+        said = set(operands(structure, layout.labels))
+        for node in {node for node, _ in said}:
+            op = int(structure.op[node])
+            arguments = np.arange(d.first[op], d.first[op + 1])
+            made = layout.made[:, np.searchsorted(layout.maker, op)]
+            for axis in np.flatnonzero(made == PARTIAL).tolist():
+                have, want = (
+                    layout.made[axis, layout.tensor[arguments]],
+                    layout.wanted[axis, arguments],
+                )
+                if (is_cut := (want >= 0)).all() and ((have >= 0) & (have != want)).any():
+                    n_sums += 1
+                    assert {(node, at) for at in np.flatnonzero(is_cut).tolist()} <= said
+    assert n_sums > 0
 
 
 def test_a_step_has_the_numbers_of_the_whole_model(ran, plans):

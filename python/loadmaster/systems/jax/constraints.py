@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.dimensions.form import ANY, FLAT, REPLICATE
+from loadmaster.dimensions.form import ANY, FLAT, PARTIAL, REPLICATE
 from loadmaster.strategies.sharding.structure import Structure
 
 Ints = NDArray[np.int64]
@@ -56,6 +56,9 @@ def operands(structure: Structure, labels: NDArray[np.int32]) -> list[tuple[int,
     """Operands that products read in another way than they lie: nodes, and numbers of operands,
     ascending. O(V + E).
 
+    Where a product sums over the devices, and one operand is moved, the others are to stay as they
+    lie: else the partitioner moves these, too, as what is made of the sum is cut.
+
     Of a kernel that a convolution reads reversed, XLA would gather the parts a second time, after
     they are reversed: it is to be whole before.
     """
@@ -65,11 +68,16 @@ def operands(structure: Structure, labels: NDArray[np.int32]) -> list[tuple[int,
     for column in columns_of(structure, labels):
         have = structure.ways.outputs[structure.made, column[a.root]]
         want = structure.specs_wanted[structure.wanted, column[a.reader]]
+        first = structure.ways.outputs[structure.ways.first_output[structure.way], column]
+        of_axis = set[int]()
         for row in wanting.tolist():
             is_whole = have[row] == FLAT and kinds[a.reader[row]] == "reverse"
             is_moved = have[row] >= 0 and want[row] not in (have[row], ANY)
             if is_whole or (is_moved and kinds[a.reader[row]] in _PRODUCTS):
-                rows.add((int(a.reader[row]), int(a.position[row])))
+                of_axis.add(row)
+        sums = {reader for reader in a.reader[[*of_axis]].tolist() if first[reader] == PARTIAL}
+        of_axis |= {row for row in wanting.tolist() if a.reader[row] in sums and want[row] >= 0}
+        rows |= {(int(a.reader[row]), int(a.position[row])) for row in of_axis}
     return sorted(rows)
 
 
