@@ -100,6 +100,7 @@ def predicted(row: Row, captures: Path) -> Predicted:
         method,
         target=row.target,
         on_oom="best_effort",
+        runtime=row.runtime,
         **row.options,
     )
     update = update_seconds(plan)

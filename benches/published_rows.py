@@ -82,7 +82,9 @@ class Row:
         Times that the plan's passes run in a step, before one update.
     updates : bool
         True if an update is part of what was measured.
-    tf32, compiled : bool
+    tf32 : bool
+    runtime : str
+        As :func:`loadmaster.place` takes it.
     tokens : int
         Of a step, of all devices.
     peak : float
@@ -105,7 +107,7 @@ class Row:
     accumulation: int = 1
     updates: bool = True
     tf32: bool = False
-    compiled: bool = False
+    runtime: str = "eager"
     tokens: int = 0
     peak: float = 0.0
 
@@ -181,7 +183,7 @@ def _torchtitan(row: Any) -> Row:
         gpus=f"{row.gpus}x{row.gpu}",
         target="torchtitan",
         options=_titan(row.fsdp, row.tp, recompute),
-        compiled=bool(row.compiled),
+        runtime="compiled" if row.compiled else "eager",
         tokens=tokens,
         peak=float(row.memory_gib),
     )
@@ -214,7 +216,7 @@ def _kempner(row: Any) -> Row:
         target=None if is_one else "torchtitan",
         options={} if is_one else _titan(row.fsdp, row.tp, True),
         accumulation=row.accumulation,
-        compiled=bool(row.compiled),
+        runtime="compiled" if row.compiled else "eager",
         tokens=tokens,
         peak=float(row.memory_gb) * 1e9 / 2**30,
     )
@@ -269,7 +271,7 @@ def _other(row: Any) -> Row:
         options=_options_of_other(kind, row.gpus),
         updates=row.model != "bert-large",
         tf32=row.precision == "tf32",
-        compiled=bool(row.compiled),
+        runtime="graphs" if kind == DECODE else "compiled" if row.compiled else "eager",
     )
 
 
@@ -340,7 +342,7 @@ def _steps(row: Any) -> Row:
         target=target,
         options=options,
         updates=False,
-        compiled=row.how == "fusion",
+        runtime="compiled" if row.how == "fusion" else "eager",
     )
 
 

@@ -39,10 +39,22 @@ def graph(
     source: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> OpGraph:
-    """The one graph of a command, or one of several; progress tells of a capture."""
+    """The one graph of a command, or one of several, as its runtime has it; progress tells of a
+    capture.
+    """
+    plain = _graph(arguments, source or arguments.graph, progress)
+    if getattr(arguments, "runtime", None) is None:
+        return plain
+    from loadmaster.costs.runtimes.priced import at_runtime
+
+    return at_runtime(plain, arguments.runtime)
+
+
+def _graph(
+    arguments: argparse.Namespace, source: str, progress: Callable[[str], None] | None
+) -> OpGraph:
     from loadmaster.readers import read
 
-    source = source or arguments.graph
     if is_spec(source):
         from loadmaster.running.tape.models import captured_model
 
@@ -142,8 +154,14 @@ def cluster(text: str) -> Cluster:
 
 
 def limited_cluster(arguments: argparse.Namespace) -> Cluster:
-    """The cluster, with no more memory than ``--max-memory`` allows."""
+    """The cluster, with no more memory than ``--max-memory`` allows, and with the hosts of a
+    runtime.
+    """
     whole = cluster(arguments.cluster)
+    if getattr(arguments, "runtime", None) is not None:
+        from loadmaster.costs.runtimes.priced import on_hosts
+
+        whole = on_hosts(whole, arguments.runtime)
     if arguments.max_memory is None:
         return whole
     from loadmaster.base.files import parse_json

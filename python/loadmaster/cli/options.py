@@ -205,6 +205,13 @@ def add_placing(command: argparse.ArgumentParser) -> None:
     add_graph(command)
     add_cluster(command)
     add_costs(command)
+    command.add_argument(
+        "--runtime",
+        choices=["eager", "compiled", "graphs"],
+        help="what runs ops: one kernel an op, kernels as torch.compile fuses them, or these "
+        "replayed as CUDA graphs; hosts launch them ahead of devices. Default: one kernel an op, "
+        "and devices wait for launches",
+    )
     command.add_argument("--seed", type=int, default=0, help="of methods that draw; default: 0")
     add_objective(command)
     command.add_argument(

@@ -403,6 +403,7 @@ class OpGraph:
     @cached_property
     def launches(self) -> NDArray[np.int64]:
         """Kernels that each op launches: as ``meta`` counts them, else one a run. int64 [n_ops].
+        An op that is part of another's kernel launches none.
 
         >>> import loadmaster as lm
         >>> ops = {"name": ["loop", "relu"]}
@@ -413,7 +414,7 @@ class OpGraph:
         if not isinstance(counted, Mapping):
             return runs
         kernels = zip(map(counted.get, self.names), runs.tolist(), strict=True)
-        known = (n if checks.is_integer(n) and 0 < n < 2**63 else once for n, once in kernels)
+        known = (n if checks.is_integer(n) and 0 <= n < 2**63 else once for n, once in kernels)
         return np.fromiter(known, np.int64, self.n_ops)
 
     @cached_property

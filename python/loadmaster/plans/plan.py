@@ -19,6 +19,7 @@ from loadmaster.base.files import write_json
 from loadmaster.base.text import Printed, escaped
 from loadmaster.base.units import format_seconds
 from loadmaster.costs import Costs
+from loadmaster.costs.runtimes.priced import runtime_of
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.objective import Objective
@@ -263,6 +264,13 @@ class Plan(Printed):
     def objective(self) -> Objective:
         """The objective that it was made for."""
         return self.problem.objective
+
+    @property
+    def runtime(self) -> str | None:
+        """The runtime that it was made for, of
+        :data:`loadmaster.costs.runtimes.priced.RUNTIMES`; None: nobody asked for one.
+        """
+        return runtime_of(self.graph)
 
     @property
     def makespan(self) -> float:

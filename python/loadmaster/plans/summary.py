@@ -12,7 +12,7 @@ from loadmaster.judge.problem import parallelism
 from loadmaster.judge.simulation import Simulation
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
-from loadmaster.plans import gradients_held
+from loadmaster.plans import gradients_held, runtimes
 from loadmaster.plans.considered import considered, head, not_considered
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
@@ -74,6 +74,7 @@ def _said(plan: Plan) -> list[str]:
     lines = [f"gradients    {words}"] if (words := gradients_held.in_words(plan)) else []
     lines += [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
     lines.append(f"times        {estimated(plan)}")
+    lines += [f"runtime      {words}"] if (words := runtimes.in_words(plan)) else []
     sentence = verdict(plan)
     if sentence:
         lines.append(sentence)
@@ -229,6 +230,8 @@ def document(plan: Plan) -> dict[str, Any]:
         "cluster": plan.cluster.name,
         "method": plan.method,
         "target": plan.target,
+        "runtime": plan.runtime,
+        "runtime_gains": runtimes.gains(plan),
         "options": dict(plan.options),
         "seed": plan.seed,
         "single_device": plan.single,

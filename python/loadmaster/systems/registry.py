@@ -67,6 +67,9 @@ class Semantics:
         itself. Empty: it takes a graph of any.
     launcher : Launcher
         The one who pays for launches: a plan is priced so.
+    runtimes : tuple of str
+        The runtimes that it has, of :data:`~loadmaster.costs.runtimes.priced.RUNTIMES`. Empty: one
+        of its own.
     """
 
     system: str
@@ -78,6 +81,7 @@ class Semantics:
     memory: str
     framework: str = ""
     launcher: Launcher = Launcher.DEVICES
+    runtimes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,18 @@ class System:
         framework = str(graph.meta.get("framework", ""))
         if framework and not framework.startswith(self.says.framework):
             raise refused(self.name, f"{graph.name or 'the graph'!r} is of {framework}")
+
+    def check_runtime(self, runtime: str | None) -> None:
+        """Refuses a runtime that the system does not have; None: nobody asks for one.
+
+        Raises
+        ------
+        InputError
+        """
+        known = self.says.runtimes
+        if runtime is not None and runtime not in known:
+            has = f"has {' or '.join(known)}" if known else "runs ops in a way of its own"
+            raise InputError(f"target {self.name!r} {has}: leave out runtime {runtime!r}")
 
     def decides_alone(self, others: Mapping[str, bool]) -> None:
         """Refuses what else would decide: each by its name, with whether it is given."""

@@ -11,6 +11,7 @@ import numpy as np
 from loadmaster.base import checks
 from loadmaster.base.errors import InputError
 from loadmaster.base.progress import Progress
+from loadmaster.costs.runtimes.priced import at_runtime, on_hosts
 from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
@@ -40,6 +41,7 @@ def place(
     objective: Goal = "step",
     expert_imbalance: float | None = None,
     target: str | None = None,
+    runtime: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -93,6 +95,11 @@ def place(
         plan is then made within what that system can run, and priced as it runs it; there is no
         ``method``, and ``options`` are those of the target. What was planned for a target is
         exported to it.
+    runtime : "eager", "compiled" or "graphs", optional
+        What runs the ops: one kernel an op; kernels fused as ``torch.compile`` does; the same,
+        replayed as CUDA graphs (:data:`loadmaster.costs.runtimes.priced.RUNTIMES`). A host for each
+        device launches kernels ahead of it. If absent: one kernel an op, and a device waits for
+        each of its launches.
     progress : callable, optional
         Called with the stage and the best plan so far (:class:`Incumbent`: seconds, with a lower
         bound and the gap), or None.
@@ -145,6 +152,8 @@ def place(
     began = time.perf_counter()
     if progress is not None:
         progress("costs", None)
+    if runtime is not None:
+        graph, cluster = at_runtime(graph, runtime), on_hosts(cluster, runtime)
     problem = Problem.make(
         graph,
         cluster,

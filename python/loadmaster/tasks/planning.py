@@ -13,6 +13,7 @@ from loadmaster.base import checks
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent, Progress
 from loadmaster.base.units import format_seconds
+from loadmaster.costs.runtimes.priced import runtime_of
 from loadmaster.judge.allowed import check_allowed
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, WHOLE_OPS, Bound, bound, split_bound
@@ -168,6 +169,7 @@ def _function(problem: Problem, request: PlanRequest) -> tuple[Callable[..., Can
         return METHODS[request.planner.name][0], problem
     system = target_of(request.planner.name)
     system.check_framework(problem.model)
+    system.check_runtime(runtime_of(problem.model))
     return system.plan, system.priced(problem)
 
 

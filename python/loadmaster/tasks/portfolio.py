@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.costs.runtimes.priced import runtime_of
 from loadmaster.judge.bounds import split_bound
 from loadmaster.judge.problem import Problem
 from loadmaster.plans.planner import Planner
@@ -100,6 +101,7 @@ def _planned(problem: Problem, planner: Planner) -> Candidate:
     if planner.is_target:
         system = SYSTEMS[planner.name]
         system.check_framework(problem.model)
+        system.check_runtime(runtime_of(problem.model))
         return system.plan(problem)
     function = METHODS[planner.name][0]
     try:

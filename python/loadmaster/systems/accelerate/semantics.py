@@ -17,6 +17,7 @@ SEMANTICS = Semantics(
     memory="weights, activations and copies, per device; what is on cpu or disk is stored "
     "there, and computes on the main GPU, the first",
     framework="torch",
+    runtimes=("eager",),
 )
 
 SYSTEMS = (

@@ -15,6 +15,7 @@ SEMANTICS = Semantics(
     launches="each process its own ops, in the program's order",
     memory="as the engine's; DistributedDataParallel has gradients beside its buckets",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

@@ -14,6 +14,7 @@ SEMANTICS = Semantics(
     launches="each process its own ops",
     memory="parts of parameters, state and activations",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

@@ -13,6 +13,7 @@ SEMANTICS = Semantics(
     launches="each process its own ops, in the program's order",
     memory="all weights and gradients on every device, the latter for the whole step",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

@@ -13,6 +13,7 @@ SEMANTICS = Semantics(
     launches="each process its own ops, in the program's order",
     memory="a part of the optimizer's state on each device, in stage 3 of all state",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

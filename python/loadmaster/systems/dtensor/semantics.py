@@ -13,6 +13,7 @@ SEMANTICS = Semantics(
     launches="each process for its own device",
     memory="parts of weights, gradients and states; activations as they lie",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

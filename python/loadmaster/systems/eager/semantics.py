@@ -19,6 +19,7 @@ def _semantics(system: str, launches: str, launcher: Launcher) -> Semantics:
         memory="weights, activations and copies, per device",
         framework="torch",
         launcher=launcher,
+        runtimes=("graphs",) if launcher == Launcher.NOBODY else ("eager",),
     )
 
 

@@ -13,6 +13,7 @@ SEMANTICS = Semantics(
     launches="each process its own ops, in the program's order",
     memory="a part of all state, the whole parameters of units in use",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

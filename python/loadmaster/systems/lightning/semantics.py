@@ -13,6 +13,7 @@ SEMANTICS = Semantics(
     launches="each process its own ops, in the program's order",
     memory="as the engine's",
     framework="torch",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

@@ -16,6 +16,7 @@ SEMANTICS = Semantics(
     launches="each rank its own ops",
     memory="parameters, gradients and optimizer state of the rank, and activations of the "
     "micro-batches that the schedule keeps, or what recomputed layers or modules begin with",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

@@ -14,6 +14,7 @@ SEMANTICS = Semantics(
     memory="parameters, gradients and optimizer state of the stage, and activations of the "
     "micro-batches that the schedule keeps",
     framework="torch",
+    runtimes=("eager",),
 )
 
 SYSTEMS = (

@@ -15,6 +15,7 @@ SEMANTICS = Semantics(
     moves="activations to the next run of layers, and an all-reduce after each product by rows",
     launches="each device's process its own ops",
     memory="weights of its part, and activations; not the cache of keys and values",
+    runtimes=("eager", "compiled", "graphs"),
 )
 
 SYSTEMS = (

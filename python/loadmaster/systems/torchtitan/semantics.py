@@ -15,6 +15,7 @@ SEMANTICS = Semantics(
     "between them",
     launches="each process its own ops",
     memory="a part of all state, or of the layers of a stage, and activations",
+    runtimes=("eager", "compiled"),
 )
 
 SYSTEMS = (

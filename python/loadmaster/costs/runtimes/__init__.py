@@ -1,0 +1,1 @@
+"""Runtimes: which ops are one kernel, and who waits for launches."""

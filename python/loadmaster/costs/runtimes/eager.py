@@ -1,0 +1,59 @@
+"""Kernels of eager PyTorch on a GPU that are several ops in a captured step."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.costs.runtimes.one_kernel import ALONE, makers
+from loadmaster.model.graph import LAUNCHES, OpGraph
+
+#: Tensors that one kernel of a ``foreach`` optimizer updates (multi_tensor_apply).
+FOREACH = 64
+
+#: Ops of a dropout as it is captured: the draw, its scaling, and the product with the input. On a
+#: GPU these are one kernel.
+_DRAW, _SCALE, _PRODUCT = "aten.bernoulli_.", "aten.div_.", "aten.mul."
+
+
+def kernels_of(graph: OpGraph) -> NDArray[np.int64]:
+    """The kernel of each op, int64 [n_ops]: dropouts are one each, all else is alone.
+
+    >>> import loadmaster as lm
+    >>> kinds = ["input", "aten.bernoulli_.float", "aten.div_.Scalar", "aten.mul.Tensor"]
+    >>> ops = {"name": ["x", "draw", "scale", "y"], "kind": kinds}
+    >>> graph = lm.OpGraph(ops, {"src": [0, 1, 2], "dst": [3, 2, 3], "bytes": [4, 4, 4]})
+    >>> kernels_of(graph).tolist()
+    [-1, 1, 1, 1]
+    """
+    maker = makers(graph)
+    kernel = np.full(graph.n_ops, ALONE, dtype=np.int64)
+    draws = np.array([kind.startswith(_DRAW) for kind in graph.kinds], dtype=bool)
+    kernel[draws] = np.flatnonzero(draws)
+    for kind in (_SCALE, _PRODUCT):
+        wanted = np.array([k.startswith(kind) for k in graph.kinds], dtype=bool)
+        edges = np.flatnonzero(wanted[graph.dst] & (kernel[maker[graph.src]] != ALONE))
+        edges = edges[np.array(graph.phases)[graph.dst[edges]] == "f"]
+        reader = graph.dst[edges]
+        first = np.unique(kernel[maker[graph.src[edges]]], return_index=True)[1]
+        kernel[reader[first]] = kernel[maker[graph.src[edges[first]]]]
+    return kernel
+
+
+def foreach(graph: OpGraph) -> OpGraph:
+    """The graph whose optimizer updates many tensors by a kernel: launches are fewer, bytes alike.
+
+    >>> import loadmaster as lm
+    >>> ops = {"name": list("abc"), "kind": ["add"] * 3, "phase": ["o"] * 3}
+    >>> foreach(lm.OpGraph(ops, {"src": [], "dst": []})).launches.tolist()
+    [1, 0, 0]
+    """
+    seen: dict[tuple[str, str], int] = {}
+    launches: dict[str, int] = {}
+    for op in np.flatnonzero(graph.updates & ~graph.view & ~graph.placeholder).tolist():
+        key = graph.kinds[op], graph.outputs[op].partition("[")[0]
+        seen[key] = seen.get(key, -1) + 1
+        if seen[key] % FOREACH:
+            launches[graph.names[op]] = 0
+    known = graph.meta.get(LAUNCHES)
+    return graph.with_columns({}, meta={LAUNCHES: {**(known or {}), **launches}})

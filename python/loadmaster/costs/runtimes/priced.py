@@ -1,0 +1,68 @@
+"""A graph and a cluster as a runtime has them."""
+
+from __future__ import annotations
+
+from loadmaster.base import checks
+from loadmaster.costs.runtimes import compiled, eager
+from loadmaster.costs.runtimes.one_kernel import as_kernels
+from loadmaster.model.cluster import Cluster
+from loadmaster.model.graph import OpGraph
+from loadmaster.model.runtime import Dispatch
+
+#: Runtimes by name, and what each does.
+RUNTIMES = {
+    "eager": "ops one by one, launched by a host for each device",
+    "compiled": "ops fused as torch.compile does, launched by a host for each device",
+    "graphs": "ops fused as torch.compile does, replayed as a CUDA graph: launches cost nothing",
+}
+
+#: Key of a graph's ``meta``: the runtime that it is priced for.
+RUNTIME = "runtime"
+
+
+def runtime_of(graph: OpGraph) -> str | None:
+    """The runtime that a graph is priced for; None: ops one by one, which their devices launch."""
+    said = graph.meta.get(RUNTIME)
+    return said if said in RUNTIMES else None
+
+
+def at_runtime(graph: OpGraph, runtime: str) -> OpGraph:
+    """The graph with the kernels of a runtime.
+
+    Bytes that ops access and kernels that they launch change. Measured times stay.
+
+    Raises
+    ------
+    InputError
+        No such runtime; the graph is priced for another one.
+
+    Examples
+    --------
+    >>> import loadmaster as lm
+    >>> graph = lm.read("example:bert-large")
+    >>> fused = at_runtime(graph, "compiled")
+    >>> bool(fused.launches.sum() < graph.launches.sum())
+    True
+    """
+    checks.one_of("runtime", runtime, tuple(RUNTIMES))
+    rules = eager if runtime == "eager" else compiled
+    kernels = as_kernels(graph, rules.kernels_of(graph))
+    return eager.foreach(kernels).with_columns({}, meta={RUNTIME: runtime})
+
+
+def on_hosts(cluster: Cluster, runtime: str) -> Cluster:
+    """The cluster where hosts launch kernels as a runtime has it.
+
+    >>> import loadmaster as lm
+    >>> cluster = lm.Cluster.preset("8xH100-NVLink")
+    >>> on_hosts(cluster, "eager").dispatch.one_host, on_hosts(cluster, "graphs").dispatch
+    (False, None)
+    """
+    launch = max((t.launch for t in cluster.types), default=0.0)
+    if cluster.dispatch is not None:
+        return cluster.with_dispatch(None) if runtime == "graphs" else cluster
+    if not launch:
+        return cluster
+    source = "the launch of the device types, paid by a host for each device"
+    paid = cluster.with_dispatch(Dispatch(launch, one_host=False, source=source))
+    return paid.with_dispatch(None) if runtime == "graphs" else paid
