@@ -49,6 +49,11 @@ def keyword(graph: OpGraph, op: int, name: str) -> Any:
     return call[1].get(name) if call and len(call) > 1 else None
 
 
+def is_mapped(graph: OpGraph) -> bool:
+    """True if a program maps some ops over a mesh by hand."""
+    return any(keyword(graph, op, MAPPED) is not None for op in range(graph.n_ops))
+
+
 def calls(graph: OpGraph) -> tuple[list[list[Output]], list[Pattern | None]]:
     """Per op, the outputs that its call takes, in order, and its pattern; None: no rule. O(V + E).
 

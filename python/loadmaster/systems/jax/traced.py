@@ -54,7 +54,7 @@ def constrained(mesh, function):
             first = constrain(mesh, made[0], PLACES[key]) if key in PLACES else made[0]
             return [first, *made[1:]]
 
-        results = _run(jaxpr, closed.consts, jax.tree.leaves(arguments), bound)
+        results = _run(mesh, jaxpr, closed.consts, jax.tree.leaves(arguments), bound)
         return jax.tree.unflatten(jax.tree.structure(made), results)
 
     return run
@@ -99,7 +99,15 @@ def _place(equation):
     return equation.primitive.name, equation.outvars[0].aval.str_short(short_dtypes=True)
 
 
-def _run(jaxpr, constants, arguments, bound):
+def _mapped_on(mesh, other):
+    """The mesh of a shard_map, of the devices of the file's mesh, if it has as many."""
+    if not isinstance(other, Mesh) or other.size != mesh.size:
+        return other
+    devices = mesh.devices.reshape(other.devices.shape)
+    return Mesh(devices, other.axis_names, axis_types=other.axis_types)
+
+
+def _run(mesh, jaxpr, constants, arguments, bound):
     """The results of a jaxpr, whose equations without jaxprs are bound so."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments)))
 
@@ -113,16 +121,18 @@ def _run(jaxpr, constants, arguments, bound):
             jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
             for v in body.invars
         ]
-        closed = jax.make_jaxpr(lambda *given: _run(body, held, given, bound))(*shapes)
+        closed = jax.make_jaxpr(lambda *given: _run(mesh, body, held, given, bound))(*shapes)
         return closed if hasattr(one, "consts") else closed.jaxpr
 
     for equation in jaxpr.eqns:
         read, inner = [value(atom) for atom in equation.invars], _inner(equation)
         if inner and equation.primitive.name in _CALLS:
             [one] = next(iter(inner.values()))
-            made = _run(getattr(one, "jaxpr", one), getattr(one, "consts", ()), read, bound)
+            made = _run(mesh, getattr(one, "jaxpr", one), getattr(one, "consts", ()), read, bound)
         else:
             params = dict(equation.params)
+            if equation.primitive.name == "shard_map":
+                params["mesh"] = _mapped_on(mesh, params["mesh"])
             for key, several in inner.items():
                 traced = tuple(again(one) for one in several)
                 params[key] = traced if isinstance(equation.params[key], tuple) else traced[0]

@@ -16,6 +16,7 @@ import numpy as np
 
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, comment, lines, python, python_file, python_words
+from loadmaster.dimensions.calls import is_mapped
 from loadmaster.model.families import families
 from loadmaster.model.graph import BUFFER, INPUT, PARAMETER
 from loadmaster.model.module_paths import alike
@@ -223,7 +224,9 @@ class _JaxFile(ArraySpecs):
         named = self._constrained()
         rows = self._rows(named)
         operands = self._operands()
-        is_constrained = bool(rows or operands or constraints_of(self.graph))
+        # What the program says of devices itself is kept or dropped, and goes by their order here.
+        says_itself = constraints_of(self.graph) or is_mapped(self.graph)
+        is_constrained = bool(rows or operands or says_itself)
         several = ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]}"
         return python_file(
             _FILE,
