@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 import loadmaster.fast as fast
+from loadmaster.model.families import families
 from loadmaster.rules.module_cuts import ModuleCuts, inside
+from loadmaster.strategies.pipelines.chains import Pool
 from loadmaster.strategies.pipelines.cuts import cuts
 from loadmaster.strategies.pipelines.lines import Line, line_of
 from loadmaster.strategies.pipelines.space import PipelineSpace
@@ -23,6 +25,19 @@ class ModuleSpace(PipelineSpace):
     """Pipelines that are cut between modules, in the order in which the model runs them."""
 
     module_cuts: ModuleCuts = field(default_factory=lambda: ModuleCuts(None))  # type: ignore[arg-type]
+
+    @cached_property
+    def pools(self) -> list[Pool]:
+        """Devices of one family by type and memory: PyTorch sends nothing between families. It is
+        that of the fastest device that has another beside it; of none: no pools.
+        """
+        family = [kind for kind, _ in families(self.problem.cluster)]
+        several = [d for d in self.problem.fastest_first.tolist() if family.count(family[d]) > 1]
+        of = [
+            replace(pool, devices=tuple(d for d in pool.devices if family[d] == family[several[0]]))
+            for pool in (super().pools if several else ())
+        ]
+        return [pool for pool in of if pool.devices]
 
     @property
     def trains(self) -> bool:

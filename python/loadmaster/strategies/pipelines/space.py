@@ -103,6 +103,11 @@ class PipelineSpace:
         return pools(self.problem)
 
     @cached_property
+    def n_devices(self) -> int:
+        """The devices that stages may have."""
+        return sum(len(pool.devices) for pool in self.pools)
+
+    @cached_property
     def counts(self) -> list[int]:
         """Numbers of micro-batches to try: the divisors of the batch next to powers of two."""
         parts = divisors(self.batch)
@@ -229,7 +234,7 @@ class PipelineSpace:
         InputError
             More micro-batches than samples, or more stages than devices.
         """
-        counts, n = self.counts, self.problem.cluster.n_devices
+        counts, n = self.counts, self.n_devices
         if micro is not None:
             counts = [checks.integer("micro_batches", micro, 2, self.batch)]
         numbers = halvings(n)[:-1]
@@ -239,7 +244,7 @@ class PipelineSpace:
 
     def others(self, stages: int | None) -> list[int]:
         """The other numbers of stages than :meth:`checked` has, where a user may have said one."""
-        n = self.problem.cluster.n_devices
+        n = self.n_devices
         return [p for p in range(n, 1, -1) if p not in halvings(n)] if stages is None else []
 
     def widths(self, width: int | None, stages: int | None) -> list[int]:

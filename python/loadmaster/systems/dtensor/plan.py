@@ -112,6 +112,10 @@ def place(
         raise refused("dtensor", joins)
     if not shapes:
         n = max((mesh.size for mesh in uniform_meshes(problem)), default=1)
+        if n == 1:
+            raise refused(
+                "dtensor", "one device can be used, or is of the fastest kind: plan for more"
+            )
         raise InputError(
             f"{asked}: these are no sizes of a mesh of all {n} devices that can be used"
         )

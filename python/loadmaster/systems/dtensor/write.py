@@ -34,7 +34,7 @@ from loadmaster.systems.dtensor.module_styles import (
 )
 from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
-from loadmaster.systems.shared.processes import command, optimizer_of
+from loadmaster.systems.shared.processes import command, optimizer_of, several_families
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.training_file import ProcessShares, parts
 from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, PARTS, REPLICAS
@@ -272,7 +272,8 @@ class _DTensorFile:
         self.structure = Structure.of(layout.dimensions)
         self.graph = plan.graph
         self.specs, self.styled = self._read()
-        reasons = [*why, *self._reasons()]
+        apart = several_families(plan, layout.mesh.on(plan.cluster).tolist())
+        reasons = [*why, *apart, *self._reasons()]
         if reasons:
             raise refusal(plan, "dtensor", reasons)
 

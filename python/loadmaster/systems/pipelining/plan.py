@@ -8,7 +8,7 @@ stages and schedules are those of :mod:`loadmaster.strategies.pipelines`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from loadmaster.base import checks
@@ -67,6 +67,12 @@ def pipelining(
     if not len(cuts.open):
         raise refused(NAME, closed(cuts))
     space = ModuleSpace(problem, PipelineSpace.of(problem).batch, module_cuts=cuts)
+    if not space.pools:
+        names = " and ".join(device.name for device in problem.cluster.devices)
+        raise InputError(
+            f"target {NAME!r}: {names} are of a kind each, and PyTorch sends nothing between "
+            "kinds: plan for two devices of one kind, or leave the target out"
+        )
     counts, numbers = space.checked(micro_batches, stages)
     if any(space.batch % m for m in counts):
         raise InputError(
@@ -87,7 +93,16 @@ def pipelining(
     if best is None:
         raise InfeasibleError(_nothing(space, counts, numbers, schedules))
     candidate, shape = best
-    return accepted(candidate.problem, Outcome(shape.with_recipe(candidate), 1.0))
+    outcome = Outcome(shape.with_recipe(candidate).noted(*_left_out(space)), 1.0)
+    return accepted(candidate.problem, outcome)
+
+
+def _left_out(space: ModuleSpace) -> Iterator[str]:
+    """A note on the devices that have no stage, since they are of another kind."""
+    used = {d for pool in space.pools for d in pool.devices}
+    names = [d.name for at, d in enumerate(space.problem.cluster.devices) if at not in used]
+    if names:
+        yield f"no stage is on {', '.join(names)}: PyTorch sends nothing between kinds of devices"
 
 
 def closed(cuts: ModuleCuts) -> str:

@@ -28,7 +28,7 @@ from loadmaster.systems.pipelining.stages import IMPORTS, STAGES
 from loadmaster.systems.shared.backward import kept
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.precision import computed_in, dtype_of
-from loadmaster.systems.shared.processes import command, optimizer_of
+from loadmaster.systems.shared.processes import command, optimizer_of, several_families
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.training_file import ProcessShares, parts
 
@@ -333,6 +333,7 @@ class _Staged:
     def in_the_way(self) -> Iterator[Reason]:
         """Reasons why PyTorch cannot run the plan."""
         names = self.plan.graph.names
+        yield from several_families(self.plan, self.devices)
         if self.schedule not in SCHEDULES:
             yield f"its schedule is one of its own, and PyTorch has {', '.join(SCHEDULES)}"
         if self.plan.recipe is not None and self.plan.recipe.recompute:

@@ -94,6 +94,19 @@ def family_of(plan: Plan, devices: Sequence[int]) -> str:
     return families(plan.cluster)[devices[0]][0]
 
 
+def several_families(plan: Plan, devices: Sequence[int]) -> Iterator[Reason]:
+    """The reason against processes on devices of several families, between which no backend sends:
+    that of the first would serve all.
+    """
+    of = families(plan.cluster)
+    if len({of[d][0] for d in devices}) > 1:
+        names = [f"{plan.cluster.devices[d].name} ({of[d][0]})" for d in devices]
+        yield (
+            "processes are on devices of several kinds, which PyTorch sends nothing between",
+            names,
+        )
+
+
 def number_of_processes(plan: Plan) -> int:
     """Devices that run something, which have a process each."""
     return len(set(plan.running_devices[plan.running_devices >= 0].tolist()))
@@ -116,6 +129,7 @@ def no_replicas(plan: Plan) -> Iterator[Reason]:
             yield "ops of one model are apart", [names[d].name for d in used]
         return
     replica = program.replica
+    yield from several_families(plan, np.unique(devices[devices >= 0]).tolist())
     if program.recipe is not None:
         yield f"its recipe shares ops otherwise than by replicas ({recipe_in_words(plan)})"
         return

@@ -10,7 +10,7 @@ from loadmaster.dimensions.form import FLAT
 from loadmaster.model.graph import PARAMETER
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
-from loadmaster.systems.shared.processes import no_replicas
+from loadmaster.systems.shared.processes import no_replicas, several_families
 from loadmaster.systems.shared.refusal import Reason
 
 
@@ -23,6 +23,7 @@ def in_the_way(plan: Plan) -> Iterator[Reason]:
         if not plan.program.is_plain and not kinds and plan.graph.updates.any():
             yield "gradients are summed by parameter servers"
         return
+    yield from several_families(plan, recipe.mesh.on(plan.cluster).tolist())
     if recipe.micro is not None:
         yield "it is a pipeline of stages"
     if layout is None:
