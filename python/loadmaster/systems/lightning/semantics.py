@@ -26,5 +26,6 @@ SYSTEMS = (
             "Lightning Trainer and strategy (Python file)",
         ),
         packages=("lightning",),
+        checker="loadmaster.systems.lightning.check:checked",
     ),
 )

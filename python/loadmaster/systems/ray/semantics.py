@@ -26,5 +26,6 @@ SYSTEMS = (
             "Ray Train ScalingConfig and TorchTrainer (Python file)",
         ),
         packages=("ray",),
+        checker="loadmaster.systems.ray.check:checked",
     ),
 )
