@@ -6,6 +6,7 @@ Loss and gradients are the same within 1e-4; what is written for ONNX is tried o
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from functools import cache
 
@@ -18,6 +19,8 @@ from public_models import PUBLIC
 from torch.utils._pytree import tree_leaves
 
 import loadmaster as lm
+from loadmaster.systems.shared.fake_processes import passes
+from loadmaster.systems.shared.priced_collectives import priced_collectives
 from loadmaster.writers.export import export
 
 #: Systems that start processes by an engine of their own, with the packages that they need.
@@ -88,6 +91,21 @@ def run_by_processes(name, written):
     loss = next(one["loss"] for one in found if one["loss"] is not None)
     expected = step_of(PUBLIC[name]())
     assert_same({"loss": loss, "gradients": gradients}, expected, ("gradients",))
+
+
+def collectives_of(plan, name, written, path):
+    """Collectives that a file runs under the fake process group, and those of its plan."""
+    path.write_text(written)
+    degrees, environment = plan.parallelism, dict(os.environ)
+    shares = degrees.replicate * degrees.shard if degrees is not None else 1
+    try:
+        model = f"{public_models.__file__}:{name}"
+        ran = passes(str(path), model, public_models.BATCH, shares)["collectives"]
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.distributed.destroy_process_group()
+    return ran, priced_collectives(plan)
 
 
 def _step_by_file(rank, k, written, name):

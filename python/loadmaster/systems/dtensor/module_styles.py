@@ -86,12 +86,19 @@ class Styled:
         What styles cannot say, by module path; empty for the model itself.
     loss_parallel : bool
         Whether the classes of the loss are shared out.
+    lies, before : mapping of (int, int) to int
+        The specs of outputs of nodes: as others read them, and before a module turned them.
+    on_dtensors : set of str
+        Modules whose weight is cut, and whose input is a DTensor as it comes.
     """
 
     column: dict[int, int]
     styles: dict[str, Style]
     reasons: dict[str, str]
     loss_parallel: bool = False
+    lies: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    before: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    on_dtensors: frozenset[str] = frozenset()
 
 
 #: Attribute in which a structure keeps its forward passes.
@@ -138,6 +145,8 @@ class Forward:
         is_forward = np.array([graph.phases[op] in ("", "f") for op in ops], dtype=bool)
         runs = is_forward & ~structure.in_update & (structure.stands_for < 0)
         self.nodes: list[int] = np.flatnonzero(runs).tolist()
+        of_gradients = ~is_forward & ~structure.in_update & (structure.stands_for < 0)
+        self.backward: list[int] = np.flatnonzero(of_gradients).tolist()
         self._is_parameter: list[bool] = (structure.stands_for == PARAMETER).tolist()
         self.parameters = [node for node, is_one in enumerate(self._is_parameter) if is_one]
         self._way: list[int] = structure.way.tolist()
@@ -149,8 +158,8 @@ class Forward:
         self._of_module: dict[str, list[int]] = {}
         for node in self.nodes:
             self._of_module.setdefault(self.module[node], []).append(node)
-        self._like = self._first_alike()
-        self._read = {node: self._roots(node) for node in self.nodes}
+        self.like = self._first_alike()
+        self._read = {node: self.roots(node) for node in self.nodes}
         self._is_weight, self._weights = self._of_weights()
         # What is asked again and again, whatever is tried: found once, for the first node alike.
         self._wanted: dict[tuple[int, int], list[int]] = {}
@@ -209,11 +218,27 @@ class Forward:
         else:
             walk.reasons[""] = "what modules are told to give does not settle"
         styles = dict(self._styles(walk))
-        return Styled(walk.column, styles, walk.reasons, walk.loss_parallel)
+        of = self._on_dtensors(walk, styles)
+        reasons, is_parallel = walk.reasons, walk.loss_parallel
+        return Styled(walk.column, styles, reasons, is_parallel, walk.have, walk.result, of)
+
+    def _on_dtensors(self, walk: _StyleWalk, styles: Mapping[str, Style]) -> frozenset[str]:
+        """The modules whose weight is cut, and whose input is a DTensor as it comes."""
+        dtensors, readers = set[int](), set[str]()
+        for node in self.nodes:
+            style, reads = styles.get(self.module[node]), self._read[node]
+            is_one = any(root in dtensors for root, _ in reads)
+            if is_one and node in walk.products.values():
+                readers.add(self.module[node])
+            if style is not None:
+                is_one = not (style.is_local and self._last[self.module[node]] == node)
+            if is_one:
+                dtensors.add(node)
+        return frozenset(readers)
 
     def spec(self, node: int, label: int) -> int:
         """The spec of a parameter under one of its labels."""
-        return self._gives(node, label)[0]
+        return self.gives(node, label)[0]
 
     def is_of(self, parameter: int, modules: Mapping[str, str]) -> bool:
         """True if a parameter is of one of some modules, or of one that is right inside of it."""
@@ -234,7 +259,7 @@ class Forward:
         form: Form = d.forms[d.form_of[self.structure.op[node]]]
         return form
 
-    def _roots(self, node: int) -> list[tuple[int, int]]:
+    def roots(self, node: int) -> list[tuple[int, int]]:
         """Sources of a node's inputs: nodes, and which of their outputs."""
         a, rows = self.structure.arguments, self._rows[node]
         return list(zip(a.root[rows].tolist(), a.output[rows].tolist(), strict=True))
@@ -257,21 +282,21 @@ class Forward:
         first = list(range(self.structure.n))
         known: dict[tuple[int, str, tuple[int, ...]], int] = {}
         wanted: list[int] = self.structure.wanted.tolist()
-        for node in (*self.parameters, *self.nodes):
+        for node in (*self.parameters, *self.nodes, *self.backward):
             rows = tuple([wanted[row] for row in self._rows[node]])
             first[node] = known.setdefault((self._way[node], self.kind[node], rows), node)
         return first
 
-    def _wants(self, node: int, label: int) -> list[int]:
-        key = self._like[node], label
+    def wants(self, node: int, label: int) -> list[int]:
+        key = self.like[node], label
         if key not in self._wanted:
             s = self.structure
             wants = s.specs_wanted[s.wanted[self._rows[node]], label].tolist()
             self._wanted[key] = wants
         return self._wanted[key]
 
-    def _gives(self, node: int, label: int) -> list[int]:
-        key = self._like[node], label
+    def gives(self, node: int, label: int) -> list[int]:
+        key = self.like[node], label
         if key not in self._given:
             ways, way = self.structure.ways, self._way[node]
             first = int(ways.first_output[way])
@@ -279,9 +304,9 @@ class Forward:
             self._given[key] = ways.outputs[rows, label].tolist()
         return self._given[key]
 
-    def _labels(self, node: int) -> list[int]:
+    def labels(self, node: int) -> list[int]:
         """Labels that devices can have alike, whole first."""
-        key, way = self._like[node], self._way[node]
+        key, way = self.like[node], self._way[node]
         if key not in self._even:
             ways, labels = self.structure.ways, []
             for label in range(int(ways.n_labels[way])):
@@ -333,8 +358,8 @@ class Forward:
         """Chooses how the weights of a layer are cut, if they can be."""
         best: tuple[int, int] | None = None
         arguments = self._read[node]
-        for label in self._labels(node):
-            wants, gives = self._wants(node, label), self._gives(node, label)
+        for label in self.labels(node):
+            wants, gives = self.wants(node, label), self.gives(node, label)
             specs = [want for want, is_weight in zip(wants, weights, strict=True) if is_weight]
             others = [
                 (want, REPLICATE if at in walk.tokens else spec)
@@ -351,7 +376,7 @@ class Forward:
                 best = rank, label
         if best is None or walk.chosen is None:
             return
-        wants = self._wants(node, best[1])
+        wants = self.wants(node, best[1])
         for at, want, is_weight in zip(arguments, wants, weights, strict=True):
             if is_weight and want >= 0 and self._is_parameter[at[0]]:
                 walk.chosen.setdefault(at[0], want)
@@ -365,7 +390,7 @@ class Forward:
             return
         if not self._is_layer(node):
             self._cannot(walk, node, "it is no nn.Linear or nn.Embedding, or more than that")
-        wants = self._wants(node, label)
+        wants = self.wants(node, label)
         for at, want, is_weight in zip(self._read[node], wants, weights, strict=True):
             if is_weight or want != REPLICATE or at not in walk.tokens:
                 continue
@@ -379,11 +404,11 @@ class Forward:
 
     def _as_weights(self, node: int, weights: list[bool], have: list[int]) -> int | None:
         """The first label under which a product is cut as its weights are; None: there is none."""
-        key = self._like[node], tuple(have), tuple(weights)
+        key = self.like[node], tuple(have), tuple(weights)
         if key not in self._by_weights:
             self._by_weights[key] = None
-            for label in self._labels(node):
-                wants = self._wants(node, label)
+            for label in self.labels(node):
+                wants = self.wants(node, label)
                 fits = all(
                     want in (spec, ANY) or (spec == REPLICATE and want == PARTIAL)
                     for want, spec, is_weight in zip(wants, have, weights, strict=True)
@@ -412,10 +437,10 @@ class Forward:
             self._done(walk, node, label)
             return
         best: tuple[int, int, dict[str, str]] | None = None
-        for label in self._labels(node):
+        for label in self.labels(node):
             if not self._is_plain(node, label):
                 continue
-            specs = zip(self._read[node], have, self._wants(node, label), strict=True)
+            specs = zip(self._read[node], have, self.wants(node, label), strict=True)
             wrong = [one for one in specs if one[2] not in (ANY, one[1])]
             styles: dict[str, str] = {}
             for at, spec, want in wrong:
@@ -433,11 +458,11 @@ class Forward:
         """The first label under which an op works on the specs that it is given; None: there is
         none.
         """
-        key = self._like[node], tuple(have)
+        key = self.like[node], tuple(have)
         if key not in self._as_given:
             self._as_given[key] = None
-            for label in self._labels(node):
-                wants = zip(self._wants(node, label), have, strict=True)
+            for label in self.labels(node):
+                wants = zip(self.wants(node, label), have, strict=True)
                 if self._is_plain(node, label) and all(w in (ANY, spec) for w, spec in wants):
                     self._as_given[key] = label
                     break
@@ -449,13 +474,18 @@ class Forward:
             return True
         ways, way = self.structure.ways, self._way[node]
         role = self._role(node, label)
-        if role == "partial" or PARTIAL in self._gives(node, label):
+        if role == "partial" or PARTIAL in self.gives(node, label):
             return False
-        return not ways.exchanged[way, label] or self._is_loss(node, label)
+        return not ways.exchanged[way, label] or self.is_of_loss(node, label)
 
-    def _is_loss(self, node: int, label: int) -> bool:
+    def is_of_loss(self, node: int, label: int) -> bool:
+        """True for a label that shares out the classes of a loss."""
         is_loss = any(word in self.kind[node] for word in _LOSS)
         return is_loss and self._role(node, label) not in ("batch", "token")
+
+    def exchanges(self, node: int, label: int) -> bool:
+        """True if parts of an op exchange sums under a label."""
+        return bool(self.structure.ways.exchanged[self._way[node], label])
 
     def _telling(
         self, walk: _StyleWalk, at: tuple[int, int], spec: int, want: int
@@ -474,11 +504,11 @@ class Forward:
 
     def _token(self, node: int) -> int | None:
         """The spec of a node's output that is cut by tokens; None: there is none."""
-        key = self._like[node]
+        key = self.like[node]
         if key not in self._tokens:
             gives = (
-                self._gives(node, label)
-                for label in self._labels(node)
+                self.gives(node, label)
+                for label in self.labels(node)
                 if label and self._role(node, label) == "token"
             )
             self._tokens[key] = next((specs[0] for specs in gives if specs and specs[0] >= 0), None)
@@ -487,11 +517,11 @@ class Forward:
     def _done(self, walk: _StyleWalk, node: int, label: int) -> None:
         """Notes a node's label, and how what it gives lies."""
         walk.column[node] = label
-        if label and self._is_loss(node, label):
+        if label and self.is_of_loss(node, label):
             walk.loss_parallel = True
         module, token = self.module[node], self._token(node)
         style = walk.pinned.get(alike(module), "") if self._last[module] == node else ""
-        for output, spec in enumerate(self._gives(node, label)):
+        for output, spec in enumerate(self.gives(node, label)):
             walk.result[node, output] = spec
             if style == WHOLE:
                 spec = REPLICATE
@@ -578,11 +608,10 @@ class Forward:
 
     @cached_property
     def _with_parameters(self) -> dict[str, list[int]]:
-        """By module, ops that read parameters and are no weights themselves."""
+        """By module, ops that read weights and are none themselves."""
         by_module: dict[str, list[int]] = {}
         for node in self._weights:
-            reads = any(self._is_parameter[root] for root, _ in self._read[node])
-            if reads and not self._is_weight[node]:
+            if not self._is_weight[node]:
                 by_module.setdefault(self.module[node], []).append(node)
         return by_module
 

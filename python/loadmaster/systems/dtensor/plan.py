@@ -3,8 +3,8 @@
 The labelling solver says which parameters it would cut on the inner axis, with the labels of
 Megatron (:mod:`loadmaster.strategies.sharding.megatron`). What styles of modules make of these is
 walked through (:mod:`.module_styles`); what they cannot say stays whole. The forward pass then has
-these labels, and the solver finds those of the backward pass, with weights where they lie. The
-outer axis shares the batch, with parameters whole or in parts (``fully_shard``); or there are two,
+these labels, and those of the backward pass follow from them (:mod:`.backward_labels`). The outer
+axis shares the batch, with parameters whole or in parts (``fully_shard``); or there are two,
 replicas of devices that have a part each (HSDP).
 """
 
@@ -21,11 +21,10 @@ from loadmaster.base import checks
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
-from loadmaster.dimensions.form import ANY, PARTIAL, REPLICATE
+from loadmaster.dimensions.form import REPLICATE
 from loadmaster.judge.problem import Problem
-from loadmaster.model.graph import PARAMETER, OpGraph
+from loadmaster.model.graph import OpGraph
 from loadmaster.model.module_paths import alike
-from loadmaster.model.patterns import ordinals
 from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate
 from loadmaster.strategies.sharding.judging import layout
@@ -33,9 +32,10 @@ from loadmaster.strategies.sharding.own_share import own_share
 from loadmaster.strategies.sharding.ranking import Ranked, best_of
 from loadmaster.strategies.sharding.solving import Solver
 from loadmaster.strategies.sharding.space import Space
-from loadmaster.strategies.sharding.structure import GRADIENT, Structure
+from loadmaster.strategies.sharding.structure import Structure
 from loadmaster.strategies.sharding.uniform import TENSOR, Mask, by_batch, roles_only
 from loadmaster.strategies.sharding.units import by_processes, unit_patterns
+from loadmaster.systems.dtensor.backward_labels import Backward
 from loadmaster.systems.dtensor.chosen_styles import to_document
 from loadmaster.systems.dtensor.module_styles import SEQUENCE, Forward, Styled
 from loadmaster.systems.registry import refused
@@ -383,40 +383,20 @@ def by_tokens(forward: Forward, specs: dict[int, int]) -> bool:
 
 
 def pinned(forward: Forward, specs: dict[int, int], sequence: bool) -> Mask:
-    """Labels that each node may have: of the forward pass one; of others those that take weights
-    where they lie, and that make gradients as they are wanted, or as parts of sums.
+    """Labels that each node may have: of both passes one, that which styles of modules make of it;
+    of parameters those by which they are cut.
     """
     structure = forward.structure
-    ways, way, a = structure.ways, structure.way, structure.arguments
+    ways, way = structure.ways, structure.way
     roles = (*TENSOR, *["token"] * sequence)
     mask = roles_only(structure, roles, ("whole", *TENSOR, "parameter"))
-    labels = np.arange(mask.shape[1])
-    column = forward.styled(specs, sequence=sequence).column
-    nodes = np.array(list(column), dtype=np.int64)
+    styled = forward.styled(specs, sequence=sequence)
+    column = styled.column | Backward(forward, styled, specs, mask).columns()
+    labels, nodes = np.arange(mask.shape[1]), np.array(list(column), dtype=np.int64)
     mask[nodes] = labels == np.array(list(column.values()))[:, None]
     spec = np.full(structure.n, REPLICATE, dtype=np.int64)
     spec[list(specs)] = list(specs.values())
     own = np.array(forward.parameters, dtype=np.int64)
     lies = ways.outputs[ways.first_output[way[own]]] == spec[own, None]
     mask[own] = lies & (labels < ways.n_labels[way[own], None])
-    is_pinned = np.zeros(structure.n, dtype=bool)
-    is_pinned[nodes] = True
-    rows = np.flatnonzero((structure.stands_for[a.root] == PARAMETER) & ~is_pinned[a.reader])
-    wants = structure.specs_wanted[structure.wanted[rows]]
-    _narrow(mask, a.reader[rows], (wants == spec[a.root[rows], None]) | (wants == ANY))
-    rows = np.flatnonzero(a.traffic == GRADIENT)
-    may, outputs = mask[a.reader[rows]], ways.outputs[structure.made[rows]]
-    wants = structure.specs_wanted[structure.wanted[rows]]
-    as_wanted = ((outputs[:, :, None] == wants[:, None, :]) & may[:, None, :]).any(axis=2)
-    for_whole = ((wants == REPLICATE) & may).any(axis=1)
-    _narrow(mask, a.root[rows], as_wanted | ((outputs == PARTIAL) & for_whole[:, None]))
     return mask
-
-
-def _narrow(mask: Mask, nodes: NDArray[np.int64], fits: Mask) -> None:
-    """Leaves nodes the labels that fit, row after row, where that leaves any."""
-    turn = ordinals(nodes)
-    for i in range(int(turn.max(initial=-1)) + 1):
-        at = nodes[turn == i]
-        both = mask[at] & fits[turn == i]
-        mask[at] = np.where(both.any(axis=1)[:, None], both, mask[at])

@@ -18,6 +18,10 @@ from loadmaster.strategies.sharding.space import Space
 #: Number of the best by the symmetric simulation that are judged.
 _JUDGED = 3
 
+#: How much worse than the best, by the estimate, rows may be of which one is judged for its number
+#: of devices.
+_NEAR = 1.1
+
 
 def best_judged(
     space: Space,
@@ -46,7 +50,7 @@ def best_judged(
     """
     objective = space.problem.objective
     best, labels = None, rows[0]
-    for one in rows[:_JUDGED]:
+    for one in _to_judge(rows):
         candidate = judge(space, one)
         if best is None or objective.better(best, candidate) is candidate:
             best, labels = candidate, one
@@ -56,6 +60,17 @@ def best_judged(
     best = with_recipe(space, labels, best).noted(*notes(labels, best))
     best = best.noted(*_beside(space, best, words, budget))
     return accepted(best.problem, Outcome(best, 1.0)), labels
+
+
+def _to_judge(rows: Sequence[Ranked]) -> list[Ranked]:
+    """The first rows, and the first of every other number of devices that is nearly as good."""
+    some = list(rows[:_JUDGED])
+    lacks, step = rows[0].key
+    for row in rows[_JUDGED:]:
+        is_near = row.key[0] == lacks and row.key[1] <= _NEAR * step
+        if is_near and row.mesh.size not in {one.mesh.size for one in some}:
+            some.append(row)
+    return some
 
 
 def _beside(space: Space, best: Candidate, labels: str, budget: Budget) -> tuple[str, ...]:
