@@ -135,6 +135,36 @@ def test_plans_of_shards_run_on_processes(case):
     assert sum(found) == together.bytes.sum()
 
 
+class Recurrent(nn.Module):
+    """PyTorch's own LSTM: on CPUs a kernel that keeps a workspace for its backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer, self.head = nn.Embedding(12, 16), nn.LSTM(16, 16), nn.Linear(16, 12)
+
+    def forward(self, x):
+        return self.head(self.layer(self.words(x).transpose(0, 1))[0]).permute(1, 2, 0)
+
+
+def test_workspaces_of_kernels_go_to_the_backward_pass_that_is_cut_alike():
+    x = torch.arange(32).view(4, 8) % 12
+    torch.manual_seed(0)
+    tape = lm.record(Recurrent(), x, loss=F.cross_entropy, targets=x, optimizer=momentum)
+    dimensions = Dimensions.of(tape.graph)
+    is_layer = np.array(["rnn_layer" in kind for kind in tape.graph.kinds])
+    is_forward = is_layer & np.array(["backward" not in kind for kind in tape.graph.kinds])
+
+    def run(labels):
+        layout = Layout(dimensions, MESHES["2"], labels.astype(np.int32), "synchronised")
+        return sharded(shard(tape.graph, layout), tape, Lowering(layout)).replay(2)
+
+    samples = cut_along(dimensions, "batch")
+    assert samples[0, is_layer].all()
+    assert wrong(run(samples * is_layer), tape.replay(2)) == set()
+    with pytest.raises(InputError, match="left in its workspace, and is cut otherwise"):
+        run(samples * (is_layer & ~is_forward))
+
+
 def test_what_is_recomputed_has_the_same_numbers():
     tape, expected = taped("tied transformer")
     again = lm.transforms.recompute(tape.graph, ["layers.*"])

@@ -62,6 +62,13 @@ class _Read:
     halos: Mapping[int, Halo]
 
 
+def _is_workspace(read: _Read, kind: str) -> bool:
+    """True for bytes that a kernel keeps for its backward pass: recorded without data they are
+    none, and they go on as the part of the forward pass left them.
+    """
+    return kind.startswith("aten.mkldnn_rnn_layer_backward") and read.slot.sizes == (0,)
+
+
 class PartArguments:
     """The arguments of the parts of calls.
 
@@ -256,6 +263,10 @@ class PartArguments:
         form, labels = self.source.form(op), layout.labels[:, op].tolist()
         specs = [specs_of(form, label)[0][read.i] for label in labels]
         held = self.tensors.read(read.row, read.shown, device)
+        if held is not None and _is_workspace(read, self.source.tape.graph.kinds[op]):
+            self._check_cut_alike(read)
+            part_call.add(held.slot, Argument(Taking(slot.sizes), slot.sizes, slot.dtype))
+            return
         if not read.is_written and (held is None or ANY in specs):
             part_call.add_stand_in(slot.sizes, slot.dtype)
             return
@@ -286,6 +297,24 @@ class PartArguments:
             is_converted = self.tensors.lowering.conversions.of_argument[read.row] >= 0
             is_view = not is_converted and inside is None and taking.is_view
             self._note_written(part_call, read, replace(held, piece=want), is_view=is_view)
+
+    def _check_cut_alike(self, read: _Read) -> None:
+        """Refuses an op whose part would read the workspace of another part."""
+        ops = (read.call.op, read.shown.op)
+        words = [
+            [
+                self.source.form(op).cuts[label - 1].name if label > 0 else ""
+                for label in self.layout.labels[:, op].tolist()
+            ]
+            for op in ops
+        ]
+        if words[0] != words[1]:
+            names = [repr(self.source.tape.graph.names[op]) for op in ops]
+            raise InputError(
+                f"op {names[0]} reads what the kernel of op {names[1]} left in its workspace, and is "
+                "cut otherwise: run the plan on GPUs, or plan with both cut alike (a recipe: "
+                '"Replicate")'
+            )
 
     def _specs_before(self, row: int) -> list[int]:
         """The specs of what an argument reads: as it was converted, or as it was made."""
