@@ -21,7 +21,7 @@ def kernels_of(graph: OpGraph) -> NDArray[np.int64]:
 
     >>> import loadmaster as lm
     >>> kinds = ["input", "aten.bernoulli_.float", "aten.div_.Scalar", "aten.mul.Tensor"]
-    >>> ops = {"name": ["x", "draw", "scale", "y"], "kind": kinds}
+    >>> ops = {"name": ["x", "draw", "scale", "y"], "kind": kinds, "phase": ["f"] * 4}
     >>> graph = lm.OpGraph(ops, {"src": [0, 1, 2], "dst": [3, 2, 3], "bytes": [4, 4, 4]})
     >>> kernels_of(graph).tolist()
     [-1, 1, 1, 1]

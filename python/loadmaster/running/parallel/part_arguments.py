@@ -311,8 +311,8 @@ class PartArguments:
         if words[0] != words[1]:
             names = [repr(self.source.tape.graph.names[op]) for op in ops]
             raise InputError(
-                f"op {names[0]} reads what the kernel of op {names[1]} left in its workspace, and is "
-                "cut otherwise: run the plan on GPUs, or plan with both cut alike (a recipe: "
+                f"op {names[0]} reads what the kernel of op {names[1]} left in its workspace, and "
+                "is cut otherwise: run the plan on GPUs, or plan with both cut alike (a recipe: "
                 '"Replicate")'
             )
 
