@@ -24,7 +24,7 @@ ARGUMENTS = (
     *("cluster", "costs", "explore", "seed", "objective", "on_oom", "max_memory"),
     *("constraints", "pin", "reserve", "no_split", "kinds", "contiguous"),
     *("method", "effort", "time_limit", "split", "target"),
-    *("recipe", "expert_imbalance", "save_recipe", "warm_start", "output"),
+    *("recipe", "expert_imbalance", "runtime", "save_recipe", "warm_start", "output"),
 )
 
 #: Likeness from which another argument is suggested for an option.
