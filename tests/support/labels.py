@@ -12,6 +12,9 @@ from loadmaster.model.recipe import DeviceMesh
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.specs import FORBIDDEN, conversion, may_be_flat, specs_of
 
+#: The output of a fused LSTM on CPUs that its backward pass alone can read.
+_WORKSPACE = 3
+
 
 def whole(dimensions: Dimensions, mesh: DeviceMesh) -> NDArray[np.int32]:
     """Every op on every device."""
@@ -98,9 +101,21 @@ def drawn(
                 known += [OWNER] * 3
             random.shuffle(known)
             tried = [*(known if random.random() < chance else []), 0]
+            if (maker := _workspace_of(d, op)) >= 0:
+                names = ["", *(cut.name for cut in form.cuts)]
+                cuts = d.forms[d.form_of[maker]].cuts
+                tried = [names.index(["", *(cut.name for cut in cuts)][labels[axis, maker]])]
             label = next(one for one in tried if _is_allowed(d, op, one, made, unit))
             labels[axis, op], made[op] = label, specs_of(form, label)[1]
     return labels
+
+
+def _workspace_of(d: Dimensions, op: int) -> int:
+    """The op whose kernel left its workspace for another, which is cut as that one is; else -1."""
+    if not d.graph.kinds[op].startswith("aten.mkldnn_rnn_layer_backward"):
+        return -1
+    arguments = range(d.first[op], d.first[op + 1])
+    return next(int(d.root[at]) for at in arguments if d.output[at] == _WORKSPACE)
 
 
 def _is_allowed(
