@@ -165,6 +165,14 @@ def test_workspaces_of_kernels_go_to_the_backward_pass_that_is_cut_alike():
         run(samples * (is_layer & ~is_forward))
 
 
+@pytest.mark.parametrize("target", ["fsdp", "dtensor"])
+def test_plans_for_sharded_parameters_run_here_too(target):
+    """Their files leave out the sum of the weights of a mean loss; a run here has it."""
+    tape, expected = taped("dropout")
+    plan = lm.place(tape.graph, cluster(2), target=target)
+    assert wrong(transformed(plan.program, tape).replay(2), expected) == set()
+
+
 def test_what_is_recomputed_has_the_same_numbers():
     tape, expected = taped("tied transformer")
     again = lm.transforms.recompute(tape.graph, ["layers.*"])

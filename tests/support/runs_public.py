@@ -116,7 +116,9 @@ def _step_by_file(rank, k, written, name):
     share, model = file["share_of"](batch, device), model.train()
     model = file["parallelize"](model, device)
     found = file["over_processes"](file["backward"](model, share, loss or file["own_loss"]))
-    return {"loss": torch.tensor(found), "gradients": gradients_of([model])}
+    gradients = gradients_of([model])
+    file["optimizer_of"](model, torch.optim.AdamW).step()
+    return {"loss": torch.tensor(found), "gradients": gradients}
 
 
 def _step_in_stages(rank, k, written, name):
@@ -126,7 +128,9 @@ def _step_in_stages(rank, k, written, name):
     batch = (args, kwargs, (case["targets"],) if "targets" in case else ())
     loss = case.get("loss") or (lambda output: output["loss"])
     model = file["parallelize"](case["model"].train(), device, batch, loss)
-    return {"loss": file["backward"](model, batch), "gradients": gradients_of([model])}
+    step = {"loss": file["backward"](model, batch), "gradients": gradients_of([model])}
+    file["optimizer_of"](model, torch.optim.AdamW).step()
+    return step
 
 
 def run_by_engine(target, k, name, written):

@@ -26,6 +26,9 @@ _NOUNS = ("tensors", "gradients", "parameters", "updated", "experts")
 #: The kind of an added op that is no collective.
 NO_COLLECTIVE = -1
 
+#: Noun of sums that files leave out, in labels of collectives: weights of a mean loss.
+OWN = "weights"
+
 
 @dataclass(frozen=True, eq=False)
 class AddedOps:
@@ -255,12 +258,13 @@ def _leaving(members: Members) -> tuple[NDArray[Any], ...]:
 
 def summing(members: Members, before: Addition) -> Addition:
     """A small all-reduce before each op whose parts exchange sums; numbered after ``before``."""
-    copies, sums = members.copies, members.lowering.sums.sent
+    copies, sums = members.copies, members.lowering.sums
     k, n, d = copies.k, len(sums), copies.layout.dimensions
     axis, op = sums.axis, sums.op
     groups = copies.layout.ways.groups(axis)
     width = int(groups.max(initial=0)) + 1
-    stems = [stem for i in range(n) for stem in _of_groups(f"all_reduce/statistics{i}", width)]
+    names = [f"all_reduce/{OWN if own else 'statistics'}{i}" for i, own in enumerate(sums.is_own)]
+    stems = [stem for name in names for stem in _of_groups(name, width)]
     each = np.repeat(np.arange(n), k)
     ops = AddedOps(
         op[each],

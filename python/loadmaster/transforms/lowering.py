@@ -46,16 +46,16 @@ class PartSums:
     axis, op : int64 [n]
     bytes, runs : uint64 [n]
         Bytes of one run, and how often it runs in a step.
-    is_sent : bool [n]
-        False: the program leaves it out. With units (FSDP2) each process has the loss of its own
-        samples, and does not ask how many count elsewhere.
+    is_own : bool [n]
+        True: files leave it out. With units (FSDP2) each process has the loss of its own samples,
+        and does not ask how many count elsewhere; `lm.run` does.
     """
 
     axis: Ints
     op: Ints
     bytes: NDArray[np.uint64]
     runs: NDArray[np.uint64]
-    is_sent: NDArray[np.bool_]
+    is_own: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.op)
@@ -66,13 +66,7 @@ class PartSums:
         axis, op = np.nonzero(layout.exchanged * ~layout.graph.view)
         bytes_ = layout.exchanged[axis, op].astype(np.uint64)
         is_own = layout.is_batch[axis, op] & ~layout.columns.is_batch_norm[op] & bool(layout.units)
-        return cls(axis, op, bytes_, layout.graph.runs[op], ~is_own)
-
-    @property
-    def sent(self) -> PartSums:
-        """Those that the program has."""
-        of = self.is_sent
-        return PartSums(self.axis[of], self.op[of], self.bytes[of], self.runs[of], of[of])
+        return cls(axis, op, bytes_, layout.graph.runs[op], is_own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,8 +107,7 @@ class Expansion:
         The op that takes part for each device in each step of the conversions; -1: the device has
         nothing of it.
     sums : int64 [n_sums, k]
-        The op that takes part for each device in each sum of parts; the copy of its op where the
-        program leaves the sum out.
+        The op that takes part for each device in each sum of parts.
     slices : int64 [n_halos, k]
         The op with which each device cuts out each halo; -1: it sends none.
     """
@@ -176,13 +175,12 @@ class Expansion:
         # The last place is of ops that there are none of: -1 counts from the end.
         at = np.full(len(added.ops) + 1, -1, dtype=np.int64)
         at[which[~is_copy]] = np.flatnonzero(~is_copy)
-        sums, is_sent = copies[:, lowering.sums.op].T.copy(), lowering.sums.is_sent
-        first, n_sent = len(collectives.ops), int(is_sent.sum())
-        sums[is_sent] = at[first + np.arange(n_sent * k).reshape(n_sent, k)]
+        first, n_sums = len(collectives.ops), len(lowering.sums)
+        sums = first + np.arange(n_sums * k).reshape(n_sums, k)
         sends = lowering.halos.receiver >= 0
         slices = np.full(sends.shape, len(added.ops))
         slices[sends] = len(with_sums.ops) + np.arange(int(sends.sum()))
-        return cls(lowering, program, copies, at[members.number], sums, at[slices])
+        return cls(lowering, program, copies, at[members.number], at[sums], at[slices])
 
     @property
     def of_user(self) -> Program:

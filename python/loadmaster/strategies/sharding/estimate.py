@@ -121,7 +121,7 @@ class Estimator:
             part = setting.parts.of_all(columns, setting.shares, setting.places)
             lowering = setting.lowering(columns)
             rows = _Rows.of(self, part)
-            if lowering.sums.is_sent.any():
+            if len(lowering.sums):
                 rows = rows.then(_sums(self, lowering, rows))
             if len(lowering.halos):
                 rows = rows.then(_halos(self, lowering, rows))
@@ -228,7 +228,7 @@ def _controls(pairs: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
 
 def _sums(estimator: Estimator, lowering: Lowering, before: _Rows) -> _Rows:
     """Sums that parts exchange: between an op and what reads it, on the network."""
-    structure, a, sums = estimator.structure, estimator.structure.arguments, lowering.sums.sent
+    structure, a, sums = estimator.structure, estimator.structure.arguments, lowering.sums
     node = structure.node[sums.op]
     seconds = np.zeros(len(sums))
     for axis, traffic in enumerate(estimator.setting.traffic):

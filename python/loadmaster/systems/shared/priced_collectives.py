@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmaster.base.units import counted, format_bytes
 from loadmaster.plans.plan import Plan
+from loadmaster.transforms.added_ops import OWN
 
 #: Number and bytes of collectives, by kind.
 Counts = Mapping[str, Sequence[int]]
@@ -18,7 +19,8 @@ _WORDS = {"all_gather": "all-gather", "all_reduce": "all-reduce", "all_to_all": 
 
 def priced_collectives(plan: Plan) -> dict[str, tuple[int, int]]:
     """Number and bytes of collectives by kind, on the first device of a plan; of a pipeline, those
-    of its messages on all devices. What the optimizer's step gathers is left out. O(V + E).
+    of its messages on all devices. What the optimizer's step gathers is left out; so is the sum of
+    the weights of a mean loss, which each process has of its own samples. O(V + E).
 
     The bytes of one are those of the whole tensor: the largest that it reads or makes.
 
@@ -40,7 +42,7 @@ def priced_collectives(plan: Plan) -> dict[str, tuple[int, int]]:
     into = np.bincount(graph.dst[is_tensor], graph.bytes[is_tensor], graph.n_ops)
     counts: dict[str, tuple[int, int]] = {}
     for label, ops in sorted(members.items()):
-        if "updated" not in label:
+        if "updated" not in label and not label.startswith(f"all_reduce/{OWN}"):
             kind = label.partition("/")[0]
             sizes = (into[ops].sum(), graph.output_bytes[ops].sum(), graph.param_bytes[ops].sum())
             number, total = counts.get(kind, (0, 0))
