@@ -8,6 +8,7 @@
     python benches/truth.py adapt [--models NAME ...] [--rounds N] [--realtime]
     python benches/truth.py pipelines [--rounds N]
     python benches/truth.py targets [--rounds N] [--write]
+    python benches/truth.py public [--models NAME ...] [--rounds N] [--write]
 
 ``emulated``: every plan on four emulated devices (``lm.emulate``), no model needed. A row per graph
 and method: predicted over measured step time, minus 1, with a bootstrap interval of 90 % of the
@@ -29,6 +30,9 @@ It needs PyTorch.
 ``targets``: DistributedDataParallel and PyTorch's pipelines by files that were written for them;
 see ``truth_targets.py``. It needs PyTorch; with ``--write`` the page ``results/truth-targets.md``
 is written.
+
+``public``: files of PyTorch targets for the twelve public models of the tests; see
+``truth_public.py``. It needs PyTorch and transformers; ``--write`` as of ``targets``.
 
 Times are those of an idle machine or they are none: a row whose workers waited for a core for more
 than 2 % of its steps is run again, twice as long, and refused if that does not help either. "All
@@ -206,6 +210,10 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("--rounds", type=int, default=10)
     command.add_argument("--write", action="store_true")
+    command = commands.add_parser("public")
+    command.add_argument("--models", nargs="*", default=())
+    command.add_argument("--rounds", type=int, default=10)
+    command.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     if asked.command == "pipelines":
         import truth_pipelines
@@ -217,6 +225,10 @@ def main() -> None:
         import truth_targets
 
         sys.exit(not truth_targets.main(asked.rounds, asked.write, said))
+    if asked.command == "public":
+        import truth_public
+
+        sys.exit(not truth_public.main(asked.models, asked.rounds, asked.write, said))
     urgent = first_of_all if "realtime" in asked and asked.realtime else None
     if asked.command == "real":
         import truth_real

@@ -333,10 +333,10 @@ def _slower(answers: list[list[tuple[float, float]]]) -> list[float]:
     return [max(wall for wall, _ in step) for step in zip(*answers, strict=True)][1:]
 
 
-def in_order(rows: list[Row]) -> tuple[int, int]:
+def in_order(rows: Sequence[Any], apart_by: float = APART) -> tuple[int, int]:
     """How many pairs that are predicted apart are in the right order, and how many there are."""
     pairs = [sorted(pair, key=lambda row: row.predicted) for pair in combinations(rows, 2)]
-    apart = [(a, b) for a, b in pairs if b.predicted > APART * a.predicted]
+    apart = [(a, b) for a, b in pairs if b.predicted > apart_by * a.predicted]
     return sum(a.least < b.least for a, b in apart), len(apart)
 
 
