@@ -20,7 +20,6 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ import torch
 from quality import table
 from truth_processes import Ask, processes
 from truth_real import cpus
-from truth_targets import ADDED, SIZES, Answers, in_order, machine, measured
+from truth_targets import ADDED, SIZES, Answers, Row, Way, in_order, machine, measured
 
 import loadmaster as lm
 from loadmaster.running.measured.learning import learn_times, times_of
@@ -54,38 +53,14 @@ _NOT_PRICED = (
 BUSY = 0.02
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a model is trained on two processes: a target and its options."""
-
-    name: str
-    target: str
-    options: tuple[tuple[str, Any], ...] = ()
-
-
 WAYS = (
-    Way("ddp", "ddp"),
-    Way("fsdp", "fsdp", (("reshard", False),)),
-    Way("fsdp, gathers again", "fsdp", (("reshard", True),)),
-    Way("dtensor, tp 2", "dtensor", (("tp", 2),)),
-    Way("gpipe, 2 micro-batches", "pipelining", (("schedule", "gpipe"), ("micro_batches", 2))),
-    Way("1f1b, 4 micro-batches", "pipelining", (("schedule", "1f1b"), ("micro_batches", 4))),
+    Way("ddp", "ddp", {}),
+    Way("fsdp", "fsdp", {"reshard": False}),
+    Way("fsdp, gathers again", "fsdp", {"reshard": True}),
+    Way("dtensor, tp 2", "dtensor", {"tp": 2}),
+    Way("gpipe, 2 micro-batches", "pipelining", {"schedule": "gpipe", "micro_batches": 2}),
+    Way("1f1b, 4 micro-batches", "pipelining", {"schedule": "1f1b", "micro_batches": 4}),
 )
-
-
-@dataclass(frozen=True)
-class Row:
-    """A model trained one way, beside its prediction, in seconds."""
-
-    model: str
-    way: Way
-    predicted: float
-    seconds: tuple[float, ...]
-
-    @property
-    def least(self) -> float:
-        """Seconds of the fastest step."""
-        return min(self.seconds)
 
 
 def by_file(rank: int, k: int, file: dict[str, Any], spec: str) -> Callable[[], None]:
@@ -154,7 +129,7 @@ class Case:
 
     def _planned(self, way: Way, tape: lm.Tape) -> lm.Plan:
         """A plan whose ops take what they do in a run of such a plan."""
-        placed = {"target": way.target, **dict(way.options)}
+        placed = {"target": way.target, **way.options}
         plan = lm.place(tape.graph, cpus(2), costs=self.alone, **placed)
         learnt = times_of(plan)
         with ready(plan, tape) as session:
@@ -163,12 +138,16 @@ class Case:
 
     def _make(self, way: Way | None, maker: Any, plan: lm.Plan) -> None:
         target = plan.target if way is None else way.target
-        self._two("make", (self.model, way), maker, plan.export(target), self._spec)
+        self._two("make", self._name(way), maker, plan.export(target), self._spec)
+
+    def _name(self, way: Way | None) -> str:
+        """The name of a step in the processes."""
+        return f"{self.model} {way.name if way else 'by itself'}"
 
     def round(self) -> None:
         """Runs every step a few times."""
         for way, seconds in self.seconds.items():
-            answers = self._two("run", (self.model, way), STEPS)
+            answers = self._two("run", self._name(way), STEPS)
             seconds += [max(wall for wall, _ in step) for step in zip(*answers, strict=True)][1:]
 
     def rows(self, cluster: lm.Cluster) -> list[Row]:
@@ -178,7 +157,7 @@ class Case:
         ops = self.alone.costs(self._graph, cpus(1)).time.sum()
         factor = min(self.seconds[None]) / float(ops)
         return [
-            Row(self.model, way, self._predicted(way, factor, cluster), tuple(self.seconds[way]))
+            Row(way, self._predicted(way, factor, cluster), factor, tuple(self.seconds[way]))
             for way in self.plans
         ]
 
@@ -217,13 +196,13 @@ def page(cases: list[Case], rows: dict[str, list[Row]], taken: float, command: s
     ordered, apart = (sum(column) for column in zip(*orders, strict=True))
     cells = [
         [
-            row.model,
+            model,
             row.way.name,
             f"{1e3 * row.predicted:.2f}",
             f"{1e3 * row.least:.2f}",
-            f"{100 * (row.predicted / row.least - 1):+.0f} %",
+            f"{100 * row.error:+.0f} %",
         ]
-        for of_one in rows.values()
+        for model, of_one in rows.items()
         for row in of_one
     ]
     refused = [

@@ -27,23 +27,13 @@ from loadmaster.systems.shared.replicated_plans import (
     is_for_ddp,
     settings_of,
 )
-from loadmaster.systems.shared.training_file import ProcessShares, parts
+from loadmaster.systems.shared.training_file import USAGE, ProcessShares, parts
 
-_FILE = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
+_HEAD = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
 
-{run:words}
+'''
 
-trains on the example input of the model. In a script of one's own:
-
-    device = start()
-    model = parallelize(Model(), device)
-    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
-    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
-        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
-        clip(model, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
+_REST = '''
 The loss is a mean over the samples of a process; gradients are the mean over all processes.
 """
 
@@ -144,7 +134,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         norms = ""
     is_sharded = said["optimizer"] == "sharded"
     file = python_file(
-        _FILE,
+        _HEAD + USAGE + _REST,
         run=command(plan, devices),
         figures=figures(plan, _more(plan, said, len(devices))),
         bucket=said["bucket_cap_mb"],

@@ -36,7 +36,7 @@ from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import command, optimizer_of, several_families
 from loadmaster.systems.shared.refusal import Reason, refusal
-from loadmaster.systems.shared.training_file import ProcessShares, parts
+from loadmaster.systems.shared.training_file import USAGE, ProcessShares, parts
 from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, PARTS, REPLICAS
 from loadmaster.systems.shared.wrapped_modules import wrapped_modules
 from loadmaster.transforms.layout import Layout
@@ -45,21 +45,11 @@ from loadmaster.transforms.shares import only_gradients
 #: The name of an axis of one place.
 _ONE = "dp_shard"
 
-_FILE = '''"""Parallel styles of modules by torch.distributed.tensor: written by Loadmaster.
+_HEAD = '''"""Parallel styles of modules by torch.distributed.tensor: written by Loadmaster.
 
-{run:words}
+'''
 
-trains on the example input of the model. In a script of one's own:
-
-    device = start()
-    model = parallelize(Model(), device)
-    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
-    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
-        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
-        clip(model, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
+_REST = '''
 The loss is a mean over a share of the batch; gradients are the mean over all shares.
 """
 
@@ -368,7 +358,7 @@ class _DTensorFile:
             but=said.pop("but"),
         )
         return python_file(
-            _FILE,
+            _HEAD + USAGE + _REST,
             run=command(plan, self.devices),
             figures=figures(plan, self._more()),
             mesh=dict(self._axes()),

@@ -25,28 +25,18 @@ from loadmaster.systems.shared.sharded_plans import (
     parallelism_in,
     words_of_units,
 )
-from loadmaster.systems.shared.training_file import ProcessShares, parts
+from loadmaster.systems.shared.training_file import USAGE, ProcessShares, parts
 from loadmaster.systems.shared.uniform_meshes import PARTS
 from loadmaster.systems.shared.wrapped_modules import wrapped_modules
 
 #: Ending of the name of the file beside it, which says which shard goes where.
 SHARDS = ".shards.json"
 
-_FILE = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
+_HEAD = '''"""Sharded data parallelism by torch.distributed.fsdp.fully_shard: written by Loadmaster.
 
-{run:words}
+'''
 
-trains on the example input of the model. In a script of one's own:
-
-    device = start()
-    model = parallelize(Model(), device)
-    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
-    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
-        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
-        clip(model, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
+_REST = '''
 The loss is a mean over the samples of a process; gradients are the mean over all processes.
 """
 
@@ -130,7 +120,7 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
     modules = wrapped_modules(plan, _units(plan, root), lambda path: below_root(path, root))
     file = python_file(
-        _FILE,
+        _HEAD + USAGE + _REST,
         run=command(plan, devices),
         figures=figures(plan, _more(plan)),
         mesh=mesh_of(parallelism),

@@ -48,6 +48,21 @@ from loadmaster.transforms.shares import batch_size
 #: PyTorch's names of floating-point types.
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 
+#: How a file is used, in its docstring; in a template, with the parts ``run`` and ``optimizer``.
+USAGE = """{run:words}
+
+trains on the example input of the model. In a script of one's own:
+
+    device = start()
+    model = parallelize(Model(), device)
+    optimizer = optimizer_of(model, torch.optim.{optimizer}, lr=1e-3)
+    for x, y in DataLoader(dataset, BATCH_OF_EACH, sampler=sampler_of(dataset)):
+        loss = backward(model, ((x,), {{}}, (y,)), torch.nn.functional.cross_entropy)
+        clip(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
 _STANDARD = (
     "import argparse",
     "import importlib.util",
