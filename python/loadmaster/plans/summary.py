@@ -73,7 +73,7 @@ def _said(plan: Plan) -> list[str]:
     """Constraints of a plan, sources of its times, and notes from its making."""
     lines = [f"gradients    {words}"] if (words := gradients_held.in_words(plan)) else []
     lines += [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
-    lines.append(f"times        {estimated(plan)}")
+    lines.append(f"times        {estimated(plan)}{collective_times(plan)}")
     lines += [f"runtime      {words}"] if (words := runtimes.in_words(plan)) else []
     sentence = verdict(plan)
     if sentence:
@@ -87,6 +87,15 @@ def estimated(plan: Plan) -> str:
     """Sources of the times of ops, and how to get better ones where they are estimates."""
     better = "; `loadmaster calibrate` takes measured ones" if is_estimated(plan) else ""
     return f"of ops: {shares_of_time(plan)}{better}"
+
+
+def collective_times(plan: Plan) -> str:
+    """Sources of the times of a plan's collectives; empty where it has none."""
+    ways = plan.schedule.collectives.algorithm
+    hosts = {t.source.partition(",")[0] for t in plan.cluster.collectives}
+    by_table = f"measured on {', '.join(sorted(filter(None, hosts))) or 'such hosts'}"
+    sources = {by_table if way == "table" else "links" for way in ways} - {"nothing to send"}
+    return f"; of collectives: {', '.join(sorted(sources, reverse=True))}" if sources else ""
 
 
 def shares_of_time(plan: Plan) -> str:

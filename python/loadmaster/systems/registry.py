@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from importlib import import_module, metadata
@@ -70,6 +70,8 @@ class Semantics:
     runtimes : tuple of str
         The runtimes that it has, of :data:`~loadmaster.costs.runtimes.priced.RUNTIMES`. Empty: one
         of its own.
+    own_all_reduce : bool
+        True if it sums inside a host by a kernel of its own, instead of by NCCL.
     """
 
     system: str
@@ -82,6 +84,7 @@ class Semantics:
     framework: str = ""
     launcher: Launcher = Launcher.DEVICES
     runtimes: tuple[str, ...] = ()
+    own_all_reduce: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,15 +237,19 @@ class System:
         InputError
             One thread launches, and the cluster does not say what a launch takes.
         """
+        from loadmaster.model.clusters.measured_collectives import as_served
         from loadmaster.systems.shared import launches
 
         match self.says.launcher:
             case Launcher.DEVICES:
-                return problem
+                priced = problem
             case Launcher.ONE_THREAD:
-                return launches.by_one_thread(problem, self.name)
+                priced = launches.by_one_thread(problem, self.name)
             case Launcher.NOBODY:
-                return launches.by_nobody(problem)
+                priced = launches.by_nobody(problem)
+        if self.says.own_all_reduce:
+            priced = replace(priced, cluster=as_served(priced.cluster))
+        return priced
 
     def check_framework(self, graph: OpGraph) -> None:
         """Refuses a graph that says that it is from another framework than the system runs.

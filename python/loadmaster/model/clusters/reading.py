@@ -17,6 +17,7 @@ from loadmaster.base.units import RATE, SIZE, TIME
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device, DeviceType
 from loadmaster.model.clusters.links import CollectiveTimes, Link, Mesh
+from loadmaster.model.clusters.measured_collectives import with_known_times
 from loadmaster.model.clusters.rows import field, figure, read_type, tables
 from loadmaster.model.machine.types import known_types
 from loadmaster.model.runtime import Dispatch
@@ -43,7 +44,7 @@ def of_text(text: str, source: str = "cluster", *, bare: bool = False) -> Cluste
             d for i, row in enumerate(tables(document, "device")) for d in _devices(row, i, bare)
         ]
         known_devices = {d.name: None for d in devices}
-        return Cluster(
+        cluster = Cluster(
             devices,
             [_wired(row, i, known_devices, bare) for i, row in enumerate(tables(document, "link"))],
             _types(document, devices, bare),
@@ -55,6 +56,8 @@ def of_text(text: str, source: str = "cluster", *, bare: bool = False) -> Cluste
             ],
             dispatch=_dispatch(document, bare),
         )
+        is_all = bare or document.get("collective") == []
+        return cluster if is_all else with_known_times(cluster)
 
 
 def _devices(row: Mapping[str, Any], i: int, bare: bool) -> Iterator[Device]:

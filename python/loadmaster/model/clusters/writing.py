@@ -19,6 +19,7 @@ from loadmaster.base.units import RATE, SPEED, TIME, Quantity, exact_bytes
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device, DeviceType
 from loadmaster.model.clusters.links import Link, Mesh
+from loadmaster.model.clusters.measured_collectives import known_times
 from loadmaster.model.machine.types import known_types
 
 #: A number in a name that may be one of a range: it has no zeros in front.
@@ -53,6 +54,9 @@ def cluster_text(cluster: Cluster) -> str:
         "source": cluster.source,
     }
     tables = ["".join(_lines(head))] if any(head.values()) else []
+    if not cluster.collectives and known_times(cluster):
+        # A file that has none gets those that are known.
+        tables = ["".join([*tables, "collective = []\n"])]
     if cluster.dispatch is not None:
         row = {
             "launch": TIME.write(cluster.dispatch.launch),

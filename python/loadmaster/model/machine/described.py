@@ -13,6 +13,7 @@ from loadmaster.base.units import RATE, counted
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device
 from loadmaster.model.clusters.links import Mesh
+from loadmaster.model.clusters.measured_collectives import with_known_times
 from loadmaster.model.machine.links import (
     THROUGH_HOST,
     LinkFigures,
@@ -56,7 +57,7 @@ def described(
     joined = f"-{link}" if link and len(types) > 1 else ""
     of_hosts = f"-{network}" + (f"x{ports}" if ports else "")
     whole = f"{hosts}x({shape}{joined}){of_hosts}" if hosts > 1 else f"{shape}{joined}"
-    return Cluster(
+    cluster = Cluster(
         devices,
         links,
         {known.type.name: known.type for known in types}.values(),
@@ -64,6 +65,7 @@ def described(
         description=_words(types, link, hosts, joins),
         source="types: the table of Loadmaster; links: as each says",
     )
+    return with_known_times(cluster)
 
 
 def parts(gpus: str) -> list[tuple[int, str]]:

@@ -19,6 +19,7 @@ from loadmaster.base.warnings import warn
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import Device, DeviceType
 from loadmaster.model.clusters.links import Mesh
+from loadmaster.model.clusters.measured_collectives import with_known_times
 from loadmaster.model.machine import amd, nvidia
 from loadmaster.model.machine.host import Host, host, pcie_of
 from loadmaster.model.machine.links import LinkFigures, link_asked, nvlink, pcie
@@ -125,6 +126,7 @@ def detected(tool: Tool = answer, root: Path = Path("/"), *, cpu: bool | None = 
         description=_description(devices),
         source="detected; types: the table of Loadmaster; links: as each says",
     )
+    cluster = with_known_times(cluster)
     return Detected(cluster, tuple(notes), tuple(gpus.untimed), tuple(untimed_memory))
 
 

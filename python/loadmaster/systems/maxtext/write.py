@@ -108,7 +108,7 @@ def maxtext(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     >>> graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
     >>> plan = lm.place(graph, cluster, target="maxtext", tp=8)
     >>> [line for line in lm.writers.maxtext(plan).splitlines() if line.endswith(": 8")]
-    ['ici_tensor_parallelism: 8']
+    ['ici_tensor_sequence_parallelism: 8']
     """
     parallelism = parallelism_of_axes(plan, NAME)
     tensor = "tensor_sequence" if parallelism.sequence else "tensor"

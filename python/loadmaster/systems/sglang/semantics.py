@@ -12,10 +12,12 @@ SEMANTICS = Semantics(
     "parallelism), which have routed experts in parts, or apart (expert parallelism)",
     unit="a run of layers per stage (pipeline parallelism; not of encoders), or all layers on all "
     "devices",
-    moves="activations to the next run of layers, and an all-reduce after each product by rows",
+    moves="activations to the next run of layers, and an all-reduce after each product by "
+    "rows, inside a host by a kernel of its own",
     launches="each device's process its own ops",
     memory="weights of its part, and activations; not the cache of keys and values",
     runtimes=("eager", "compiled", "graphs"),
+    own_all_reduce=True,
 )
 
 SYSTEMS = (
