@@ -91,13 +91,19 @@ def planned(model, target, options, make="make"):
             {"replicas": 4, "shard_size": 2, "reshard": True},
             "7 all-gathers, 4 all-reduces, 4 reduce-scatters",
         ),
+        # Each of eight parameters by itself, those of layers once more.
+        (
+            "simplefsdp",
+            {"replicas": 4, "shard_size": 2, "recompute": True},
+            "14 all-gathers, 8 all-reduces, 8 reduce-scatters",
+        ),
         (
             "dtensor",
             {"tp": 1, "replicate": 1, "shard": 4, "reshard": False},
             "4 all-gathers, 4 reduce-scatters",
         ),
     ],
-    ids=["ddp", "hsdp", "dtensor"],
+    ids=["ddp", "hsdp", "simplefsdp", "dtensor"],
 )
 def test_collectives_of_a_file_are_those_of_its_plan(model, tmp_path, target, options, words):
     plan = planned(model, target, options)

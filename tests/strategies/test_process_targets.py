@@ -12,6 +12,7 @@ from trained import linears
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
+from loadmaster.model.graph import PARAMETER
 from loadmaster.strategies.sharding.units import unit_patterns
 
 GPT = "gpt3-330m"
@@ -114,6 +115,29 @@ def test_units_are_gathered_and_scattered_by_one_collective_each():
     assert counts[True]["all_gather/parameters"] == 2 * layers + 1
     assert counts[False]["all_gather/parameters"] == layers + 1
     assert counts[True]["reduce_scatter/gradients"] == layers + 1
+
+
+def test_single_parameters_have_collectives_of_their_own_which_nothing_overlaps():
+    plan = lm.place(example(GPT), v100_mesh(2), target="simplefsdp", replicas=2)
+    found, of = kinds(plan), plan.graph.stands_for == PARAMETER
+    n = int((of & (plan.graph.param_bytes > 0)).sum())
+    assert found["all_gather/parameters"] == found["reduce_scatter/gradients"] == n
+    seen, graph = plan.schedule, plan.program.graph
+    here = np.flatnonzero((plan.running_devices == 0) & ~graph.view & ~graph.placeholder)
+    start, finish = seen.start[here], seen.finish[here]
+    member = graph.is_member[here]
+    # Ops come one after another, in the program's order.
+    assert (start[1:] >= finish[:-1] - 1e-12)[member[1:] | member[:-1]].all()
+
+
+def test_a_compiler_begins_collectives_of_single_parameters_earlier():
+    steps = {
+        runtime: lm.place(
+            example(GPT), v100_mesh(2), target="simplefsdp", replicas=2, runtime=runtime
+        ).makespan
+        for runtime in ("eager", "compiled")
+    }
+    assert steps["compiled"] < steps["eager"]
 
 
 def test_parameters_are_sharded_on_the_inner_axis_and_gradients_summed_on_the_outer_one():

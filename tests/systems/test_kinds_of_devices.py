@@ -25,7 +25,7 @@ def cluster_of(kinds):
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.sampled_from(["cpu", "gpu"]), min_size=2, max_size=4),
-    st.sampled_from(["pipelining", "ddp", "fsdp", "dtensor"]),
+    st.sampled_from(["pipelining", "ddp", "fsdp", "simplefsdp", "dtensor"]),
 )
 def test_processes_are_of_one_kind(kinds, target):
     cluster = cluster_of(kinds)

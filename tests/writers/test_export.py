@@ -480,7 +480,7 @@ def test_targets_refuse_what_they_do_not_take(lenet_plan):
 #: Targets of plans that replicate or shard the model.
 OF_RECIPES = (
     *("accelerate", "autoparallel", "ddp", "deepspeed", "dtensor", "flax", "fsdp", "jax"),
-    *("lightning", "maxtext", "ray", "torchtitan", "trainer"),
+    *("lightning", "maxtext", "ray", "simplefsdp", "torchtitan", "trainer"),
 )
 
 #: Targets that write a file per device.

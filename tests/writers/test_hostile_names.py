@@ -41,6 +41,7 @@ PLANS = {
             "fsdp",
             "jax",
             "pipelining",
+            "simplefsdp",
         )
     },
     **{
@@ -157,9 +158,10 @@ def tree_of_xml(text):
 LANGUAGES = {
     "autoparallel": tree_of_python,
     **dict.fromkeys(
-        ("ddp", "dtensor", "flax", "fsdp", "jax", "lightning", "pipelining", "ray", "torchtitan"),
+        ("ddp", "dtensor", "flax", "fsdp", "jax", "lightning", "pipelining", "ray"),
         tree_of_python,
     ),
+    **dict.fromkeys(("simplefsdp", "torchtitan"), tree_of_python),
     **dict.fromkeys(
         ("accelerate", "maxtext", "sglang", "tensorrt-llm", "trainer", "vllm"), tree_of_yaml
     ),

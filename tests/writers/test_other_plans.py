@@ -24,6 +24,7 @@ def plan_by(method):
     [
         ("fsdp", "fsdp", None),
         ("fsdp", "dtensor", None),
+        ("fsdp", "simplefsdp", "it does not gather parameters one by one"),
         ("fsdp", "megatron", "parameters are in parts among replicas: 'wpe', .* and 289 more"),
         ("data-parallel", "ddp", None),
         ("data-parallel", "megatron", None),
@@ -47,6 +48,14 @@ def test_what_comes_to_the_same_is_written_and_else_all_that_is_in_the_way(metho
         export(plan, target)
     assert str(caught.value).startswith(f"the plan by {method} cannot be written as {target}: ")
     assert str(caught.value).endswith(f"--target {target}")
+
+
+@pytest.mark.parametrize("target", ["accelerate", "dtensor", "fsdp", "torchtitan"])
+def test_units_of_modules_are_not_single_parameters(target):
+    graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    plan = lm.place(graph, cluster, target="simplefsdp", replicas=2)
+    with pytest.raises(InputError, match="parameters are gathered one by one"):
+        export(plan, target)
 
 
 @pytest.mark.parametrize("target", ["ddp", "deepspeed", "dtensor", "fsdp"])

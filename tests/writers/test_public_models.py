@@ -37,7 +37,7 @@ from loadmaster.writers.export import export  # noqa: E402
 TABLES = tomllib.loads((Path(__file__).parents[1] / "targets.toml").read_text())
 ROWS = TABLES["public"]
 #: Targets whose files run their collectives under the fake process group.
-COUNTED = ("ddp", "fsdp", "dtensor", "pipelining")
+COUNTED = ("ddp", "fsdp", "simplefsdp", "dtensor", "pipelining")
 #: Reasons for which files run other collectives than their plans have, by target and model.
 OTHERS = {
     (row["target"], model): row["reason"]

@@ -59,8 +59,8 @@ SHARD_STATES = ("none", "optimizer", "gradients", "parameters")
 BATCH_NORMS = ("local", "synchronised")
 
 #: Gathered parameters of a unit after the forward pass: they are gathered again
-#: in the backward pass, or kept until it has used them.
-UNITS = ("again", "kept")
+#: in the backward pass, or kept until it has used them. "each": by a collective for each of them.
+UNITS = ("again", "kept", "each again", "each kept")
 
 _LABEL = re.compile(r"[A-Za-z_][\w.-]*")
 _SPEC = re.compile(r"Replicate|Shard\(\d{1,3}\)(?:\.\d{1,3})?|flat|owner|auto")
@@ -238,8 +238,9 @@ class Recipe(Printed):
     units : mapping of pattern to word
         Modules whose parameters are gathered together, and whose gradients are scattered together,
         by one collective each, where ``shard_state`` has them sharded: ``"again"``, they are
-        gathered a second time in the backward pass, or ``"kept"`` from the forward pass. Of nested
-        ones the innermost counts, and ``"."``, the model, has the rest. None: buckets by size. With
+        gathered a second time in the backward pass, or ``"kept"`` from the forward pass. By ``"each
+        again"`` and ``"each kept"`` every parameter is a unit of its own. Of nested ones the
+        innermost counts, and ``"."``, the model, has the rest. None: buckets by size. With
         micro-batches, what is kept is gathered once for all of them, and all else for each.
     batch_norm : "local" or "synchronised"
         Whether batch norms have the statistics of their part of the batch, or of all of it.

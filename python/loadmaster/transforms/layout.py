@@ -58,9 +58,9 @@ class Layout:
     labels : int32 [n_axes, n_ops]
         Per axis, outermost first, and op: 0 whole, i > 0 cut i - 1 of its form, FLAT or OWNER.
         Those of views count for nothing.
-    units : mapping of pattern to "again" or "kept"
-        Modules whose parameters one collective takes, and whether these are kept from the forward
-        pass to the backward pass. Empty: collectives take ``bucket_bytes``.
+    units : mapping of pattern to "again", "kept", "each again" or "each kept"
+        Modules whose parameters one collective takes, or each of them one, and whether these are
+        kept from the forward pass to the backward pass. Empty: collectives take ``bucket_bytes``.
     batch_norm : "local" or "synchronised"
         Whether batch norms have the statistics of their part of the batch, or of all of it.
     bucket_bytes : int
@@ -297,34 +297,39 @@ class Layout:
 
     @cached_property
     def begins_backward(self) -> NDArray[np.int64]:
-        """The first op of the backward pass of each unit; one past the last: it has none."""
+        """The first op of the backward pass of each unit, or of the module that it is a parameter
+        of; one past the last: it has none.
+        """
         graph, paths = self.graph, self._units[2]
-        first = np.full(len(paths), graph.n_ops)
+        first = dict.fromkeys(paths, graph.n_ops)
         runs = self.columns.is_backward & (self.dimensions.form_of >= 0)
         for op in np.flatnonzero(runs).tolist()[::-1]:
             words = module_path(graph.modules[op])
             for length in range(len(words) + 1):
-                if (number := paths.get(".".join(words[:length]))) is not None:
-                    first[number] = op
-        return first
+                if (path := ".".join(words[:length])) in first:
+                    first[path] = op
+        return np.array([first[path] for path in paths], dtype=np.int64)
 
     @cached_property
-    def _units(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], dict[str, int]]:
-        graph, number = self.graph, dict[str, int]()
+    def _units(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], list[str]]:
+        """The unit of each op, if it is kept, and the module of each unit."""
+        graph, number, homes = self.graph, dict[str, int](), list[str]()
         unit, kept = np.full(graph.n_ops, -1), np.zeros(graph.n_ops, dtype=bool)
         of = np.flatnonzero(graph.stands_for == PARAMETER)
         if not self.units:
-            return unit, kept, number
+            return unit, kept, homes
         words = [*self.units.values(), ""]
         modules = [graph.modules[op] for op in of.tolist()]
         for op, (path, at) in zip(
             of.tolist(), innermost(modules, list(self.units), "units"), strict=True
         ):
-            unit[op] = number.setdefault(path, len(number))
-            kept[op] = words[at] == "kept"
+            name = graph.names[op] if words[at].startswith("each") else path
+            unit[op] = number.setdefault(name, len(number))
+            homes += [path] * (len(number) - len(homes))
+            kept[op] = words[at].endswith("kept")
         of_set = np.full(self.updates.n + 1, -1)
         of_set[self.updates.of_parameter] = unit[self.updates.parameter]
-        return np.where(self.set_of >= 0, of_set[self.set_of], unit), kept, number
+        return np.where(self.set_of >= 0, of_set[self.set_of], unit), kept, homes
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from loadmaster.systems.saga.write import saga as saga
     from loadmaster.systems.saga.write import saga_schedule as saga_schedule
     from loadmaster.systems.sglang.write import sglang as sglang
+    from loadmaster.systems.simplefsdp.write import simplefsdp as simplefsdp
     from loadmaster.systems.tensorflow.write import (
         tensorflow as tensorflow,
     )

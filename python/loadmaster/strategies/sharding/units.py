@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from loadmaster.model.factorisations import factorisations
 from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.parallelism import Parallelism
 from loadmaster.model.patterns import innermost
+from loadmaster.model.program import Program
 from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.sharding.degrees import recomputing
@@ -46,9 +47,23 @@ class ShardSizes:
     units: tuple[str, ...] | None = None
     axes: int = 2
 
+    @property
+    def name(self) -> str:
+        """The name of the recipes."""
+        return RECIPE
+
+    def words(self, graph: OpGraph) -> Callable[[UnitWay], dict[str, str]]:
+        """The units of each way, by pattern."""
+        units = unit_patterns(graph) if self.units is None else self.units
+        return lambda way: {**dict.fromkeys(units, way.word), ".": "kept"}
+
+    def ordered(self, program: Program) -> Program:
+        """The program as processes run it."""
+        return updated_last(program)
+
 
 @dataclass(frozen=True)
-class _Way:
+class UnitWay:
     """A way to run it: sizes of axes, the word of the layers, what is recomputed."""
 
     sizes: tuple[int, ...]
@@ -67,26 +82,26 @@ def fastest(
     Of levels of what is recomputed one is tried where nothing before it fits.
     """
     labels = own_share(problem.model)
-    units = unit_patterns(problem.model) if sizes.units is None else sizes.units
+    words = sizes.words(problem.model)
     best: Candidate | None = None
-    chosen: tuple[Layout, _Way] | None = None
+    chosen: tuple[Layout, UnitWay] | None = None
     for devices in groups:
         if best is not None and best.fits and is_hopeless(problem, best, devices):
             continue
         for way in _ways(devices, levels, sizes):
             if way.recompute != tuple(levels[0]) and best is not None and best.fits:
                 continue
-            layout = _layout(problem, devices, way, labels, units)
-            one = by_processes(problem, devices, layout, way.recompute)
+            layout = _layout(problem, devices, way, labels, words(way))
+            one = by_processes(problem, devices, layout, way.recompute, sizes.ordered)
             if best is None or problem.objective.better(best, one) is one:
                 best, chosen = one, (layout, way)
                 tell(f"sharded on {way.sizes}", Incumbent(one.verdict.step_time))
-    return None if best is None or chosen is None else _with_recipe(best, *chosen)
+    return None if best is None or chosen is None else _with_recipe(best, *chosen, sizes.name)
 
 
 def _ways(
     devices: Sequence[int], levels: Sequence[Sequence[str]], asked: ShardSizes
-) -> Iterator[_Way]:
+) -> Iterator[UnitWay]:
     """Layouts to try on some devices: one axis and two, kept or gathered again; then the same with
     more recomputed.
     """
@@ -97,15 +112,15 @@ def _ways(
     for modules in levels:
         for shape in sizes:
             for word in words:
-                yield _Way(shape, word, tuple(modules))
+                yield UnitWay(shape, word, tuple(modules))
 
 
 def _layout(
     problem: Problem,
     devices: Sequence[int],
-    way: _Way,
+    way: UnitWay,
     labels: NDArray[np.int32],
-    units: Sequence[str],
+    words: Mapping[str, str],
 ) -> Layout:
     """The layout on a mesh of one axis or of two: parameters in parts on the last."""
     graph, names = problem.model, (REPLICAS, PARTS)[-len(way.sizes) :]
@@ -113,16 +128,19 @@ def _layout(
         dict(zip(names, way.sizes, strict=True)),
         [problem.cluster.devices[d].name for d in devices],
     )
-    words = {**dict.fromkeys(units, way.word), ".": "kept"}
     layout = Layout(Dimensions.of(graph), mesh, np.stack([labels] * len(names)), units=words)
     return layout.with_sharded_state(["parameters"] * graph.n_ops, [len(names) - 1])
 
 
 def by_processes(
-    problem: Problem, devices: Sequence[int], layout: Layout, recompute: Sequence[str]
+    problem: Problem,
+    devices: Sequence[int],
+    layout: Layout,
+    recompute: Sequence[str],
+    ordered: Callable[[Program], Program] = updated_last,
 ) -> Candidate:
     """The program of a layout, each process on its device, in the program's own order."""
-    program = updated_last(shard(problem.model, layout, recompute))
+    program = ordered(shard(problem.model, layout, recompute))
     placed = problem.transformed(program)
     on = np.array(devices, dtype=np.int32)
     wanted = on[np.maximum(placed.program.rank[placed.reduced.op_of], 0)]
@@ -132,9 +150,9 @@ def by_processes(
     return judged(placed, Assignment(at, order), placed.program.notes)
 
 
-def _with_recipe(candidate: Candidate, layout: Layout, way: _Way) -> Candidate:
+def _with_recipe(candidate: Candidate, layout: Layout, way: UnitWay, name: str) -> Candidate:
     """The same with the recipe of its layout written down."""
-    recipe = replace(layout.recipe(), recompute=way.recompute, name=RECIPE)
+    recipe = replace(layout.recipe(), recompute=way.recompute, name=name)
     program = replace(candidate.problem.program, recipe=recipe)
     replicate, shard_size = (1, *way.sizes)[-2:]
     parallelism = Parallelism(replicate=replicate, shard=shard_size, shard_state="parameters")

@@ -36,6 +36,7 @@ from loadmaster.systems.shared.backward import backward_of, kept
 from loadmaster.systems.shared.figures import figures
 from loadmaster.systems.shared.processes import command, optimizer_of, several_families
 from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.sharded_plans import one_by_one
 from loadmaster.systems.shared.training_file import USAGE, ProcessShares, parts
 from loadmaster.systems.shared.uniform_meshes import DATA, MODEL, PARTS, REPLICAS
 from loadmaster.systems.shared.wrapped_modules import wrapped_modules
@@ -263,7 +264,7 @@ class _DTensorFile:
         self.graph = plan.graph
         self.specs, self.styled = self._read()
         apart = several_families(plan, layout.mesh.on(plan.cluster).tolist())
-        reasons = [*why, *apart, *self._reasons()]
+        reasons = [*why, *apart, *one_by_one(plan), *self._reasons()]
         if reasons:
             raise refusal(plan, "dtensor", reasons)
 

@@ -78,6 +78,13 @@ def below_root(path: str, root: str) -> str:
     return path[len(root) + 1 :]
 
 
+def one_by_one(plan: Plan) -> Iterator[Reason]:
+    """The reason against units of modules where every parameter is one."""
+    units = plan.recipe.units if plan.recipe is not None else {}
+    if any(word.startswith("each") for word in units.values()):
+        yield "parameters are gathered one by one, which simplefsdp does"
+
+
 def in_the_way(plan: Plan) -> Iterator[Reason]:
     """Everything that FSDP2 cannot do of the plan."""
     layout, recipe = plan.layout, plan.recipe
@@ -87,6 +94,7 @@ def in_the_way(plan: Plan) -> Iterator[Reason]:
     yield from several_families(plan, recipe.mesh.on(plan.cluster).tolist())
     if recipe.micro is not None:
         yield "it is a pipeline of stages"
+    yield from one_by_one(plan)
     if layout is None:
         return
     graph, names = plan.graph, plan.graph.names

@@ -24,6 +24,7 @@ from loadmaster.systems.shared.layers import options_of
 from loadmaster.systems.shared.parallelism_of_plan import parallelism_by_axes
 from loadmaster.systems.shared.refusal import Reason, refusal
 from loadmaster.systems.shared.sequence_length import sequence_length
+from loadmaster.systems.shared.sharded_plans import one_by_one
 from loadmaster.systems.torchtitan.checkpointing import level_of
 from loadmaster.systems.torchtitan.precision import precision_settings, unsaid, without_words
 from loadmaster.systems.torchtitan.semantics import NAME
@@ -166,6 +167,7 @@ def _in_the_way(
             names = [plan.cluster.devices[d].name for d in devices]
             yield "no recipe says what its devices do", names
         return
+    yield from one_by_one(plan)
     if parallelism is None:
         axes = [f"{axis.name} {axis.size}" for axis in recipe.mesh.axes]
         yield "no degrees say what lies how on its mesh", axes

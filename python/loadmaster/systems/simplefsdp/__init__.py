@@ -1,0 +1,1 @@
+"""PyTorch's SimpleFSDP: parameters that are gathered when they are read."""
