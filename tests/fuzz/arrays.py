@@ -190,7 +190,7 @@ def _looked_at(value: object) -> None:
             getattr(value, name)
 
 
-@target("arrays", in_ci=20000)
+@target("arrays", in_ci=10000)
 def one(random: Random) -> None:
     """A call of one of the functions."""
     call = random.choice(list(CALLS.values()))

@@ -98,4 +98,4 @@ FORMATS: dict[str, tuple[Callable[[Path], Any], Mutated]] = {
 }
 
 for _name, (_how, _mutate) in FORMATS.items():
-    add(_name, _how, _mutate, in_ci=200)
+    add(_name, _how, _mutate, in_ci=100)

@@ -26,7 +26,7 @@ _GZIPPED = 0.03
 Mutated = Callable[[bytes, list[bytes], Random], bytes]
 
 
-def add(name: str, read: Callable[[Path], Any], mutate: Mutated, *, in_ci: int = 500) -> None:
+def add(name: str, read: Callable[[Path], Any], mutate: Mutated, *, in_ci: int = 250) -> None:
     """Adds the target of a format."""
 
     @target(name, in_ci=in_ci)

@@ -52,7 +52,7 @@ def _priced(random: Random, costs: LabelCosts) -> LabelCosts:
     return LabelCosts(**columns)
 
 
-@target("labellings", in_ci=2000)
+@target("labellings", in_ci=1000)
 def one(random: Random) -> None:
     """A solve, a walk and a descent of a small problem."""
     n = random.choice((1, 2, 3, 6))

@@ -75,4 +75,4 @@ def made_by_onnx_runtime(random: Random, model: Any) -> dict[str, Any]:
 
 
 if find_spec("onnxruntime"):
-    target("onnx-models", in_ci=40)(one)
+    target("onnx-models", in_ci=20)(one)

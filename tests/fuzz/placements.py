@@ -31,7 +31,7 @@ MOST = 400
 WALK = 50
 
 
-@target("placements", in_ci=200)
+@target("placements", in_ci=100)
 def one(random: Random) -> None:
     """A plan, a refusal, or a placement that nobody chose."""
     graph, cluster = drawn_graph(random, 9), drawn_cluster(random)

@@ -32,7 +32,7 @@ from .frame import refused, target
 METHODS = ("sharded", "pipeline", "gpipe", "fsdp", "data-parallel", "piper", "auto")
 
 
-@target("programs", in_ci=100)
+@target("programs", in_ci=50)
 def one(random: Random) -> None:
     """A program that was drawn, or one that a method made."""
     graph, cluster = drawn_model(random), drawn_cluster(random)

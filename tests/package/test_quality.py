@@ -14,9 +14,9 @@ WRITTEN = ("quality.md", "quality.csv", "quality.svg")
 
 
 def ledger(out: Path, *options: str) -> str:
-    """Runs it on a few small graphs; what it prints."""
+    """Runs it on two small graphs of two sorts; what it prints."""
     command = [sys.executable, str(BENCHES / "quality.py"), "--out", str(out), "--limit", "60"]
-    command += ["--graphs", "lenet", "moirai-googlenet", "planted-1000-2-1-", *options]
+    command += ["--graphs", "moirai-googlenet", "planted-1000-2-1-0", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout
 
@@ -25,15 +25,14 @@ def test_the_report_is_the_same_on_every_run(tmp_path):
     pytest.importorskip("matplotlib")
     methods = ("--methods", "celeritas", "single")
     first = ledger(tmp_path / "a", *methods)
-    assert len(first.splitlines()) == 2 * (6 + 1 + 3)
+    assert len(first.splitlines()) == 2 * 2
     ledger(tmp_path / "b", *methods)
     for name in WRITTEN:
         a, b = (tmp_path / run / name for run in "ab")
         assert a.read_bytes() == b.read_bytes(), name
 
-    assert ledger(tmp_path / "a", *methods) == "", "all is kept"
     more = ledger(tmp_path / "a", *methods, "m-topo")
-    assert {line.split()[0] for line in more.splitlines()} == {"m-topo"}
+    assert [line.split()[0] for line in more.splitlines()] == 2 * ["m-topo"], "the others are kept"
     with (tmp_path / "a" / "quality.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["outcome"] for row in rows} == {"fits"}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
+from trained import linears
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
@@ -259,8 +260,12 @@ def test_what_replicas_lack_is_among_the_remedies():
     enough = cluster.with_memory(600 * 2**20 + replicas.amount)
     sharded = {"aggregation": "reduce-scatter", "shards": "flat"}
     assert lm.place(graph, enough, "data-parallel", **sharded).fits
+
+
+def test_a_refusal_says_what_replicas_and_shards_lack():
+    graph, cluster = linears([64] * 4, 8), lm.Cluster.preset("2xV100-PCIe").with_memory("32KiB")
     with pytest.raises(lm.InfeasibleError, match="Replicas and shards do not fit either: "):
-        lm.place(graph, little, effort=0.1)
+        lm.place(graph, cluster)
 
 
 def test_replicas_of_one_sample_are_no_remedy():

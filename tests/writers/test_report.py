@@ -45,7 +45,7 @@ def plans():
     return {
         "by hand": hand_made(),
         "inception": planned("inception-v3", method="celeritas"),
-        "large": planned(layered(50_000), "8xA100-NVLink", "celeritas"),
+        "large": planned(layered(20_000), "8xA100-NVLink", "celeritas"),
         "names": planned(named, method="single"),
         "gathered": gathered(),
     }

@@ -26,7 +26,7 @@ MADE = {
     "whole ops on unequal devices": lambda: planned(
         "rnnlm", lm.Cluster.new("1xA100,1xL4", link="pcie4"), "heft"
     ),
-    "50,000 ops": lambda: planned(layered(50_000), "8xA100-NVLink", "celeritas"),
+    "10,000 ops": lambda: planned(layered(10_000), "8xA100-NVLink", "celeritas"),
     "what does not fit": lambda: planned("inception-v3", "2xV100-NVLink", "celeritas"),
     "one op": lambda: planned(
         lm.OpGraph({"name": ["only"], "time": {"*": [1e-3]}}, {"src": [], "dst": [], "bytes": []}),
@@ -56,26 +56,31 @@ def pages(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module", params=list(MADE))
-def page(request, browser, pages):
-    """The report of one of the plans, as a file."""
-    return pages(request.param)
+#: Every plan on one of the screens, and then on the other.
+ONE = [(name, (WIDE, PHONE)[at % 2]) for at, name in enumerate(MADE)]
+BOTH = [*ONE, *((name, (PHONE, WIDE)[at % 2]) for at, name in enumerate(MADE))]
 
 
-@pytest.fixture(scope="module", params=[WIDE, PHONE], ids=["wide", "phone"])
-def opened(request, browser, page):
-    """Opens the page on a screen, with less motion asked for. Whatever it complains about on its
-    console while tests use it fails the last of them.
+def screens(pairs):
+    """A test of plans on screens."""
+    ids = [f"{name}, {'wide' if size == WIDE else 'phone'}" for name, size in pairs]
+    return pytest.mark.parametrize("opened", pairs, ids=ids, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def opened(request, browser, pages):
+    """Opens the report of a plan on a screen, with less motion asked for. Whatever it complains
+    about on its console while tests use it fails the last of them.
     """
     from selenium.webdriver.support.ui import WebDriverWait
 
-    width, height = request.param
+    name, (width, height) = request.param
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     wanted = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
     browser.get_log("browser")
-    browser.get(page.as_uri())
+    browser.get(pages(name).as_uri())
     drawn = "return document.body.dataset.drawn === 'all'"
     WebDriverWait(browser, 120, 0.05).until(lambda b: b.execute_script(drawn))
     yield browser
@@ -108,6 +113,7 @@ $find.dispatchEvent(new Event('input'));
 """.replace("$find", "document.getElementById('find')")
 
 
+@screens(BOTH)
 def test_all_of_it_fits_the_screen_and_can_be_read(ask):
     ask(OPEN, "o")
     amiss = {"too wide": TOO_WIDE, "pale": PALE, "faint": FAINT, "nameless": NAMELESS}
@@ -124,6 +130,7 @@ def press(browser, *keys):
     ActionChains(browser).send_keys(*keys).perform()
 
 
+@screens(ONE)
 def test_the_tabulator_reaches_all_in_order_and_shows_where_it_is(ask, browser):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
@@ -154,6 +161,7 @@ OPENED = {
 }
 
 
+@screens(ONE)
 @pytest.mark.parametrize("key", ["ENTER", "SPACE"])
 def test_what_can_be_clicked_is_used_by_keys_and_escape_closes_it(ask, browser, key):
     from selenium.webdriver.common.keys import Keys
@@ -171,6 +179,7 @@ def test_what_can_be_clicked_is_used_by_keys_and_escape_closes_it(ask, browser, 
     assert ask(count, "#details[hidden]") == 1
 
 
+@screens(ONE)
 def test_the_keyboard_is_not_lost_where_an_explanation_leads_on_or_closes(ask, browser):
     from selenium.webdriver.common.keys import Keys
 
@@ -200,7 +209,7 @@ def test_the_keyboard_is_not_lost_where_an_explanation_leads_on_or_closes(ask, b
     assert ask(focused) == "link"
 
 
-@pytest.mark.parametrize("page", ["a pipeline with micro-batches"], indirect=True)
+@screens([pair for pair in ONE if pair[0] == "a pipeline with micro-batches"])
 def test_buttons_show_a_part_of_the_pipeline(ask, browser):
     shown = "return document.getElementById('pipeline').layout.xaxis.range"
     whole = ask(shown)

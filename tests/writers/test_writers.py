@@ -461,9 +461,9 @@ assert matplotlib.pyplot.get_fignums() == []
 # ---- size and corners -------------------------------------------------------------------------
 
 
-def test_fifty_thousand_ops(tmp_path):
-    plan = planned(layered(50_000), "8xA100-NVLink")
-    assert len(plan.schedule.transfers) > 50_000
+def test_ten_thousand_ops(tmp_path):
+    plan = planned(layered(10_000), "8xA100-NVLink")
+    assert len(plan.schedule.transfers) > 10_000
     write_trace(plan, tmp_path / "step.json")
     assert json.loads((tmp_path / "step.json").read_bytes()) == trace_document(plan)
     draw(plan, tmp_path / "step.png")
