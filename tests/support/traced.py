@@ -29,8 +29,10 @@ def named(graph: str) -> object:
     return pytest.param(graph, marks=marks)
 
 
-def _case(path: Path) -> object:
-    marks = () if path.parent == EXAMPLES else pytest.mark.large_data
+def _case(at: int, path: Path) -> object:
+    marks = [] if path.parent == EXAMPLES else [pytest.mark.large_data]
+    if marks and path != OTHERS and at % 3:
+        marks.append(pytest.mark.nightly)
     return pytest.param(path, marks=marks, id=path.name.partition(".")[0])
 
 
@@ -39,5 +41,8 @@ def _paths() -> list[Path]:
     return at_hand if any(path.parent != EXAMPLES for path in at_hand) else [*at_hand, OTHERS]
 
 
-#: A test of every traced graph, one case a file.
-every_traced_graph = pytest.mark.parametrize("path", [_case(path) for path in _paths()])
+#: A test of every traced graph, one case a file; of those that may not be at hand two of three are
+#: left to the night.
+every_traced_graph = pytest.mark.parametrize(
+    "path", [_case(at, path) for at, path in enumerate(_paths())]
+)

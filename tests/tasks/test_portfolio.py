@@ -17,9 +17,15 @@ def problem_of(name, preset, memory):
     return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
 
 
-def test_auto_is_behind_no_other_planner_where_memory_is_short():
-    """The fuzz target ``auto-rivals`` has other models and clusters."""
-    problem = problem_of("mlp_train", "moirai-inter", 248134053)
+@pytest.mark.parametrize(
+    ("name", "preset", "memory"),
+    [
+        ("mlp_train", "moirai-inter", 248134053),
+        pytest.param("llama_infer_b8", "8xH100-NVLink", 11345393, marks=pytest.mark.nightly),
+    ],
+)
+def test_auto_is_behind_no_other_planner_where_memory_is_short(name, preset, memory):
+    problem = problem_of(name, preset, memory)
     assert portfolio.is_short(problem)
     plan = lm.place(problem.model, problem.cluster)
     assert plan.fits
