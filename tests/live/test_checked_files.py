@@ -114,6 +114,40 @@ def test_collectives_of_a_file_are_those_of_its_plan(model, tmp_path, target, op
     assert not outcome.differs
 
 
+class Scaled(torch.nn.Module):
+    """A layer with buffers, of which one may be changed in each forward pass."""
+
+    def __init__(self, norm, *, is_changed):
+        super().__init__()
+        self.layer, self.norm, self.is_changed = torch.nn.Linear(4, 5), norm, is_changed
+        self.register_buffer("scale", torch.ones(2, 4))
+
+    def forward(self, x):
+        if self.is_changed:
+            self.scale[0].mul_(0.5)
+        return self.layer(self.norm(x) * self.scale[0])
+
+
+@pytest.mark.parametrize(
+    ("norm", "is_changed"),
+    [("Identity", False), ("LayerNorm", False), ("LayerNorm", True), ("BatchNorm1d", False)],
+)
+def test_buffers_are_sent_before_a_pass_only_where_a_step_changes_them(norm, is_changed):
+    module = Scaled(getattr(torch.nn, norm)(4), is_changed=is_changed)
+    graph = lm.capture(
+        module,
+        torch.ones(8, 4),
+        loss=torch.nn.functional.mse_loss,
+        targets=torch.ones(8, 5),
+        optimizer=torch.optim.SGD,
+    )
+    plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), target="ddp", replicas=2)
+    file = lm.writers.ddp(plan)
+    are_sent = is_changed or norm == "BatchNorm1d"
+    assert ("broadcast_buffers=False" in file) == (not are_sent)
+    assert ("buffers become those of process 0" in file) == are_sent
+
+
 def test_a_file_that_runs_other_collectives_is_told_with_a_warning(model, tmp_path):
     """Another model than the one that the plan is for: it has other parameters."""
     plan = planned(model, "ddp", {"replicas": 2, "optimizer": "replicated"})

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmaster.base.files import write_bytes
 from loadmaster.base.quoting import Code, python_file
-from loadmaster.model.graph import BUFFER
+from loadmaster.model.graph import BUFFER, OpGraph
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.ddp.semantics import NAME
 from loadmaster.systems.shared.backward import backward_of, kept
@@ -28,6 +28,7 @@ from loadmaster.systems.shared.replicated_plans import (
     settings_of,
 )
 from loadmaster.systems.shared.training_file import USAGE, ProcessShares, parts
+from loadmaster.transforms.batch_norm import is_batch_norm
 
 _HEAD = '''"""Data parallelism by torch.nn.parallel.DistributedDataParallel: written by Loadmaster.
 
@@ -57,7 +58,7 @@ def parallelize(model, device):
         device_ids=None if device.type == "cpu" else [device],
         bucket_cap_mb=BUCKET_CAP_MB,
         gradient_as_bucket_view=True,  # Gradients lie in the buckets: their bytes are there once.
-    )
+{buffers}    )
 
 
 {backward}
@@ -71,6 +72,8 @@ def parallelize(model, device):
 {checkpoints}
 
 {main}'''
+
+_UNCHANGED = "        broadcast_buffers=False,  # No step changes any.\n"
 
 _ZERO = "from torch.distributed.optim import ZeroRedundancyOptimizer"
 _DDP = "from torch.nn.parallel import DistributedDataParallel"
@@ -140,6 +143,7 @@ def ddp(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
         bucket=said["bucket_cap_mb"],
         kept=kept(plan),
         norms=Code(norms),
+        buffers=Code("" if _changes_buffers(plan.graph) else _UNCHANGED),
         optimizer=optimizer_of(plan),
         **{**backward_of(plan, parts=False), **_WAYS[said["optimizer"]]},
         **parts(
@@ -167,10 +171,27 @@ def _more(plan: Plan, said: Mapping[str, Any], n: int) -> Sequence[str]:
             "ZeroRedundancyOptimizer chooses which process updates which parameter: by size, as "
             "planned."
         )
-    stored = np.flatnonzero(plan.graph.stands_for == BUFFER).tolist()
-    if n > 1 and any(not plan.graph.modules[op].startswith("optim.") for op in stored):
+    if n > 1 and _changes_buffers(plan.graph):
         lines.append(
             "Before each forward pass buffers become those of process 0: a message that the plan "
             "leaves out."
         )
     return lines
+
+
+def _changes_buffers(graph: OpGraph) -> bool:
+    """True if a step changes a buffer of the model, as a batch norm in training does; or if the
+    graph does not say how its ops were called.
+    """
+    buffers = {
+        op
+        for op in np.flatnonzero(graph.stands_for == BUFFER).tolist()
+        if not graph.modules[op].startswith("optim.")
+    }
+    base: dict[int, int] = {}
+    for op in np.flatnonzero(graph.alias_of >= 0).tolist():
+        of = int(graph.alias_of[op])
+        base[op] = base.get(of, of)
+    written = {of for op, of in base.items() if not graph.view[op]}
+    is_norm = "b" in graph.phases and bool(is_batch_norm(graph).any())
+    return graph.args is None or (bool(buffers) and is_norm) or not buffers.isdisjoint(written)

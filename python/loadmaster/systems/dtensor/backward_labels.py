@@ -5,6 +5,7 @@ it is given, and on tensors as the forward pass left them; nothing is turned whe
 helped. The gradient of the input of a layer that is cut by columns is in parts of a sum. Where that
 input is a plain tensor, each layer sums its own at once. Where it is a DTensor, gradients stay in
 parts of sums until something needs their values, and those of several readers are summed once.
+A module that turned what it gave turns the gradient of that back before anything else.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from loadmaster.strategies.sharding.structure import GRADIENT
 from loadmaster.strategies.sharding.uniform import Mask
 from loadmaster.systems.dtensor.module_styles import (
     COLUMNS,
-    OUTPUT,
     ROWS,
-    SEQUENCE,
     Forward,
     Styled,
 )
@@ -25,8 +24,8 @@ from loadmaster.systems.dtensor.module_styles import (
 #: gradient does not lie as its parameter, or a tensor is turned that nothing turns.
 _SLICED, _SUMMED, _SENT, _ASTRAY = 1, 5, 10, 50
 
-#: Kind of a cast.
-_CAST = "_to_copy"
+#: Kinds of a cast, and of a sum of two gradients.
+_CAST, _ADD = "_to_copy", "aten.add.Tensor"
 
 
 class Backward:
@@ -75,7 +74,7 @@ class Backward:
     def _have(self, node: int, at: tuple[int, int]) -> int:
         """The spec of an argument: of what its own module made, as it was before it was turned."""
         if at in self._lies:
-            return self._lies[at]
+            return self._turned_back(node, at)
         if at[0] in self.specs:
             return self.specs[at[0]]
         forward = self.forward
@@ -83,20 +82,29 @@ class Backward:
         lies = self.styled.before if is_own else self.styled.lies
         return lies.get(at, REPLICATE)
 
+    def _turned_back(self, node: int, at: tuple[int, int]) -> int:
+        """The spec of a gradient as a module has it: one that turned what it gave turns its
+        gradient back before anything else. Sums of gradients come before that.
+        """
+        forward, module = self.forward, self.forward.module[node]
+        if forward.module[at[0]] == module or _ADD in forward.kind[node]:
+            return self._lies[at]
+        last = forward.last(module)
+        if last is None or self.styled.lies[last, 0] == self.styled.before[last, 0]:
+            return self._lies[at]
+        spec = self.styled.before[last, 0]
+        return forward.same_cut((last, 0), spec, at) if spec >= 0 else REPLICATE
+
     def _cost(
         self, node: int, label: int, have: tuple[int, ...], targets: tuple[int | None, ...]
     ) -> int:
         forward, cost = self.forward, 0
         wants = forward.wants(node, label)
-        style = self.styled.styles.get(forward.module[node])
-        is_turned = style is not None and style.kind in (SEQUENCE, OUTPUT)
         for (root, _), spec, want in zip(forward.roots(node), have, wants, strict=True):
             if want not in (ANY, spec):
                 cost += _ASTRAY * (root in self.specs)
                 cost += _SLICED if spec == REPLICATE else _SENT
                 cost += _ASTRAY * (want == PARTIAL and spec != REPLICATE)
-            # A module turns the gradient of what it gives before anything else.
-            cost += _ASTRAY * (want == spec == PARTIAL and is_turned)
         for spec, target in zip(forward.gives(node, label), targets, strict=True):
             if target is not None and spec != target:
                 is_sum = spec == PARTIAL and target == REPLICATE
@@ -112,7 +120,9 @@ class Backward:
         return self.forward.module[node] not in self.styled.on_dtensors
 
     def _gradients(self) -> dict[tuple[int, int], int]:
-        """The specs in which updates read gradients, and those of what these are casts of."""
+        """The specs in which updates read gradients, and those of what these are casts or sums
+        of.
+        """
         forward = self.forward
         structure, targets = forward.structure, dict[tuple[int, int], int]()
         a, stands_for, updates = structure.arguments, structure.stands_for, structure.updates
@@ -131,6 +141,9 @@ class Backward:
                     targets[gradient] = wants[roots.index(gradient)]
                     break
         for node in forward.backward[::-1]:
-            if (node, 0) in targets and _CAST in forward.kind[node]:
-                targets.setdefault(forward.roots(node)[0], targets[node, 0])
+            if (node, 0) in targets and any(kind in forward.kind[node] for kind in (_CAST, _ADD)):
+                spec = targets[node, 0]
+                for root in forward.roots(node):
+                    cut = forward.same_cut((node, 0), spec, root) if spec >= 0 else spec
+                    targets.setdefault(root, cut)
         return targets

@@ -478,6 +478,17 @@ class Forward:
             return False
         return not ways.exchanged[way, label] or self.is_of_loss(node, label)
 
+    def last(self, module: str) -> int | None:
+        """The last node of the forward pass of a module; None: it has none."""
+        return self._last.get(module)
+
+    def same_cut(self, at: tuple[int, int], spec: int, other: tuple[int, int]) -> int:
+        """The spec of a tensor that cuts it where one of another tensor of its shape does."""
+        here, there = (self.form(node).outputs[output] for node, output in (at, other))
+        before = prod(size for _, size in here[:spec])
+        starts = (prod(size for _, size in there[:i]) for i in range(len(there)))
+        return next((i for i, start in enumerate(starts) if start == before), REPLICATE)
+
     def is_of_loss(self, node: int, label: int) -> bool:
         """True for a label that shares out the classes of a loss."""
         is_loss = any(word in self.kind[node] for word in _LOSS)

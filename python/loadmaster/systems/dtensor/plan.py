@@ -23,7 +23,7 @@ from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress
 from loadmaster.dimensions.form import REPLICATE
 from loadmaster.judge.problem import Problem
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import PARAMETER, OpGraph
 from loadmaster.model.module_paths import alike
 from loadmaster.model.recipe import DeviceMesh
 from loadmaster.strategies.candidate import Candidate
@@ -399,4 +399,19 @@ def pinned(forward: Forward, specs: dict[int, int], sequence: bool) -> Mask:
     own = np.array(forward.parameters, dtype=np.int64)
     lies = ways.outputs[ways.first_output[way[own]]] == spec[own, None]
     mask[own] = lies & (labels < ways.n_labels[way[own], None])
+    return _with_states_as_parameters(structure, mask, spec)
+
+
+def _with_states_as_parameters(structure: Structure, mask: Mask, spec: NDArray[np.int64]) -> Mask:
+    """The mask with updates and their slots cut as their parameter is, by its spec; whole where
+    they have no such label.
+    """
+    ways, updates = structure.ways, structure.updates
+    parameter = np.full(updates.n, -1)
+    parameter[updates.of_parameter] = structure.node[updates.parameter]
+    nodes = np.flatnonzero(structure.in_update & (structure.stands_for != PARAMETER))
+    way, owner = structure.way[nodes], parameter[updates.of_op[structure.op[nodes]]]
+    lies = mask[nodes] & (ways.outputs[ways.first_output[way]] == spec[owner, None])
+    lies[~lies.any(axis=1), 0] = True
+    mask[nodes] = lies
     return mask

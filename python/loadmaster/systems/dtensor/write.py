@@ -75,7 +75,7 @@ def parallelize(model, device):
 
 
 {backward}
-
+{summed}
 {clip}
 
 {optimizer_of}
@@ -107,6 +107,18 @@ _ATTENTION = (
 )
 
 _MESH = "from torch.distributed.device_mesh import init_device_mesh"
+
+_SUMMED = '''
+def summed(model):
+    """Sums gradients of which each process has those of its tokens, all in one."""
+    parts = [p for p in model.parameters() if isinstance(p.grad, DTensor)]
+    parts = [p for p in parts if p.grad.placements[0].is_partial()]
+    whole = torch.cat([p.grad.to_local().flatten() for p in parts])
+    dist.all_reduce(whole)
+    for p, grad in zip(parts, whole.split([p.numel() for p in parts])):
+        p.grad = DTensor.from_local(grad.view(p.shape), p.device_mesh, p.placements)
+
+'''
 
 _TABLE = """
 
@@ -340,7 +352,7 @@ class _DTensorFile:
         modules = wrapped_modules(plan, self._units() if self.of_batch else None, self._name)
         contexts = list(self._contexts())
         whole = ["loss = loss.full_tensor() if isinstance(loss, DTensor) else loss"]
-        after = [*modules.after, *whole * bool(contexts)]
+        after = [*modules.after, *["summed(model)"] * self._has_sums, *whole * bool(contexts)]
         of = ", Replicate, Shard" if styles else ""
         imports = [_MESH, f"from torch.distributed.tensor import DTensor{of}"]
         imports += [*modules.imports, *(line for _, line in contexts)]
@@ -364,6 +376,7 @@ class _DTensorFile:
             figures=figures(plan, self._more()),
             mesh=dict(self._axes()),
             fused=Code(_FUSED if is_fused else ""),
+            summed=Code(_SUMMED if self._has_sums else ""),
             tables=Code("".join(_table(*table) for table in tables if table[2])),
             styles=self._styles([name for name, _, of in tables if of]),
             kept=kept(plan),
@@ -425,6 +438,16 @@ class _DTensorFile:
     def of_batch(self) -> list[int]:
         """The axes that share the batch."""
         return [at for at, name in enumerate(self.mesh.names) if name != MODEL]
+
+    @property
+    def _has_sums(self) -> bool:
+        """True if gradients are of parts of the tokens, and no fully_shard sums them."""
+        if self.of_batch:
+            return False
+        graph, styles = self.graph, self.styled.styles
+        by_tokens = {m for m, style in styles.items() if style.kind == SEQUENCE}
+        trained = self.structure.updates.parameter.tolist()
+        return any(graph.modules[op] in by_tokens for op in trained)
 
     @property
     def are_whole(self) -> bool:

@@ -63,7 +63,7 @@ def passes(path: str, model: str, batch: int, shares: int) -> dict[str, Any]:
     else:
         _join(0, size)
         wrapped = file.parallelize(case["model"].train(), torch.device("cpu"))
-        of = _counted(wrapped, _share(case, batch, shares))
+        of = _counted(file, wrapped, _share(case, batch, shares))
         ran = f"forward and backward pass of one of {counted(size, 'process', 'processes')}"
     return {"words": ran, "collectives": of}
 
@@ -127,8 +127,10 @@ def _share(case: Mapping[str, Any], batch: int, shares: int) -> dict[str, Any]:
     return of
 
 
-def _counted(model: Any, case: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Number and bytes of the collectives of a forward and backward pass, by kind."""
+def _counted(file: Any, model: Any, case: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Number and bytes of the collectives of a forward and backward pass, by kind, with the sums
+    of gradients that the file does itself.
+    """
     import torch
     from torch.distributed.tensor.experimental import implicit_replication
     from torch.distributed.tensor.parallel import loss_parallel
@@ -158,6 +160,8 @@ def _counted(model: Any, case: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
             within.enter_context(_seeing(seen))
             output = model(*args, **keywords)
             (case["loss"](output, *targets) if case["loss"] else _loss(output)).backward()
+            if hasattr(file, "summed"):
+                file.summed(model)
     return _by_kind(seen)
 
 
