@@ -83,8 +83,8 @@ def cluster_of(gpus: str, hosts: int, network: str | None, tf32: bool) -> lm.Clu
     return cluster.with_types(types)
 
 
-def predicted(row: Row, captures: Path) -> Predicted:
-    """A row, planned.
+def planned(row: Row, captures: Path) -> tuple[lm.Plan, float]:
+    """The plan of a row, and the seconds of its step.
 
     Raises
     ------
@@ -100,11 +100,18 @@ def predicted(row: Row, captures: Path) -> Predicted:
         method,
         target=row.target,
         on_oom="best_effort",
+        constraints=lm.kept_by_default(cluster, row.runtime),
         runtime=row.runtime,
         **row.options,
     )
     update = update_seconds(plan)
     seconds = row.accumulation * (plan.makespan - update) + (update if row.updates else 0.0)
+    return plan, seconds
+
+
+def predicted(row: Row, captures: Path) -> Predicted:
+    """A row beside its plan; raises as :func:`planned` does."""
+    plan, seconds = planned(row, captures)
     peak = float(plan.memory.peak.max()) / 2**30
     return Predicted(row, seconds, peak, plan.fits)
 

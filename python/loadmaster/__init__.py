@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from loadmaster.readers.profiles import read_profiles
     from loadmaster.readers.pytorch.capture import capture
     from loadmaster.rules.constraints import Constraints
+    from loadmaster.rules.reserves import kept_by_default
     from loadmaster.running.devices.emulated import emulate
     from loadmaster.running.measured.adapt import Adapted, adapt
     from loadmaster.running.measured.measured import Measured
@@ -131,6 +132,7 @@ __all__ = [
     "fast",
     "fit",
     "instances",
+    "kept_by_default",
     "leaderboard",
     "lower_bound",
     "measure_collectives",
@@ -193,6 +195,7 @@ _HOMES = {
     "readers.profiles": ("read_profiles",),
     "readers.pytorch.capture": ("capture",),
     "rules.constraints": ("Constraints",),
+    "rules.reserves": ("kept_by_default",),
     "running.measured.adapt": ("Adapted", "adapt"),
     "running.measured.measured": ("Measured",),
     "running.devices.emulated": ("emulate",),

@@ -611,7 +611,7 @@ def test_the_command_line_adds_to_the_file(tmp_path, capsys):
     }
     assert main(["place", "example:lenet", "--pin", "convolution"]) == 2
     assert "has no two sides" in capsys.readouterr().err
-    assert main(["compare", "example:lenet", "--methods", "heft,single", "--pin", "m.0=1",
-                 "--json"]) == 0  # fmt: skip
+    words = ["--pin", "m.0=1", "--reserve", "0", "--json"]
+    assert main(["compare", "example:lenet", "--methods", "heft,single", *words]) == 0
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert all(plan["constraints"] == {"pin": {"m.0": ["1"]}} for plan in plans.values())

@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plans by auto and for each target, and shows them side by side."""
     from loadmaster.cli.progress import ProgressLine
+    from loadmaster.rules.reserves import kept_by_default
     from loadmaster.tasks.advise import advise
 
     targets, cluster = inputs.targets(arguments), inputs.cluster(arguments.cluster)
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
             cluster,
             inputs.costs(arguments, graph, cluster),
             targets=targets or None,
+            constraints=kept_by_default(cluster),
             progress=progress,
         )
     flags = tuple(options.words_of(arguments, but=("cluster", "targets", "json")))

@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
     methods = [method_of(text) for text in inputs.methods(arguments)]
     targets = inputs.targets(arguments)
     inputs.check_planners(methods, targets)
-    cluster, constraints = inputs.limited_cluster(arguments), inputs.constraints(arguments)
+    cluster = inputs.limited_cluster(arguments)
+    constraints = inputs.constraints(arguments, cluster)
     check_targets(pictures=(arguments.chart,))
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     with ProgressLine(time_limit, is_of_cases=True) as progress:

@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.cli.progress import ProgressLine
     from loadmaster.tasks.fit import fit
 
-    cluster, constraints = inputs.cluster(arguments.cluster), inputs.constraints(arguments)
+    cluster = inputs.cluster(arguments.cluster)
+    constraints = inputs.constraints(arguments, cluster)
     options = values.options(arguments.option)
     if arguments.target is not None:
         inputs.check_planners([], [arguments.target], options)

@@ -188,8 +188,11 @@ def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Co
     return model.costs(graph, cluster, explore=arguments.explore)
 
 
-def constraints(arguments: argparse.Namespace) -> Constraints:
-    """Constraints of the file, merged with those of the command line."""
+def constraints(arguments: argparse.Namespace, cluster: Cluster | None = None) -> Constraints:
+    """Constraints of the file, merged with those of the command line.
+
+    Where neither has a reserve, the default one of a cluster is kept free, if one is given.
+    """
     from loadmaster.rules.constraints import Constraints
 
     kinds: dict[str, list[str]] = {}
@@ -202,7 +205,14 @@ def constraints(arguments: argparse.Namespace) -> Constraints:
         contiguous=arguments.contiguous,
         kinds=kinds,
     )
-    return Constraints.read(arguments.constraints).merged(own) if arguments.constraints else own
+    if arguments.constraints:
+        own = Constraints.read(arguments.constraints).merged(own)
+    is_said = arguments.reserve or own.reserve or getattr(arguments, "max_memory", None)
+    if cluster is None or is_said:
+        return own
+    from loadmaster.rules.reserves import kept_by_default
+
+    return kept_by_default(cluster, getattr(arguments, "runtime", None)).merged(own)
 
 
 def recipe(path: str | None) -> Recipe | None:

@@ -42,7 +42,11 @@ _REPEATABLE = ("--profile", "--fetch", "--size", "--parameters")
 #: Constraints besides --contiguous. A PATTERN is a glob, or re:REGEX.
 _CONSTRAINTS = (
     ("--pin", "PATTERN=DEVICE[,...]", "ops or modules on these devices: 'embed*=0'"),
-    ("--reserve", "[DEVICE=]SIZE", "memory kept free on all devices, or on one: 2GiB"),
+    (
+        "--reserve",
+        "[DEVICE=]SIZE",
+        "memory kept free on all devices, or on one: 2GiB; default: by type of GPU",
+    ),
     ("--no-split", "PATTERN", "modules that stay on one device: '*.layer.*'"),
     ("--kinds", "DEVICE=PATTERN", "the only kinds of ops that a device runs"),
 )

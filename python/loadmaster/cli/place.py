@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
         chosen["split"] = arguments.split
     time_limit = values.seconds("--time-limit", arguments.time_limit)
     method, recipe = method_of(arguments.method), inputs.recipe(arguments.recipe)
-    constraints = inputs.constraints(arguments)
+    constraints = inputs.constraints(arguments, cluster)
     warm_start = inputs.plan(arguments.warm_start) if arguments.warm_start else None
     if arguments.target is not None:
         inputs.check_planners([], [arguments.target], chosen)

@@ -11,6 +11,7 @@ from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS, launches_in_words
 from loadmaster.plans.considered import considered
+from loadmaster.plans.kept_free import kept_in_words
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.summary import document, estimated
 from loadmaster.plans.words import no_placement, parallelism_in_words, title
@@ -98,6 +99,7 @@ class Advice(Printed):
                 f"the first ({best.bound_source}, {launches_in_words(best.cluster)}).",
                 *self._left_out(),
                 f"Times {estimated(best)}.",
+                *([f"Reserve {words}."] if (words := kept_in_words(best)) else []),
             ]
         )
 

@@ -11,6 +11,7 @@ from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.loads import Loads
 from loadmaster.plans.considered import head
+from loadmaster.plans.kept_free import asked
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.words import bound_in_words, parallelism_in_words, title
 from loadmaster.transforms.shares import batch_size
@@ -49,7 +50,7 @@ def stream_facts(plan: Plan) -> list[tuple[str, str]]:
 
 def shortest(plan: Plan) -> str:
     """The plan's bound, in words."""
-    under = "" if plan.constraints.is_empty else " under the constraints"
+    under = "" if asked(plan).is_empty else " under the constraints"
     which = WHOLE_OPS if plan.space == WHOLE_OPS else "whole, replicated or split ops"
     return f"no plan of {which}{under} has a period that is more than {plan.gap:.1%} shorter"
 

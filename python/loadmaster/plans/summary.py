@@ -14,6 +14,7 @@ from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
 from loadmaster.plans import gradients_held, runtimes
 from loadmaster.plans.considered import considered, head, not_considered
+from loadmaster.plans.kept_free import asked, kept_in_words
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import stream_document, stream_lines
@@ -54,7 +55,7 @@ def summary(plan: Plan) -> str:
     """Step time, the best of each kind of plans, the bound, devices, bytes moved."""
     if plan.objective.goal == "throughput":
         return in_lines([*stream_lines(plan), *_said(plan)])
-    under = "" if plan.constraints.is_empty else "under the constraints "
+    under = "" if asked(plan).is_empty else "under the constraints "
     op_by_op = f" ({format_seconds(plan.makespan)} op by op)" if plan.as_run > plan.makespan else ""
     lines = [
         f"{title(plan)} by {plan.made_by}: {format_seconds(plan.as_run)} per step{op_by_op}, "
@@ -72,7 +73,9 @@ def summary(plan: Plan) -> str:
 def _said(plan: Plan) -> list[str]:
     """Constraints of a plan, sources of its times, and notes from its making."""
     lines = [f"gradients    {words}"] if (words := gradients_held.in_words(plan)) else []
-    lines += [] if plan.constraints.is_empty else [f"constraints  {plan.constraints}"]
+    rules = asked(plan)
+    lines += [] if rules.is_empty else [f"constraints  {rules}"]
+    lines += [f"reserve      {words}"] if (words := kept_in_words(plan)) else []
     lines.append(f"times        {estimated(plan)}{collective_times(plan)}")
     lines += [f"runtime      {words}"] if (words := runtimes.in_words(plan)) else []
     sentence = verdict(plan)

@@ -109,7 +109,12 @@ class Constraints:
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to obey."""
-        return not (self.pin or self.reserve or self.no_split or self.contiguous or self.kinds)
+        return self.is_of_memory and not self.reserve
+
+    @property
+    def is_of_memory(self) -> bool:
+        """True if at most memory is kept free, and any op may be anywhere."""
+        return not (self.pin or self.no_split or self.contiguous or self.kinds)
 
     def __str__(self) -> str:
         parts = [f"pin {pattern}={','.join(to)}" for pattern, to in self.pin.items()]

@@ -14,6 +14,7 @@ from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
 from loadmaster.plans.as_run import rank
 from loadmaster.plans.planner import Planner
+from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import DEFAULT
 from loadmaster.systems.registry import is_planned_for, target_of
 from loadmaster.tasks.given import ClusterLike, GraphLike, as_cluster, as_graph
@@ -36,6 +37,7 @@ def advise(
     costs: CostsLike | None = None,
     *,
     targets: Iterable[str] | None = None,
+    constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Advice:
     """Advice on a graph and a cluster: plans by ``auto`` and for targets, the fastest first.
@@ -49,6 +51,8 @@ def advise(
     targets : iterable of str, optional
         Systems to plan for, by their names in :data:`loadmaster.systems.SYSTEMS`. If absent:
         those that run models of the framework that the graph is from.
+    constraints : Constraints, optional
+        Constraints that every plan must obey.
     progress : callable, optional
         As for :func:`loadmaster.place`; stages stand behind the target and its number.
 
@@ -73,19 +77,22 @@ def advise(
     for name in names:
         target_of(name)  # Refuses an unknown one before any work.
     problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
+    rules = as_constraints(constraints)
     failed: InfeasibleError | None = None
     choices: list[Choice] = []
     refused: dict[str, str] = {}
     of = 1 + len(names)
     try:
         of_this = of_case(progress, f"{DEFAULT}, 1 of {of}")
-        choices.append(Choice(DEFAULT, "", plan_for(problem, PlanRequest(progress=of_this))))
+        request = PlanRequest(constraints=rules, progress=of_this)
+        choices.append(Choice(DEFAULT, "", plan_for(problem, request)))
     except InfeasibleError as error:
         failed, refused[DEFAULT] = error, str(error)
     for i, name in enumerate(names, start=2):
         try:
             of_this = of_case(progress, f"{name}, {i} of {of}")
-            request = PlanRequest(Planner(name, is_target=True), progress=of_this)
+            planner = Planner(name, is_target=True)
+            request = PlanRequest(planner, constraints=rules, progress=of_this)
             plan = plan_for(problem, request)
             choices.append(Choice(name, f" {command('--target', name)}", plan))
         except (InputError, InfeasibleError) as error:

@@ -237,7 +237,7 @@ def _best(
     """
     limit = keywords.get("time_limit")
     ends = time.perf_counter() + (inf if limit is None else limit)
-    is_narrow = keywords.get("split") == "none" or not request.constraints.is_empty
+    is_narrow = keywords.get("split") == "none" or not request.constraints.is_of_memory
     if request.planner != _AUTO or is_narrow or request.greedy or problem.best_effort:
         return _first(problem, function, request, keywords)
     first, refused = None, None

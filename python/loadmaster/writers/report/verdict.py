@@ -5,6 +5,7 @@ from __future__ import annotations
 from loadmaster.base.units import format_seconds
 from loadmaster.plans import commands
 from loadmaster.plans.considered import considered, not_considered
+from loadmaster.plans.kept_free import asked, kept_in_words
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.plans.streams import rate_in_words, shortest, stream_facts
@@ -68,7 +69,8 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("not considered", not_considered(plan)),
         ("memory", _memory(plan)),
         ("moved", moved(plan.schedule)),
-        ("constraints", "" if plan.constraints.is_empty else str(plan.constraints)),
+        ("constraints", "" if asked(plan).is_empty else str(asked(plan))),
+        ("reserve", kept_in_words(plan)),
         ("verdict", verdict(plan) or ""),
     ]
     return [row for row in rows if row[1]]
