@@ -61,6 +61,13 @@ def chain():
             "targets": torch.ones(8, 1), "optimizer": torch.optim.SGD}
 
 
+def large():
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(16384, 16384), torch.nn.Linear(16384, 8))
+        return chain() | {"model": model, "example_inputs": torch.ones(8, 16384),
+                          "targets": torch.ones(8, 8)}
+
+
 def fails():
     return make() | {"model": torch.nn.Linear(3, 4)}
 '''
@@ -175,6 +182,16 @@ def test_one_program_has_one_price(model):
         planned(model, "dtensor", {"tp": 1, "shard": 4, "replicate": 1, "reshard": False}),
     ]
     assert plans[0].makespan == plans[1].makespan
+
+
+def test_a_model_that_is_too_large_to_build_is_run_without_data(model, tmp_path):
+    plan = planned(model, "fsdp", {"replicas": 2}, "large")
+    plan.export("fsdp", tmp_path / "file.py", model=f"{model}:large")
+    outcome = plan.checked["fsdp"]
+    assert str(outcome).startswith("checked: forward and backward pass of one of 2 processes, with")
+    assert outcome.collectives == outcome.planned
+    # Weights and their gradients go round in parts.
+    assert outcome.collectives["all_gather"][1] > 2**30
 
 
 def test_a_file_that_does_not_run_is_refused_with_the_systems_words(model, tmp_path):

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from loadmaster.base.units import format_bytes
 from loadmaster.base.user_file import of_user, user_function
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.registry import Checked
-from loadmaster.systems.shared.checked_files import to_build
+from loadmaster.systems.shared.checked_files import LARGE, size_of, to_build
 from loadmaster.systems.shared.own_python import checked_apart
 
 
@@ -34,6 +35,8 @@ def checked(plan: Plan, path: str | os.PathLike[str], model: str | None = None) 
     spec = to_build(plan, model)
     if isinstance(spec, Checked):
         return spec
+    if (size := size_of(plan)) > LARGE:
+        return Checked(False, f"the model has parameters of {format_bytes(size)}")
     return checked_apart("accelerate", path, f"{__name__}:words", spec)
 
 

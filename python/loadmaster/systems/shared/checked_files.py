@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.base.units import format_bytes
 from loadmaster.model.graph import PARAMETER
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.registry import Checked
@@ -19,8 +18,8 @@ from loadmaster.systems.shared.own_python import checked_apart
 from loadmaster.systems.shared.priced_collectives import in_words, priced_collectives
 from loadmaster.transforms.shares import batch_size
 
-#: Bytes of parameters of a model that is built for a check, at most.
-_BYTES = 2**30
+#: Bytes of parameters of a model that is built with data for a check, at most.
+LARGE = 2**30
 
 _PLACE = "loadmaster.systems.shared.fake_processes:passes"
 
@@ -49,7 +48,8 @@ def checked(plan: Plan, path: str | os.PathLike[str], model: str | None = None) 
     degrees = plan.parallelism
     shares = degrees.replicate * degrees.shard if degrees is not None else 1
     batch = batch_size(plan.graph) or shares
-    outcome = checked_apart("PyTorch", path, _PLACE, spec, batch, shares)
+    place = f"{_PLACE}_without_data" if size_of(plan) > LARGE else _PLACE
+    outcome = checked_apart("PyTorch", path, place, spec, batch, shares)
     return beside_plan(plan, outcome) if outcome.is_done else outcome
 
 
@@ -69,11 +69,14 @@ def beside_plan(plan: Plan, outcome: Checked) -> Checked:
 
 
 def to_build(plan: Plan, model: str | None) -> str | Checked:
-    """``FILE.py:FUNCTION`` that builds the model, if that is small; else why nothing is checked."""
-    spec, graph = model or plan.graph.meta.get("file"), plan.graph
+    """``FILE.py:FUNCTION`` that builds the model; else why nothing is checked."""
+    spec = model or plan.graph.meta.get("file")
     if not isinstance(spec, str):
         return Checked(False, "no model to build: --model FILE.py:FUNCTION gives one")
-    size = int(graph.param_bytes[np.flatnonzero(graph.stands_for == PARAMETER)].sum())
-    if size > _BYTES:
-        return Checked(False, f"the model has parameters of {format_bytes(size)}")
     return spec
+
+
+def size_of(plan: Plan) -> int:
+    """Bytes of the model's parameters."""
+    graph = plan.graph
+    return int(graph.param_bytes[np.flatnonzero(graph.stands_for == PARAMETER)].sum())

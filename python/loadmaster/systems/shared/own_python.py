@@ -61,6 +61,8 @@ def checked_apart(system: str, path: str | os.PathLike[str], place: str, *more: 
         says = {"error": f"Python ended with {run.returncode}: {last}"}
     if "missing" in says:
         return Checked(False, f"{says['missing']} is not installed, which {system} needs")
+    if "unchecked" in says:
+        return Checked(False, says["unchecked"])
     if "user" in says:
         raise InputError(says["user"])
     if "error" in says:
