@@ -10,6 +10,7 @@ import loadmaster as lm
 from loadmaster import Cluster, Costs, Device, DeviceType, Link, OpGraph
 from loadmaster.base.errors import InputError
 from loadmaster.costs import PROVENANCES, estimate
+from loadmaster.costs.roofline import roofline_costs
 
 
 def ops(**columns) -> OpGraph:
@@ -140,7 +141,7 @@ def test_views_placeholders_and_ops_that_do_nothing_are_free():
 def test_every_example_on_v100s_has_sane_costs(any_example):
     if any_example.time:
         pytest.skip("has measured times of its own types")
-    costs = estimate(any_example, v100_mesh(2))
+    costs = roofline_costs(any_example, v100_mesh(2))
     assert costs.time.shape == (any_example.n_ops, 1)
     assert np.isfinite(costs.time).all()
     paid = costs.time[:, 0] > 0

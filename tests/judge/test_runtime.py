@@ -196,11 +196,13 @@ def test_all_that_is_said_of_a_plan_names_hosts_and_copies(plan):
 def test_launches_are_most_of_bert_on_eight_h100():
     graph = lm.read("example:bert-large")
     plain, eager = (lm.Cluster.preset(f"8xH100-NVLink{end}") for end in ("", "-eager"))
-    one, launched = (lm.place(graph, cluster, "single") for cluster in (plain, eager))
+    one, launched = (
+        lm.place(graph, cluster, "single", costs="roofline") for cluster in (plain, eager)
+    )
     # 4,444 launches of 5 us; on one device they overlap with what it computes.
     assert launched.schedule.launching == pytest.approx(22.2e-3, rel=1e-2)
     assert 0.6 < launched.makespan / one.makespan < 0.75
-    spread = lm.place(graph, eager, "heft")
+    spread = lm.place(graph, eager, "heft", costs="roofline")
     assert spread.bound_source == "launches over hosts"
     assert spread.lower_bound == pytest.approx(22.2e-3, rel=1e-2)
     assert 0.7 < spread.lower_bound / spread.makespan <= 1

@@ -176,13 +176,18 @@ def limited_cluster(arguments: argparse.Namespace) -> Cluster:
 
 
 def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Costs | None:
-    """Costs of a file, for a graph on a cluster; says on stderr which ops they share."""
+    """Costs of a file, or the roofline, for a graph on a cluster; of a file, says on stderr which
+    ops they share.
+    """
     if arguments.costs is None:
         if arguments.explore:
             raise InputError("--explore is for --costs: without them nothing is known or unknown")
         return None
     from loadmaster.costs import CostModel
+    from loadmaster.costs.roofline import roofline_costs
 
+    if arguments.costs == "roofline":
+        return roofline_costs(graph, cluster)
     model = CostModel.load(arguments.costs)
     note(str(model.join(graph)).replace("\n", "; "))
     return model.costs(graph, cluster, explore=arguments.explore)

@@ -195,7 +195,9 @@ def words_of(arguments: argparse.Namespace, but: Sequence[str]) -> list[str]:
 def add_costs(command: argparse.ArgumentParser) -> None:
     """Costs learnt before: ``inputs.costs``."""
     command.add_argument(
-        "--costs", metavar="COSTS.json", help="times of ops, as calibrate wrote them"
+        "--costs",
+        metavar="COSTS.json",
+        help="times of ops, as calibrate wrote them; roofline: by data sheets, without kernels",
     )
     command.add_argument(
         "--explore",

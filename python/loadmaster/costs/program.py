@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.costs.roofline import PROVENANCES, Costs, busy_seconds, check_roofline, peaks
+from loadmaster.costs.kernels.seconds import has_kernels, part_seconds
+from loadmaster.costs.peaks import peaks
+from loadmaster.costs.roofline import (
+    PROVENANCES,
+    Costs,
+    busy_seconds,
+    check_roofline,
+    is_estimated,
+    is_of_kernels,
+)
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE, OpGraph, Texts
@@ -75,7 +84,8 @@ def program_costs(program: Program, before: Costs, cluster: Cluster) -> Costs:
 def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
     """Times of ops of a program from those of its source.
 
-    An op that is whole keeps its time. A part's roofline is computed anew. A part's measured or
+    An op that is whole keeps its time. A part's roofline is computed anew, and a part's kernels are
+    those of its own sizes, none of which takes longer than the whole op's. A part's measured or
     given time is the whole op's, multiplied by the part's share, plus the device type's launch
     time for each of its runs; its provenance is ``regressed``. An op that the program adds takes
     its roofline, and at least a launch a run. On a type with neither, it takes the shortest time of
@@ -89,7 +99,7 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
     own, part = is_added(work.role), work.share != 1.0
     time, provenance = before.time[work.serves], before.provenance[work.serves]
     word = {name: PROVENANCES.index(name) for name in PROVENANCES}
-    anew = part & (provenance == word["roofline"])
+    anew = part & is_estimated(provenance)
     scaled = part & ~anew & time.any(axis=1)
     parts, added = np.flatnonzero(anew), np.flatnonzero(own)
     shortest = added_seconds(before, cluster)
@@ -100,7 +110,7 @@ def costs_of(work: ProgramWork, before: Costs, cluster: Cluster) -> Costs:
         if len(parts):
             measured = work.source.time.get(device_type.name, work.source.time.get(ANY_TYPE))
             column[parts] = (
-                _roofline(work, parts, device_type)
+                _estimated(work, parts, column[parts], provenance[parts], device_type)
                 if measured is None
                 else measured[work.serves[parts]] * work.share[parts]
             )
@@ -128,6 +138,35 @@ def added_seconds(before: Costs, cluster: Cluster) -> NDArray[np.float64]:
 def least_positive(seconds: NDArray[np.float64]) -> float:
     """The shortest time that is not zero; 0 if there is none."""
     return float(np.min(seconds, where=seconds > 0, initial=np.inf)) if seconds.any() else 0.0
+
+
+def _estimated(
+    work: ProgramWork,
+    parts: NDArray[np.intp],
+    whole: NDArray[np.float64],
+    provenance: NDArray[np.uint8],
+    device_type: DeviceType,
+) -> NDArray[np.float64]:
+    """Seconds of parts of ops whose times follow from their sizes, as their own follow from theirs.
+
+    ``whole`` are the seconds of the whole ops, ``provenance`` where these come from.
+    """
+    by_kernels = is_of_kernels(provenance) if has_kernels(device_type) else np.zeros(0, dtype=bool)
+    if not by_kernels.any():
+        return _roofline(work, parts, device_type)
+    seconds = np.empty(len(parts))
+    some = parts[~by_kernels]
+    if len(some):
+        seconds[~by_kernels] = _roofline(work, some, device_type)
+    some = parts[by_kernels]
+    origin = work.serves[some]
+    own = part_seconds(work.source, origin, work.flops[some], work.accessed[some], device_type)
+    launched = np.where(own.seconds > 0, work.source.launches[origin] * device_type.launch, 0.0)
+    seconds[by_kernels] = np.minimum(
+        np.where(work.free[some], 0.0, own.seconds + launched),
+        np.where(work.share[some] <= 1.0, whole[by_kernels], np.inf),
+    )
+    return seconds
 
 
 def _roofline(

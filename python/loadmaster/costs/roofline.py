@@ -1,14 +1,15 @@
-"""Measured times where the graph has them, else the roofline of the device types.
+"""Measured times where the graph has them, else those of measured kernels, else the roofline.
 
-Roofline of an op on a device type (Williams, Waterman, Patterson 2009): the larger of FLOPs / peak
-at the op's dtype and bytes / memory bandwidth, plus the time to launch its kernels, one unless the
-graph counts several. Views, placeholders and ops that neither compute nor move anything are free.
+Kernels (:mod:`loadmaster.costs.kernels`) are those of device types that were measured, and of
+their kin. Roofline of an op on a device type (Williams, Waterman, Patterson 2009): the larger of
+FLOPs / peak at the op's dtype and bytes / memory bandwidth, plus the time to launch its kernels,
+one unless the graph counts several. Views, placeholders and ops that neither compute nor move
+anything are free.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +19,17 @@ from loadmaster.base.errors import InputError, refusing
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_seconds
 from loadmaster.base.warnings import warn
+from loadmaster.costs.kernels.kin import MEASURED
+from loadmaster.costs.kernels.seconds import KERNELS_OF_STEPS, has_kernels, whole_seconds
+from loadmaster.costs.peaks import peaks
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, UNSIZED, OpGraph
 
 #: Sources of an op's time. "scaled": from another device type. "optimistic": unknown, and
 #: taken for 0, so that plans try the op. "bytes": from its bytes, at the speed of measured ops.
+#: "kernels": as kernels of its sizes were measured on the type, or on its kin. "kernels of steps":
+#: by what whole steps imply.
 PROVENANCES = (
     "free",
     "measured",
@@ -33,19 +39,13 @@ PROVENANCES = (
     "scaled",
     "optimistic",
     "bytes",
+    "kernels",
+    KERNELS_OF_STEPS,
+    *(f"kernels of {device}" for device in MEASURED),
 )
 
-#: Dtypes whose peak stands in for that of a dtype, the best first.
-_PEAK_OF = {
-    "f64": ("f64", "f32"),
-    "f32": ("f32",),
-    "f16": ("f16", "bf16", "f32"),
-    "bf16": ("bf16", "f16", "f32"),
-    "f8": ("f8", "f16", "bf16", "f32"),
-    "i8": ("i8", "f16", "bf16", "f32"),
-    "u8": ("i8", "f16", "bf16", "f32"),
-}
-_DTYPE = re.compile(r"(bf|f|i|u|b|c)(\d+)")
+#: The first of the words that kernels have in :data:`PROVENANCES`; all after it are theirs.
+_KERNELS = PROVENANCES.index("kernels")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ class Costs(Printed):
 
 
 def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
-    """Measured times where the graph has them for a device type, else the roofline.
+    """Measured times where the graph has them for a device type, else those of kernels, else the
+    roofline.
 
     Raises
     ------
@@ -126,19 +127,46 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     --------
     >>> import loadmaster as lm
     >>> g = lm.read("example:lenet")
-    >>> lm.costs.estimate(g, lm.Cluster.preset("4xV100-PCIe")).shares()
+    >>> list(lm.costs.estimate(g, lm.Cluster.preset("4xV100-PCIe")).shares())[0]
+    'kernels'
+    """
+    return _estimated(graph, cluster, kernel_seconds)
+
+
+def roofline_costs(graph: OpGraph, cluster: Cluster) -> Costs:
+    """Measured times where the graph has them for a device type, else the roofline: no kernels.
+
+    >>> import loadmaster as lm
+    >>> g = lm.read("example:lenet")
+    >>> roofline_costs(g, lm.Cluster.preset("4xV100-PCIe")).shares()
     {'roofline': 1.0}
     """
-    columns = []
-    measured = True
+
+    def seconds(graph: OpGraph, device_type: DeviceType) -> Estimated:
+        return roofline(graph, device_type), _all(graph, "roofline")
+
+    return _estimated(graph, cluster, seconds)
+
+
+#: Seconds of each op of a graph on a device type, and their provenances.
+Estimated = tuple[NDArray[np.float64], NDArray[np.uint8]]
+
+
+def _estimated(
+    graph: OpGraph, cluster: Cluster, seconds_on: Callable[[OpGraph, DeviceType], Estimated]
+) -> Costs:
+    columns, provenance, words = [], _all(graph, "roofline"), []
     for device_type in cluster.types:
         seconds = graph.time.get(device_type.name, graph.time.get(ANY_TYPE))
         if seconds is None:
-            measured = False
-            seconds = roofline(graph, device_type)
+            seconds, word = seconds_on(graph, device_type)
+            words.append(word)
         columns.append(seconds)
-    if not measured:
+    if words:
         _check_sizes(graph)
+        provenance = _least_sure(words)
+    else:
+        provenance = _sources(graph)
     time = np.stack(columns, axis=1)
     if not time.any():
         known = ", ".join(graph.time) or "no device type"
@@ -150,13 +178,43 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
         )
     if graph.time and not set(graph.time) & {ANY_TYPE, *(t.name for t in cluster.types)}:
         warn(
-            f"times were measured on {', '.join(graph.time)}, of which the cluster has none: those "
-            f"used are rooflines of {', '.join(t.name for t in cluster.types)}. If it is the same, "
-            "say so as the graph is read: device_type= (--device-type)"
+            f"times were measured on {', '.join(graph.time)}, of which the cluster has none: "
+            f"those used are estimates for {', '.join(t.name for t in cluster.types)}. If it is "
+            "the same, say so as the graph is read: device_type= (--device-type)"
         )
-    provenance = _sources(graph) if measured else _all(graph, "roofline")
     provenance[~time.any(axis=1)] = PROVENANCES.index("free")
     return Costs(time, tuple(t.name for t in cluster.types), provenance)
+
+
+def _least_sure(words: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The least sure provenance of each op over device types: the roofline, else the last word."""
+    every = np.stack(words)
+    roof = np.uint8(PROVENANCES.index("roofline"))
+    return np.where((every == roof).any(0), roof, every.max(0)).astype(np.uint8)
+
+
+def kernel_seconds(graph: OpGraph, device_type: DeviceType) -> Estimated:
+    """Seconds of the ops of a graph by kernels, launches and all; by the roofline on a device type
+    that has no kin.
+    """
+    if not has_kernels(device_type):
+        return roofline(graph, device_type), _all(graph, "roofline")
+    each = whole_seconds(graph, device_type)
+    launched = np.where(each.seconds > 0, graph.launches * device_type.launch, 0.0)
+    index = {word: PROVENANCES.index(word) for word in set(each.words)}
+    words = np.array([index[word] for word in each.words], dtype=np.uint8)
+    return each.seconds + launched, words[each.word]
+
+
+def is_of_kernels(provenance: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """True where an op's time is that of kernels."""
+    return np.asarray(provenance >= _KERNELS, dtype=bool)
+
+
+def is_estimated(provenance: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """True where an op's time follows from its sizes alone."""
+    of_sheet = provenance == PROVENANCES.index("roofline")
+    return np.asarray(is_of_kernels(provenance) | of_sheet, dtype=bool)
 
 
 def _check_sizes(graph: OpGraph) -> None:
@@ -227,16 +285,3 @@ def busy_seconds(
     busy = np.maximum(flops.astype(np.float64) / peak, moved)
     free = free | ((flops == 0) & (accessed == 0))
     return np.where(free, 0.0, busy + launches.astype(np.float64) * device_type.launch)
-
-
-def peaks(outputs: Sequence[str], device_type: DeviceType) -> NDArray[np.float64]:
-    """FLOP/s of a device type at the dtype of each of these outputs."""
-
-    def peak(output: str) -> float:
-        match = _DTYPE.match(output)
-        wanted = _PEAK_OF.get(match[0] if match else "f32", ("f32",))
-        known = [device_type.peak[d] for d in wanted if device_type.peak.get(d)]
-        return known[0] if known else max(device_type.peak.values())
-
-    by_output = {output: peak(output) for output in set(outputs)}
-    return np.fromiter(map(by_output.__getitem__, outputs), np.float64, len(outputs))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,7 @@ from loadmaster.base.errors import InputError
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.costs import CostModel, Costs, Regression, estimate
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.causes import Causes
 from loadmaster.judge.policies import LINK_ORDERS, POLICIES, LinkOrder, Policy
@@ -27,8 +29,8 @@ from loadmaster.judge.timeline import Collectives, Timeline, Transfers
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
 
-#: The forms in which costs can be given.
-CostsLike = Costs | CostModel | Regression | ArrayLike
+#: The forms in which costs can be given; "roofline": by data sheets, without kernels.
+CostsLike = Costs | CostModel | Regression | ArrayLike | Literal["roofline"]
 
 
 @dataclass(frozen=True)
@@ -439,6 +441,10 @@ def as_costs(costs: CostsLike | None, graph: OpGraph, cluster: Cluster) -> Costs
     """Costs from any of the forms in which functions take them; None: an estimate."""
     if costs is None:
         return estimate(graph, cluster)
+    if isinstance(costs, str):
+        if costs != "roofline":
+            raise InputError(f"costs is {costs!r}: the one name of costs is 'roofline'")
+        return roofline_costs(graph, cluster)
     if isinstance(costs, (CostModel, Regression)):
         return costs.costs(graph, cluster)
     if not isinstance(costs, Costs):

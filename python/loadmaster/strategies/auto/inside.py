@@ -72,12 +72,16 @@ class Representative:
         """The representative of replicas. O(V + E), and sorting."""
         problem = candidate.problem
         op, program = problem.reduced.op_of, problem.program
-        # What is done again in the backward pass is apart from what was done first.
+        # What is done again in the backward pass is apart from what was done first, and what comes
+        # after collectives from what they wait for.
         is_late = np.fromiter(map("b".__eq__, program.graph.phases), bool, program.graph.n_ops)
-        part = 2 * program.serves[op].astype(np.int64) + is_late[op]
-        member = np.flatnonzero(program.graph.is_member[op])
+        is_member = program.graph.is_member[op]
+        ahead, _ = fast.levels(fast.Weights(problem.graph, is_member.astype(np.float64)))
+        n = 2 * program.source.n_ops
+        part = 2 * program.serves[op].astype(np.int64) + is_late[op] + n * ahead.astype(np.int64)
+        member = np.flatnonzero(is_member)
         names = [program.graph.collectives[i] for i in op[member].tolist()]
-        part[member] = 2 * program.source.n_ops + np.unique(names, return_inverse=True)[1]
+        part[member] = part.max(initial=0) + 1 + np.unique(names, return_inverse=True)[1]
         coarse = CoarseProblem(problem, np.unique(part, return_inverse=True)[1].astype(np.int32))
         is_network = np.zeros(coarse.n_groups, dtype=bool)
         is_network[coarse.group[member]] = True

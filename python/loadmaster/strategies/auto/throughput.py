@@ -22,7 +22,7 @@ from itertools import chain
 from loadmaster.base.errors import InfeasibleError
 from loadmaster.base.progress import Incumbent
 from loadmaster.base.units import counted, format_seconds
-from loadmaster.costs.roofline import PROVENANCES
+from loadmaster.costs.roofline import is_estimated
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import SPLIT_OPS, bound, split_bound
 from loadmaster.judge.loads import Loads
@@ -300,7 +300,7 @@ def _larger(problem: Problem, stages: Candidate) -> list[str]:
     if larger is None:
         return ["no larger batch is done on one device in the time that one takes in stages"]
     n = problem.cluster.n_devices
-    known = problem.costs.provenance == PROVENANCES.index("roofline")
+    known = is_estimated(problem.costs.provenance)
     is_told = bool(problem.costs.time[~known].any())
     return [
         f"{n} whole models with batches {larger.times} times as large finish one of today's every "

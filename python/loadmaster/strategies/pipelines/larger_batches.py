@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.costs.roofline import PROVENANCES, busy_seconds, peaks
+from loadmaster.costs.program import ProgramWork, costs_of
+from loadmaster.costs.roofline import is_estimated
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.model.batch import scaled_batch
+from loadmaster.model.program import COMPUTE
 from loadmaster.strategies.candidate import Candidate, judged
 from loadmaster.strategies.pipelines.throughput import dealt
 from loadmaster.strategies.simple import single
@@ -127,12 +129,12 @@ def _seconds(problem: Problem, kind: int, times: int) -> NDArray[np.float64]:
     whole, _ = whole_bytes(graph, roles, own_weights(graph))
     whole = np.minimum(whole, graph.bytes_accessed)
     accessed = whole + (graph.bytes_accessed - whole) * factor
-    roofline = busy_seconds(
-        np.where(many, graph.flops * factor, graph.flops),
-        np.where(many, accessed, graph.bytes_accessed),
-        peaks(graph.outputs, device_type),
-        device_type,
-        graph.view | graph.placeholder,
-        graph.launches,
-    )
-    return np.where(costs.provenance == PROVENANCES.index("roofline"), roofline, known)
+    flops = np.where(many, graph.flops * factor, graph.flops)
+    accessed = np.where(many, accessed, graph.bytes_accessed)
+    ops = np.arange(graph.n_ops, dtype=np.int32)
+    share = np.where(many, float(times), 1.0)
+    free = graph.view | graph.placeholder
+    own = np.full(graph.n_ops, COMPUTE, dtype=np.uint8)
+    work = ProgramWork(graph, ops, share, own, flops, accessed, free, graph.runs, graph.outputs)
+    larger = costs_of(work, problem.costs, problem.cluster).time[:, kind]
+    return np.where(is_estimated(costs.provenance), larger, known)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.base.errors import InputError
-from loadmaster.costs.roofline import PROVENANCES, Costs
+from loadmaster.costs.roofline import Costs, is_estimated
 from loadmaster.judge.problem import Problem
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.runtime import Dispatch
@@ -47,7 +47,7 @@ def _priced(problem: Problem, cluster: Cluster) -> Problem:
     """The problem on another cluster, where the types' launches are no part of the ops' times."""
     before = problem.costs
     launch = np.outer(problem.model.launches, [t.launch for t in problem.cluster.types])
-    estimated = (before.provenance == PROVENANCES.index("roofline"))[:, None] & (before.time > 0)
+    estimated = is_estimated(before.provenance)[:, None] & (before.time > 0)
     time = np.where(estimated, np.maximum(before.time - launch, 0.0), before.time)
     priced = Problem.make(
         problem.model,

@@ -1,0 +1,168 @@
+"""Seconds of ops on a device type, from the surfaces of their families."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.costs.kernels.cutting import cut
+from loadmaster.costs.kernels.kin import Figures, is_gpu
+from loadmaster.costs.kernels.tables import KernelTable, shipped
+from loadmaster.costs.kernels.works import KernelWork, works_of
+from loadmaster.costs.peaks import peaks
+from loadmaster.model.clusters.devices import DeviceType
+from loadmaster.model.graph import OpGraph
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Provenance of ops of which nobody measured kernels, but whole steps that have them.
+KERNELS_OF_STEPS = "kernels of steps"
+
+#: Families that stand in where a device type has no table of one, nor any kin of it.
+_ELSE = {"batched products": "products", "norm": "pointwise", "softmax": "pointwise"}
+
+#: Families that lie on the surface of another, and have a data sheet of their own.
+_LIKE = {"windows": "products"}
+
+#: Dtypes whose tables stand in, at the data sheet of the dtype itself.
+_HALF = {"f8": "f16"}
+
+#: The same of families of which only the bytes count.
+_STANDS_IN = {name: {"f8": "f32", "f16": "f32"} for name in ("pointwise", "norm", "softmax")}
+
+#: The bandwidth that kernels reach of a data sheet's, where there is no table.
+_SUSTAINED = 0.85
+
+#: Bytes at which a device reaches what bandwidth it sustains.
+_LARGE = 2.0**30
+
+
+def has_kernels(device_type: DeviceType) -> bool:
+    """True if a device type, or kin of it, was measured."""
+    return device_type.has_roofline and is_gpu(device_type.name)
+
+
+@dataclass(frozen=True)
+class OpSeconds:
+    """Seconds per op, and where they come from.
+
+    Attributes
+    ----------
+    seconds : float64 [n]
+        On the device, without the launch.
+    words : list of str
+        Provenances.
+    word : int64 [n]
+        Index into ``words``.
+    """
+
+    seconds: Floats
+    words: list[str]
+    word: Ints
+
+
+def whole_seconds(graph: OpGraph, device_type: DeviceType) -> OpSeconds:
+    """Seconds of each op of a graph.
+
+    Notes
+    -----
+    O(n_ops), and O(sites) for each distinct op.
+    """
+    ops = np.arange(graph.n_ops)
+    return part_seconds(graph, ops, graph.flops, graph.bytes_accessed, device_type)
+
+
+def part_seconds(
+    graph: OpGraph,
+    ops: NDArray[np.integer],
+    flops: NDArray[np.uint64],
+    accessed: NDArray[np.uint64],
+    device_type: DeviceType,
+) -> OpSeconds:
+    """Seconds of parts of ops of a graph, which have so many FLOPs and access so many bytes in all
+    the runs of the op.
+    """
+    works = works_of(graph)
+    which = works.of_op[ops]
+    code = np.zeros(len(which), dtype=np.int64)
+    first = code[:1]
+    for column in (which, flops, accessed, graph.runs[ops]):
+        values, place = np.unique(column, return_inverse=True)
+        _, first, code = np.unique(
+            code * len(values) + place, return_index=True, return_inverse=True
+        )
+    seconds, words = np.zeros(len(first)), ["free"] * len(first)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, index in enumerate(which[first].tolist()):
+        if index >= 0:
+            work = works.every[index]
+            groups.setdefault((work.family, work.dtype), []).append(i)
+    for (family, dtype), some in groups.items():
+        at = np.array(some)
+        of = np.asarray(ops)[first[at]]
+        members = [works.every[index] for index in which[first[at]].tolist()]
+        runs = graph.runs[of]
+        work = (flops[first[at]] / runs, accessed[first[at]] / runs)
+        whole = (graph.flops[of] / graph.runs[of], graph.bytes_accessed[of] / graph.runs[of])
+        seconds[at], of_each = _of_family(family, dtype, members, (work, whole), device_type)
+        seconds[at] *= runs
+        for i, word in zip(some, of_each, strict=True):
+            words[i] = word
+    return OpSeconds(seconds[code], words, code)
+
+
+def _of_family(
+    family: str,
+    dtype: str,
+    members: list[KernelWork],
+    sizes: tuple[tuple[Floats, Floats], tuple[Floats, Floats]],
+    device_type: DeviceType,
+) -> tuple[Floats, list[str]]:
+    """Seconds of one run of parts of one family, and where they come from."""
+    (flops, accessed), (whole_flops, whole_accessed) = sizes
+    figures = _figures(dtype, device_type)
+    table = _table(family, dtype, device_type) if family else None
+    if table is None:
+        moved = accessed / (figures.bandwidth * _sustained(device_type))
+        return np.maximum(flops / figures.peak, moved), ["roofline"] * len(members)
+    whole = np.array([work.sizes for work in members])
+    share = np.divide(flops, whole_flops, out=np.ones(len(flops)), where=whole_flops > 0)
+    reads = np.divide(accessed, whole_accessed, out=share.copy(), where=whole_accessed > 0)
+    part = whole.copy()
+    changed = (np.abs(share - 1) > 1e-9) | (np.abs(reads - 1) > 1e-9)
+    if changed.any():
+        part[changed] = cut(family, whole[changed], share[changed], reads[changed])
+    factor = np.array([work.factor for work in members])
+    word = "kernels" if table.device == device_type.name else f"kernels of {table.device}"
+    words = [KERNELS_OF_STEPS if work.implied else word for work in members]
+    return factor * table.seconds(part, figures), words
+
+
+def _table(family: str, dtype: str, device_type: DeviceType) -> KernelTable | None:
+    """The table of a family for a device type, of the nearest dtype, or of a family alike."""
+    figures = _figures(dtype, device_type)
+    surface = _LIKE.get(family, family)
+    for name in (surface, _ELSE.get(surface, surface)):
+        for of_dtype in (dtype, _STANDS_IN.get(name, _HALF).get(dtype, dtype)):
+            table = shipped().table(name, of_dtype, device_type.name, figures)
+            if table is not None:
+                return table if surface == family else replace(table, family=family)
+    return None
+
+
+def _sustained(device_type: DeviceType) -> float:
+    """The part of the data sheet's bandwidth that large kernels reach."""
+    table = _table("pointwise", "f32", device_type)
+    if table is None:
+        return _SUSTAINED
+    figures = _figures("f32", device_type)
+    seconds = table.seconds(np.array([[_LARGE, 1.0]]), figures)[0]
+    return float(min(_LARGE / figures.bandwidth / seconds, 1.0))
+
+
+def _figures(dtype: str, device_type: DeviceType) -> Figures:
+    peak = float(peaks([dtype], device_type)[0])
+    return Figures(peak, device_type.memory_bandwidth)
