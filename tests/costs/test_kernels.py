@@ -200,7 +200,7 @@ def test_a_convolution_of_3x3_is_known_from_its_work():
     assert (work.family, work.sizes) == ("convolutions", (32, 64, 128, 56))
     accessed = 4 * (n * s * s * (c + o) + c * o)
     work = work_of("Conv", f"f32[{n},{o},{s},{s}]", flops // 9, accessed)
-    assert (work.family, work.sizes) == ("products", (1, n * s * s, o, c))
+    assert (work.family, work.sizes) == ("windows", (1, n * s * s, o, c, n * s * s * c))
 
 
 def test_an_op_of_no_family_keeps_the_roofline():

@@ -213,7 +213,9 @@ def test_launches_are_most_of_bert_on_eight_h100():
 
 def step_of_replicas(graph: lm.OpGraph, cluster: lm.Cluster, one_host: bool) -> float:
     dispatch = replace(cluster.dispatch, one_host=one_host)
-    return lm.place(graph, cluster.with_dispatch(dispatch), "data-parallel").makespan
+    return lm.place(
+        graph, cluster.with_dispatch(dispatch), "data-parallel", costs="roofline"
+    ).makespan
 
 
 @given(graph=op_graphs(max_ops=8), cluster=clusters(runtime=True, max_devices=3))

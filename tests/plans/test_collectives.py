@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ from loadmaster.plans.summary import document, moved
 @pytest.fixture(scope="module")
 def plans():
     graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("2xV100-NVLink")
+    place = partial(lm.place, graph, cluster, costs="roofline")
     return {
-        "whole": lm.place(graph, cluster, "single"),
-        "replicas": lm.place(graph, cluster, "data-parallel"),
-        "sharded": lm.place(graph, cluster, "data-parallel", aggregation="reduce-scatter"),
+        "whole": place("single"),
+        "replicas": place("data-parallel"),
+        "sharded": place("data-parallel", aggregation="reduce-scatter"),
     }
 
 

@@ -176,7 +176,7 @@ def test_one_method_says_its_own_kind_and_what_others_have():
     plan = lm.place("example:lenet", "2xV100-NVLink", "heft")
     assert [row.kind for row in considered(plan)] == ["whole ops", "one device"]
     assert not_considered(plan).startswith("other methods, such as auto, which has replicas")
-    sharded = lm.place("example:lenet", "2xV100-NVLink", "sharded")
+    sharded = lm.place("example:lenet", "2xV100-NVLink", "sharded", costs="roofline")
     assert "whole ops" in not_considered(sharded)
     assert "shards" not in not_considered(sharded)
 

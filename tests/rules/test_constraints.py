@@ -355,7 +355,7 @@ def test_a_module_is_whole_in_every_replica(lenet):
 
 def test_ops_that_are_split_stay_where_they_are_pinned():
     asked = lm.Constraints(pin={"convolution*": ["gpu1", "gpu2"]}, kinds={"gpu3": "aten.*"})
-    plan = lm.place(lm.read("example:vgg19"), PCIE, "os-dpos", constraints=asked)
+    plan = lm.place(lm.read("example:vgg19"), PCIE, "os-dpos", constraints=asked, costs="roofline")
     assert plan.splits
     program = plan.program
     parts = np.flatnonzero(program.parts > 1)

@@ -14,6 +14,7 @@ import loadmaster as lm
 from loadmaster import fast
 from loadmaster.base.effort import Budget
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.problem import Problem
@@ -624,7 +625,10 @@ def test_replicas_that_are_far_by_their_mirror_are_not_judged():
 
 def test_where_transfers_are_dear_what_is_best_on_two_devices_is_a_seed_for_eight():
     graph = example("inception-v3")
-    two, eight = (problem_of(graph, v100_mesh(n)) for n in (2, 8))
+    two, eight = (
+        Problem.make(graph, some, roofline_costs(graph, some))
+        for some in (v100_mesh(2), v100_mesh(8))
+    )
     seed = SEEDS["partitions"].place
     on_two, on_eight = (seed(problem).schedule.makespan for problem in (two, eight))
     assert on_two < 0.8 * on_eight

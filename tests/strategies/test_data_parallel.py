@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -31,8 +32,10 @@ WAYS: tuple[tuple[Aggregation, Shards], ...] = (
 PCIE = lm.Cluster.preset("4xV100-PCIe")
 
 
-def problem_of(graph: lm.OpGraph, cluster: lm.Cluster) -> Problem:
-    return Problem.make(graph, cluster, as_costs(None, graph, cluster))
+def problem_of(
+    graph: lm.OpGraph, cluster: lm.Cluster, costs: Literal["roofline"] | None = None
+) -> Problem:
+    return Problem.make(graph, cluster, as_costs(costs, graph, cluster))
 
 
 def unequal(n_slow: int = 2, memory: str = "32GiB") -> lm.Cluster:
@@ -72,16 +75,17 @@ def test_a_batch_has_no_more_replicas_than_samples(aggregation, shards):
 
 def test_devices_of_unequal_speed_get_unequal_shares():
     graph, cluster = lm.read("example:vgg19"), unequal()
-    plan = lm.place(graph, cluster, "data-parallel")
+    plan = lm.place(graph, cluster, "data-parallel", costs="roofline")
     assert plan.makespan <= 0.37 * plan.single
     equal = replicate(graph, 4)
-    seen = lm.simulate(equal.graph, cluster, equal.replica.astype(np.int32))
+    devices = equal.replica.astype(np.int32)
+    seen = lm.simulate(equal.graph, cluster, devices, costs="roofline")
     assert plan.makespan < 0.75 * seen.makespan
     assert "weight each one's loss by its share" in plan.notes[0]
 
 
 def test_an_odd_batch_is_shared_so_that_all_end_together():
-    plan = lm.place(linears([2048] * 4, 999), unequal(), "data-parallel")
+    plan = lm.place(linears([2048] * 4, 999), unequal(), "data-parallel", costs="roofline")
     at = plan.program.graph.index("y1@r0")
     rows = [round(999 * share) for share in plan.program.share[at : at + 4].tolist()]
     assert sum(rows) == 999
@@ -128,7 +132,7 @@ def test_shares_count_what_a_sharded_optimizer_leaves_to_each_device():
     """BERT-large has more optimizer than samples: a slow device that does all of it takes one."""
     cluster = PCIE.with_link_speed(10.0).with_speed(0.5, "gpu2").with_speed(0.5, "gpu3")
     options = {"aggregation": "reduce-scatter", "shards": "parameters"}
-    plan = lm.place(example("bert-large"), cluster, "data-parallel", **options)
+    plan = lm.place(example("bert-large"), cluster, "data-parallel", costs="roofline", **options)
     busy = plan.schedule.device_busy
     assert busy.max() < 1.05 * busy.min()
     assert plan.notes[0].startswith("replicas have 6, 6, 2, 2 samples")
@@ -140,7 +144,7 @@ def test_shares_count_what_a_sharded_optimizer_leaves_to_each_device():
 @pytest.mark.parametrize("train", [True, False])
 def test_replicas_halve_eight_products_and_the_summary_says_so(train):
     graph = linears([4096] * 9, 8192, train=train)
-    plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), effort=0.05)
+    plan = lm.place(graph, lm.Cluster.preset("2xV100-NVLink"), effort=0.05, costs="roofline")
     assert plan.makespan < 0.51 * plan.single
     said = plan.summary()
     assert "\n  replicas  " in said or "\n  shards  " in said

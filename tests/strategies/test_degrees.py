@@ -108,7 +108,7 @@ def test_recomputed_layers_are_counted_by_stage():
     ],
 )
 def test_methods_say_what_they_make(method, options, words):
-    plan = lm.place(GRAPH, CLUSTER, method, **options)
+    plan = lm.place(GRAPH, CLUSTER, method, costs="roofline", **options)
     assert (plan.parallelism and str(plan.parallelism)) == words
 
 

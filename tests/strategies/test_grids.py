@@ -322,7 +322,7 @@ def test_heads_of_groups_go_into_as_many_parts_as_groups():
 def test_vllm_takes_any_number_of_devices():
     """Of all sizes that can be asked for, its own choice is the best; others name the heads."""
     mixtral, cluster = lm.read("example:mixtral"), lm.Cluster.new("6xL4-24GB", "pcie4")
-    goal = {"target": "vllm", "objective": "throughput"}
+    goal = {"target": "vllm", "objective": "throughput", "costs": "roofline"}
     plans = [lm.place(mixtral, cluster, tp=tp, pp=pp, **goal) for tp, pp in ((1, 6), (2, 3))]
     best = lm.place(mixtral, cluster, **goal)
     assert all(best.period <= plan.period for plan in plans)

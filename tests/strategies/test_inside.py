@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from conftest import example
@@ -38,7 +38,8 @@ def replicas(graph: lm.OpGraph, cluster: lm.Cluster, aggregation: str, shards: s
 
 @cache
 def recurrent() -> Candidate:
-    return replicas(example("rnnlm"), PCIE, "all-reduce", "flat")
+    problem = problem_of(example("rnnlm"), PCIE, "roofline")
+    return data_parallel.place(problem, aggregation="all-reduce", shards="flat")
 
 
 def search(candidate: Candidate, effort: float, threads: int = 1) -> Candidate:
@@ -179,7 +180,7 @@ def test_servers_of_traced_models_send_for_as_long_as_is_said(name):
 
 def test_servers_that_cannot_win_are_not_placed():
     """Two replicas are best where links are slow, and four servers send more than these take."""
-    plan = lm.place(example("lenet"), PCIE.with_link_speed(0.2), effort=0.02)
+    plan = lm.place(example("lenet"), PCIE.with_link_speed(0.2), effort=0.02, costs="roofline")
     words = [offer.what for offer in plan.offers]
     assert "4 replicas, parameter servers" not in words
     assert "4 replicas, gradients all-reduced" in words
@@ -213,11 +214,10 @@ def test_ops_of_replicas_are_placed_one_by_one_where_links_are_slow(name):
     """Layers with many weights stay where they are, and work on one part of the batch after
     another: neither whole ops nor replicas are near that.
     """
-    plan = lm.place(example(name), PCIE)
-    whole = lm.place(example(name), PCIE, split="none")
-    known = [
-        lm.place(example(name), PCIE, "data-parallel", aggregation=a, shards=s) for a, s in WAYS
-    ]
+    place = partial(lm.place, example(name), PCIE, costs="roofline")
+    plan = place()
+    whole = place(split="none")
+    known = [place("data-parallel", aggregation=a, shards=s) for a, s in WAYS]
     (loose,) = (one for one in plan.offers if one.what.endswith("replicas, op by op"))
     assert loose.seconds < 0.85 * min(one.makespan for one in (whole, *known))
     assert loose.seconds >= plan.makespan >= plan.bounds[SPLIT_OPS]
@@ -241,7 +241,7 @@ def test_replicas_near_their_bound_are_not_loosened():
 def test_loose_replicas_obey_rules(tmp_path):
     graph = example("lenet")
     pinned = lm.Constraints(pin={"convolution_1": 2}, reserve="1GiB")
-    plan = lm.place(graph, PCIE, constraints=pinned)
+    plan = lm.place(graph, PCIE, constraints=pinned, costs="roofline")
     assert plan.offers[0].what.endswith("replicas, op by op")
     assert {part.device for part in plan.parts("convolution_1")} == {"gpu2"}
     plan.save(tmp_path / "plan.json")

@@ -25,9 +25,9 @@ def placed(name: str, recipe: lm.Recipe, **options) -> lm.Plan:
 
 
 def test_what_fixes_nothing_is_what_the_solver_finds():
-    best = lm.place(graph("alexnet"), CLUSTER, "sharded")
+    best = lm.place(graph("alexnet"), CLUSTER, "sharded", costs="roofline")
     assert best.recipe.mesh.shape == (4,)
-    plan = placed("alexnet", lm.Recipe({"x": 4}, rest="auto"))
+    plan = placed("alexnet", lm.Recipe({"x": 4}, rest="auto"), costs="roofline")
     assert (plan.method, plan.makespan) == ("sharded", best.makespan)
 
 

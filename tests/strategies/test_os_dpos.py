@@ -248,7 +248,8 @@ def test_vgg_19_is_split_at_its_convolutions():
 def test_training_graphs_are_split_at_convolutions(name, start):
     """FastT, tables 5 and 6."""
     graph = lm.read(f"example:{name}")
-    plan = lm.place(graph, lm.Cluster.preset("4xV100-PCIe"), "os-dpos", start=start)
+    cluster = lm.Cluster.preset("4xV100-PCIe")
+    plan = lm.place(graph, cluster, "os-dpos", start=start, costs="roofline")
     assert plan.fits
     assert plan.splits
     for split in plan.splits:
@@ -259,8 +260,8 @@ def test_training_graphs_are_split_at_convolutions(name, start):
 def test_the_search_goes_on_after_an_op_that_no_split_helps():
     """Of equal replicas the first is not worth splitting, and yet a split helps later on."""
     graph, cluster = lm.read("example:vgg19"), lm.Cluster.preset("2xRTX4090-PCIe")
-    paper = lm.place(graph, cluster, "os-dpos", continue_search=False)
-    plan = lm.place(graph, cluster, "os-dpos")
+    paper = lm.place(graph, cluster, "os-dpos", continue_search=False, costs="roofline")
+    plan = lm.place(graph, cluster, "os-dpos", costs="roofline")
     assert not paper.splits
     assert plan.splits
     assert plan.makespan < 0.9 * paper.makespan

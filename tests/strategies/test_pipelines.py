@@ -27,7 +27,7 @@ METHODS = ("gpipe", "pipedream", "max-load", "piper", "pipeline")
 def problem_of(name: str, cluster: str | lm.Cluster = "4xV100-PCIe") -> Problem:
     graph = lm.read(name) if isinstance(name, str) else name
     devices = lm.Cluster.preset(cluster) if isinstance(cluster, str) else cluster
-    return Problem.make(graph, devices, lm.costs.estimate(graph, devices))
+    return Problem.make(graph, devices, roofline_costs(graph, devices))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from strategies import clusters, graph_of, ms_mesh, op_graphs, v100_mesh
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError, InputError
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.judge.problem import Problem
 from loadmaster.strategies.rivals import cross_entropy, mcmc, policy_gradient
 from loadmaster.strategies.rivals.trials import Choices, Trials
@@ -27,7 +28,7 @@ FORK = graph_of(
 
 
 def problem_of(graph, cluster, seed=0) -> Problem:
-    return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster), seed=seed)
+    return Problem.make(graph, cluster, roofline_costs(graph, cluster), seed=seed)
 
 
 def trials_of(problem, groups=100, steps=10**6) -> Trials:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from trained import linears
 
 import loadmaster as lm
 from loadmaster.base.effort import Budget
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.problem import Problem
@@ -100,9 +102,10 @@ def test_plan_says_what_was_estimated_and_how_good_its_labels_are():
 def test_convolutions_are_replicated_and_wide_layers_cut():
     """AlexNet: Krizhevsky's one weird trick (2014) comes out by itself."""
     graph = example("alexnet")
-    plan = lm.place(graph, NVLINK, "sharded")
-    assert plan.verdict.step_time < 0.15 * one_device(graph, NVLINK)
-    assert plan.verdict.step_time < lm.place(graph, NVLINK, "data-parallel").verdict.step_time
+    place = partial(lm.place, graph, NVLINK, costs="roofline")
+    plan = place("sharded")
+    assert plan.verdict.step_time < 0.15 * place("single").makespan
+    assert plan.verdict.step_time < place("data-parallel").verdict.step_time
 
 
 def test_sharded_is_no_worse_than_uniform_ways():
@@ -172,8 +175,8 @@ def test_state_is_sharded_where_replicas_do_not_fit():
 def test_unequal_devices_have_parts_by_speed_and_by_memory(name, most):
     """Inception's parts by speed are more than the fast devices hold: they get less."""
     graph, cluster = example(name), NVLINK.subset(range(4)).with_speed(0.5, 2).with_speed(0.5, 3)
-    ideal = one_device(graph, cluster) / 3
-    plan = lm.place(graph, cluster, "sharded")
+    ideal = float(roofline_costs(graph, cluster).time.sum(axis=0).min()) / 3
+    plan = lm.place(graph, cluster, "sharded", costs="roofline")
     assert plan.verdict.fits
     assert ideal < plan.verdict.step_time < most * ideal
 

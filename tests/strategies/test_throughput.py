@@ -11,6 +11,7 @@ from strategies import clusters, op_graphs
 
 import loadmaster as lm
 from loadmaster.base.errors import InfeasibleError
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.judge.assignment import Assignment
 from loadmaster.judge.bounds import bound, split_bound
 from loadmaster.judge.loads import Loads
@@ -27,7 +28,7 @@ MESH = lm.Cluster.mesh(4, memory="1GiB", bandwidth=1e12)
 
 
 def problem_of(graph, cluster):
-    made = Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    made = Problem.make(graph, cluster, roofline_costs(graph, cluster))
     return replace(made, objective=THROUGHPUT)
 
 
@@ -292,8 +293,8 @@ def test_an_assignment_of_a_step_is_that_of_each_step():
 def test_training_is_planned_for_its_step() -> None:
     """Steps wait for each other's updates: a plan for throughput is the one for the step."""
     graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
-    step = lm.place(graph, cluster, effort="fast")
-    plan = lm.place(graph, cluster, effort="fast", objective="throughput")
+    step = lm.place(graph, cluster, effort="fast", costs="roofline")
+    plan = lm.place(graph, cluster, effort="fast", objective="throughput", costs="roofline")
     assert (plan.devices == step.devices).all()
     assert plan.period <= step.makespan * (1 + 1e-9)
     assert plan.period >= plan.lower_bound

@@ -36,5 +36,6 @@ def test_replicas_of_one_sample_are_not_offered():
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_each_axis_of_a_mesh_shares_work(tp):
-    plan = lm.place(lm.read(MODELS / "bert_infer.json.gz"), "4xL4-PCIe", target="dtensor", tp=tp)
+    graph = lm.read(MODELS / "bert_infer.json.gz")
+    plan = lm.place(graph, "4xL4-PCIe", target="dtensor", tp=tp, costs="roofline")
     assert plan.program.share.min() <= 1 / plan.cluster.n_devices

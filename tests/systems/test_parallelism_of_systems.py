@@ -41,7 +41,7 @@ GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4}
 )  # fmt: skip
 def test_a_plan_says_what_was_chosen(of, target, options, words):
     graph, cluster = lm.read(of[0]), lm.Cluster.preset(of[1])
-    plan = lm.place(graph, cluster, target=target, **options)
+    plan = lm.place(graph, cluster, target=target, costs="roofline", **options)
     parallelism = plan.parallelism
     assert str(parallelism) == words
     if plan.recipe is not None:

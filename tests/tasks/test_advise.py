@@ -100,7 +100,7 @@ def test_an_unknown_target_is_refused_before_any_work():
 
 
 def test_a_summary_says_where_times_are_from():
-    plan = lm.place("example:lenet", "2xV100-NVLink", "heft")
+    plan = lm.place("example:lenet", "2xV100-NVLink", "heft", costs="roofline")
     assert "times        of ops: 100% roofline; `loadmaster calibrate`" in str(plan)
 
 

@@ -12,6 +12,7 @@ from traced import every_traced_graph
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.costs.program import program_costs
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.transforms import Program, replicate
 from loadmaster.transforms.base import shares
 from loadmaster.transforms.shares import batch_size
@@ -266,8 +267,8 @@ def test_costs_of_parts_have_a_launch_and_say_where_they_are_from():
     assert (word["y@r0"], word["update"], word["dw_t@aggregate"]) == (
         "regressed", "given", "roofline",
     )  # fmt: skip
-    rooflines = program_costs(done, lm.costs.estimate(g, cluster), cluster)
-    assert np.array_equal(rooflines.time, lm.costs.estimate(done.graph, cluster).time)
+    rooflines = program_costs(done, roofline_costs(g, cluster), cluster)
+    assert np.array_equal(rooflines.time, roofline_costs(done.graph, cluster).time)
     assert rooflines.shares() == {"roofline": 1.0}
 
 
@@ -457,8 +458,8 @@ def test_on_one_device_data_parallelism_is_the_graph_as_it_is():
 
 def test_two_replicas_of_a_large_batch_are_nearly_twice_as_fast():
     graph = lm.read("example:inception-v3")
-    alone = lm.place(graph, v100_mesh(2, "1TiB"), "single")
-    both = lm.place(graph, v100_mesh(2, "1TiB"), "data-parallel", **SERVED)
+    alone = lm.place(graph, v100_mesh(2, "1TiB"), "single", costs="roofline")
+    both = lm.place(graph, v100_mesh(2, "1TiB"), "data-parallel", costs="roofline", **SERVED)
     assert 1.8 < alone.makespan / both.makespan < 2
     assert both.notes == ()
 

@@ -9,6 +9,7 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.costs.program import program_costs
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.transforms import Program, replicate, split_op
 
 WAYS = {
@@ -60,7 +61,7 @@ KNOWN = {
 def digested(program: Program, before: lm.OpGraph) -> str:
     """What is in a program and its times, in 12 hexadecimal digits."""
     cluster = lm.Cluster.preset("4xV100-PCIe")
-    costs = program_costs(program, lm.costs.estimate(before, cluster), cluster)
+    costs = program_costs(program, roofline_costs(before, cluster), cluster)
     columns = (program.serves, program.part, program.parts, program.replica, program.share)
     digest = hashlib.sha256(program.graph.digest.encode())
     for column in (*columns, program.role, costs.time, costs.provenance):

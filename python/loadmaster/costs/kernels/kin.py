@@ -48,8 +48,8 @@ def is_gpu(name: str) -> bool:
 
 
 def nearest(name: str, figures: Figures, measured: dict[str, Figures]) -> str | None:
-    """The measured device type that is the most like one: of its vendor, and by generation, peak
-    and bandwidth the nearest. None: there is none.
+    """The measured device type that is the most like one: of its chip, else of its vendor, and by
+    generation, peak and bandwidth the nearest. None: there is none.
 
     >>> a100, h100 = Figures(312e12, 2e12), Figures(989e12, 3.35e12)
     >>> sheets = {"A100-SXM4-80GB": a100, "H100-SXM5-80GB": h100}
@@ -59,7 +59,7 @@ def nearest(name: str, figures: Figures, measured: dict[str, Figures]) -> str | 
     if name in measured:
         return name
     own = _generation(name)
-    apart: list[tuple[float, str]] = []
+    apart: list[tuple[bool, float, str]] = []
     for other, sheet in measured.items():
         of_other = _generation(other)
         if own is None or of_other is None or own[0] != of_other[0]:
@@ -69,8 +69,17 @@ def nearest(name: str, figures: Figures, measured: dict[str, Figures]) -> str | 
             + abs(math.log(figures.peak / sheet.peak))
             + abs(math.log(figures.bandwidth / sheet.bandwidth))
         )
-        apart.append((distance, other))
-    return min(apart)[1] if apart else None
+        apart.append((_chip(name) != _chip(other), distance, other))
+    return min(apart)[2] if apart else None
+
+
+def _chip(name: str) -> str:
+    """The first word of a device type's name, whatever speed it is told to have.
+
+    >>> _chip("V100-SXM2-16GB"), _chip("V100 x 0.5")
+    ('V100', 'V100')
+    """
+    return re.split(r"\W", name, maxsplit=1)[0]
 
 
 def _generation(name: str) -> tuple[str, int] | None:

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadmaster.costs.roofline import is_of_kernels
 from loadmaster.judge.problem import Problem
+from loadmaster.strategies.pipelines.batch_times import batch_times
 
 #: Stages per device of the interleaved schedule.
 CHUNKS = 2
@@ -31,11 +34,23 @@ def floors(
     kinds = Counter(problem.cluster.device_types[device] for device in fastest)
     for m in counts:
         speed = fill = 0.0
+        of_batch = _of_batch(problem, m)
         for kind, n in kinds.items():
             time, launch = problem.compute_time[:, kind], problem.cluster.types[kind].launch
-            each = np.minimum(time, launch + np.maximum(time - launch, 0.0) / (m * width))
+            part = np.maximum(launch + np.maximum(time - launch, 0.0) / m, of_batch[:, kind])
+            each = np.minimum(time, launch + np.maximum(part - launch, 0.0) / width)
             work = float(time[once].sum()) / width + m * float(each[~once].sum())
             speed += n / width / max(work, 1e-30)
             fill = max(fill, 1 / max(float(each[forward].sum()), 1e-30))
         seconds.append(1 / speed + (p - 1) / p / CHUNKS / fill)
     return seconds
+
+
+def _of_batch(problem: Problem, m: int) -> NDArray[np.float64]:
+    """Seconds of a micro-batch of each reduced op, where they are those of kernels: small ones take
+    longer than their share. Else 0.
+    """
+    is_known = is_of_kernels(problem.costs.provenance)
+    if not is_known.any():
+        return np.zeros_like(problem.compute_time)
+    return problem.reduced.sum(np.where(is_known[:, None], batch_times(problem, 1 / m), 0.0))

@@ -11,19 +11,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmaster.base.errors import InfeasibleError
-from loadmaster.costs.program import ProgramWork, costs_of
-from loadmaster.costs.roofline import is_estimated
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.streaming import streamed
 from loadmaster.model.batch import scaled_batch
-from loadmaster.model.program import COMPUTE
 from loadmaster.strategies.candidate import Candidate, judged
+from loadmaster.strategies.pipelines.batch_times import batch_times
 from loadmaster.strategies.pipelines.throughput import dealt
 from loadmaster.strategies.simple import single
-from loadmaster.transforms.shares import own_weights, whole_bytes
 
 #: Most times that a batch may be enlarged.
 MOST_TIMES = 1024
@@ -105,8 +101,7 @@ def with_batch(problem: Problem, times: int) -> Problem:
     True
     """
     graph = scaled_batch(problem.model, Fraction(times))
-    kinds = range(len(problem.costs.types))
-    time = np.stack([_seconds(problem, kind, times) for kind in kinds], axis=1)
+    time = batch_times(problem, times)
     larger = Problem.make(
         graph,
         problem.cluster,
@@ -116,25 +111,3 @@ def with_batch(problem: Problem, times: int) -> Problem:
         expert_imbalance=problem.expert_imbalance,
     )
     return replace(larger, objective=problem.objective)
-
-
-def _seconds(problem: Problem, kind: int, times: int) -> NDArray[np.float64]:
-    """Seconds of each op of the user's graph with so many times the batch."""
-    graph, costs, device_type = problem.model, problem.costs, problem.cluster.types[kind]
-    roles, factor = graph.roles, np.uint64(times)
-    many = roles.many & ~graph.placeholder
-    known = np.where(many, costs.time[:, kind] * times, costs.time[:, kind])
-    if not device_type.has_roofline:
-        return known
-    whole, _ = whole_bytes(graph, roles, own_weights(graph))
-    whole = np.minimum(whole, graph.bytes_accessed)
-    accessed = whole + (graph.bytes_accessed - whole) * factor
-    flops = np.where(many, graph.flops * factor, graph.flops)
-    accessed = np.where(many, accessed, graph.bytes_accessed)
-    ops = np.arange(graph.n_ops, dtype=np.int32)
-    share = np.where(many, float(times), 1.0)
-    free = graph.view | graph.placeholder
-    own = np.full(graph.n_ops, COMPUTE, dtype=np.uint8)
-    work = ProgramWork(graph, ops, share, own, flops, accessed, free, graph.runs, graph.outputs)
-    larger = costs_of(work, problem.costs, problem.cluster).time[:, kind]
-    return np.where(is_estimated(costs.provenance), larger, known)

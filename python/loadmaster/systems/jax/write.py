@@ -156,7 +156,7 @@ def jax(plan: Plan, path: str | os.PathLike[str] | None = None) -> str:
     >>> graph, cluster = lm.read("example:lenet"), lm.Cluster.preset("4xV100-PCIe")
     >>> file = lm.writers.jax(lm.place(graph, cluster, target="jax", tp=1))
     >>> [line for line in file.splitlines() if line.startswith("AXES")]
-    ["AXES = {'dp': 2}"]
+    ["AXES = {'dp': 4}"]
     """
     layout = plan.layout
     if layout is None or plan.recipe is None or plan.recipe.micro is not None:
