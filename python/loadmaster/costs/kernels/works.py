@@ -194,9 +194,9 @@ def _convolution(
     if dtype == "f32" and groups == 1 and image and len(image) == 4 and 8.0 < taps < 10.0:
         sizes = (float(image[0]), window / 9, float(channels), math.sqrt(pixels / image[0]))
         return KernelWork("convolutions", dtype, sizes, parts, backward)
-    sizes = (float(groups), pixels, max(channels / groups, 1.0), window, read)
+    ways = (float(groups), pixels, max(channels / groups, 1.0), window, read)
     implied = backward or groups > 1 or dtype != "f32" or taps > _POINT
-    return KernelWork("windows", dtype, sizes, parts * (_WINDOW if taps > _POINT else 1.0), implied)
+    return KernelWork("windows", dtype, ways, parts * (_WINDOW if taps > _POINT else 1.0), implied)
 
 
 def _batch_norm(kind: str, outputs: Sequence[Shape]) -> float:

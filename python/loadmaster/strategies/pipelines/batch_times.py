@@ -50,6 +50,5 @@ def batch_times(problem: Problem, times: float) -> NDArray[np.float64]:
 
 
 def _times(amount: NDArray[np.uint64], times: float) -> NDArray[np.uint64]:
-    if times >= 1 and float(times).is_integer():
-        return amount * np.uint64(times)
-    return np.rint(amount * times).astype(np.uint64)
+    product = amount * np.uint64(times) if float(times).is_integer() else np.rint(amount * times)
+    return np.asarray(product, dtype=np.uint64)
