@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.costs.kernels.products import features as features_of_products
+from loadmaster.costs.kernels.products import saturating
 
 Floats = NDArray[np.float64]
 
@@ -49,4 +50,5 @@ def features_windows(sizes: Floats) -> Floats:
 
 def features(sizes: Floats) -> Floats:
     """Coordinates on the surface."""
-    return np.log2(np.maximum(sizes, 1.0))
+    batch, inputs, outputs, size = np.log2(np.maximum(sizes, 1.0)).T
+    return np.stack([saturating(batch + 2 * size), inputs, outputs, size], axis=1)

@@ -24,7 +24,7 @@ _CUT = {
     "windows": ("m", "n", "k", "batch"),
 }
 
-#: A cut whose bytes are nearer by less than this (of the logarithm) is no better.
+#: Cuts whose bytes are this near to the nearest's (of the logarithm) are as good: the first counts.
 _SAME = 1e-3
 
 #: The most by which the first of two cut sizes is divided.
@@ -44,55 +44,50 @@ def cut(family: str, sizes: Floats, share: Floats, accessed: Floats) -> Floats:
     accessed : float64 [n]
         Bytes of each part, as a multiple of the whole op's.
     """
-    columns = FAMILIES[family].columns
     if family in ("pointwise", "norm", "softmax"):
         return np.stack([sizes[:, 0] * accessed, sizes[:, 1]], axis=1)
     if family in ("context", "encoder", "generation"):
         return _cut_attention(sizes, share)
-    best, part = np.full(len(sizes), np.inf), sizes.copy()
+    columns = FAMILIES[family].columns
+    candidates = _candidates(sizes, share, [columns.index(c) for c in _CUT[family]])
+    if family == "windows":
+        candidates[:, :, 4] *= (candidates[:, :, [0, 1, 3]] / sizes[:, [0, 1, 3]]).prod(2)
     whole = _elements(family, sizes)
-    for candidate in _candidates(sizes, share, [columns.index(c) for c in _CUT[family]]):
-        if family == "windows":
-            read = candidate[:, [0, 1, 3]] / sizes[:, [0, 1, 3]]
-            candidate[:, 4] = sizes[:, 4] * read.prod(1)
-        there = np.where((candidate >= 1.0).all(1), 0.0, np.inf)
-        ratio = np.maximum(_elements(family, np.maximum(candidate, 1.0)) / whole, 1e-9)
-        apart = np.abs(np.log(ratio / np.maximum(accessed, 1e-9))) + there
-        better = apart < best - _SAME
-        best[better], part[better] = apart[better], candidate[better]
-    lost = np.isinf(best)
-    part[lost, columns.index(_CUT[family][0])] *= share[lost]
-    return np.maximum(part, 1.0)
+    ratio = np.maximum(_elements(family, np.maximum(candidates, 1.0)) / whole, 1e-9)
+    apart = np.abs(np.log(ratio / np.maximum(accessed, 1e-9)))
+    apart[(candidates < 1.0).any(axis=2)] = np.inf
+    first = (apart <= apart.min(axis=0) + _SAME).argmax(axis=0)
+    return np.maximum(candidates[first, np.arange(len(sizes))], 1.0)
 
 
-def _candidates(sizes: Floats, share: Floats, columns: list[int]) -> list[Floats]:
-    """All that comes of cutting one column, or two by a power of 2 and the rest."""
-    cuts = []
-    for column in columns:
-        one = sizes.copy()
-        one[:, column] *= share
-        cuts.append(one)
-    for first, second in combinations(columns, 2):
-        for by in 2 ** np.arange(1, int(np.log2(_MOST)) + 1):
-            if (share * by < 1).any():
-                for near, far in ((first, second), (second, first)):
-                    both = sizes.copy()
-                    both[:, near] /= by
-                    both[:, far] *= np.where(share * by < 1, share * by, np.nan)
-                    cuts.append(np.nan_to_num(both))
-    return cuts
+def _candidates(sizes: Floats, share: Floats, columns: list[int]) -> Floats:
+    """All that comes of cutting one column, or two by a power of 2 and the rest: float64
+    [candidates, n, columns], with a size below 1 where there is none.
+    """
+    powers = 2.0 ** np.arange(1, int(np.log2(_MOST)) + 1)
+    pairs = [(near, far) for pair in combinations(columns, 2) for near, far in (pair, pair[::-1])]
+    times = np.ones((len(columns) + len(pairs) * len(powers), *sizes.shape))
+    for place, column in enumerate(columns):
+        times[place, :, column] = share
+    rest = powers[:, None] * share
+    rest[rest >= 1] = 0.0
+    for place, (near, far) in enumerate(pairs):
+        of_pair = times[len(columns) + place * len(powers) :][: len(powers)]
+        of_pair[:, :, near] /= powers[:, None]
+        of_pair[:, :, far] = rest
+    return times * sizes
 
 
 def _elements(family: str, sizes: Floats) -> Floats:
     """Elements that are read and written."""
     if family == "convolutions":
-        batch, inputs, outputs, size = sizes.T
+        batch, inputs, outputs, size = np.moveaxis(sizes, -1, 0)
         touched: Floats = batch * size * size * (inputs + outputs) + 9 * inputs * outputs
     elif family == "windows":
-        b, m, n, k, read = sizes.T
+        b, m, n, k, read = np.moveaxis(sizes, -1, 0)
         touched = read + b * (k * n + m * n)
     else:
-        b, m, n, k = sizes.T
+        b, m, n, k = np.moveaxis(sizes, -1, 0)
         touched = b * (m * k + k * n + m * n)
     return touched
 

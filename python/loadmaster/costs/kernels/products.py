@@ -20,10 +20,20 @@ def least(sizes: Floats, peak: float, bandwidth: float, item: float) -> Floats:
     return seconds
 
 
+#: Rows, as a logarithm of base 2, from which on a device is full: more of them change the
+#: efficiency so much less.
+_FULL, _BEYOND_FULL = 12.0, 0.25
+
+
 def features(sizes: Floats) -> Floats:
     """Coordinates of a product on its surface; a batch counts as so many times the rows."""
     b, m, n, k = np.log2(np.maximum(sizes, 1.0)).T
-    return np.stack([b + m, n, k], axis=1)
+    return np.stack([saturating(b + m), n, k], axis=1)
+
+
+def saturating(rows: Floats) -> Floats:
+    """The coordinate of so many rows, given as a logarithm of base 2."""
+    return np.where(rows > _FULL, _FULL + (rows - _FULL) * _BEYOND_FULL, rows)
 
 
 def features_batched(sizes: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.costs.kernels.cutting import cut
 from loadmaster.costs.kernels.kin import Figures, is_gpu
 from loadmaster.costs.kernels.tables import KernelTable, shipped
-from loadmaster.costs.kernels.works import KernelWork, works_of
+from loadmaster.costs.kernels.works import KernelWork, KernelWorks, works_of
 from loadmaster.costs.peaks import peaks
 from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import OpGraph
@@ -84,41 +85,72 @@ def part_seconds(
 ) -> OpSeconds:
     """Seconds of parts of ops of a graph, which have so many FLOPs and access so many bytes in all
     the runs of the op.
+
+    Notes
+    -----
+    O(parts log parts), and O(sites) for each distinct part that nobody asked for before.
     """
     works = works_of(graph)
-    which = works.of_op[ops]
-    code = np.zeros(len(which), dtype=np.int64)
-    first = code[:1]
-    for column in (which, flops, accessed, graph.runs[ops]):
-        values, place = np.unique(column, return_inverse=True)
-        _, first, code = np.unique(
-            code * len(values) + place, return_index=True, return_inverse=True
-        )
-    seconds, words = np.zeros(len(first)), ["free"] * len(first)
+    known = works.parts.setdefault(_key(device_type), {})
+    columns = (works.of_op[ops], flops, accessed)
+    first, code = _distinct(columns)
+    keys = list(zip(*(column[first].tolist() for column in columns), strict=True))
+    unknown = [key for key in keys if key not in known]
+    known.update(zip(unknown, _each(works, unknown, device_type), strict=True))
+    pairs = [known[key] for key in keys]
+    seconds = np.array([seconds for seconds, _ in pairs])
+    return OpSeconds(seconds[code], [word for _, word in pairs], code)
+
+
+def _key(device_type: DeviceType) -> tuple[object, ...]:
+    """What the seconds of kernels depend on."""
+    return device_type.name, device_type.memory_bandwidth, *sorted(device_type.peak.items())
+
+
+def _distinct(columns: Sequence[NDArray[np.integer]]) -> tuple[Ints, Ints]:
+    """The first of each distinct row of these columns, and of each row which one it is."""
+    order = np.lexsort(columns)
+    changes = np.zeros(len(order), dtype=bool)
+    changes[:1] = True
+    for column in columns:
+        changes[1:] |= np.diff(column[order]) != 0
+    code = np.empty(len(order), dtype=np.int64)
+    code[order] = changes.cumsum() - 1
+    return order[changes], code
+
+
+def _each(
+    works: KernelWorks, parts: Sequence[tuple[int, int, int]], device_type: DeviceType
+) -> list[tuple[float, str]]:
+    """Seconds of parts in all their runs, and where they come from; each has the number of its
+    work, -1 if it is free, its FLOPs and the bytes that it accesses in all runs.
+    """
+    result = [(0.0, "free")] * len(parts)
     groups: dict[tuple[str, str], list[int]] = {}
-    for i, index in enumerate(which[first].tolist()):
+    for i, (index, _, _) in enumerate(parts):
         if index >= 0:
             work = works.every[index]
             groups.setdefault((work.family, work.dtype), []).append(i)
     for (family, dtype), some in groups.items():
-        at = np.array(some)
-        of = np.asarray(ops)[first[at]]
-        members = [works.every[index] for index in which[first[at]].tolist()]
-        runs = graph.runs[of]
-        work = (flops[first[at]] / runs, accessed[first[at]] / runs)
-        whole = (graph.flops[of] / graph.runs[of], graph.bytes_accessed[of] / graph.runs[of])
-        seconds[at], of_each = _of_family(family, dtype, members, (work, whole), device_type)
-        seconds[at] *= runs
-        for i, word in zip(some, of_each, strict=True):
-            words[i] = word
-    return OpSeconds(seconds[code], words, code)
+        index = np.array([parts[i][0] for i in some])
+        runs = works.runs[index]
+        sizes = tuple(
+            np.array([parts[i][at] for i in some], dtype=np.float64) / runs for at in (1, 2)
+        )
+        whole = (works.flops[index].astype(np.float64), works.accessed[index].astype(np.float64))
+        members = [works.every[i] for i in index.tolist()]
+        seconds, words = _of_family(family, dtype, members, (sizes, whole), device_type)
+        pairs = zip((seconds * runs).tolist(), words, strict=True)
+        for i, pair in zip(some, pairs, strict=True):
+            result[i] = pair
+    return result
 
 
 def _of_family(
     family: str,
     dtype: str,
     members: list[KernelWork],
-    sizes: tuple[tuple[Floats, Floats], tuple[Floats, Floats]],
+    sizes: tuple[tuple[Floats, ...], tuple[Floats, ...]],
     device_type: DeviceType,
 ) -> tuple[Floats, list[str]]:
     """Seconds of one run of parts of one family, and where they come from."""

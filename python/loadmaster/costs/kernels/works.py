@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,17 +65,34 @@ class KernelWork:
 
 @dataclass(frozen=True)
 class KernelWorks:
-    """The distinct works of a graph, and which of them each op is: int32 [n_ops]; -1: free."""
+    """The distinct works of a graph.
+
+    Attributes
+    ----------
+    every : tuple of KernelWork
+        Of one run.
+    of_op : int32 [n_ops]
+        Index into ``every``; -1: the op is free.
+    runs, flops, accessed : uint64 [n_works]
+        Runs of an op with this work; FLOPs and bytes of one run.
+    parts : dict
+        Seconds of parts that were asked for, by device type: a cache of
+        :mod:`loadmaster.costs.kernels.seconds`.
+    """
 
     every: tuple[KernelWork, ...]
     of_op: NDArray[np.int32]
+    runs: NDArray[np.uint64]
+    flops: NDArray[np.uint64]
+    accessed: NDArray[np.uint64]
+    parts: dict[Any, Any] = field(default_factory=dict)
 
 
 _KNOWN: WeakKeyDictionary[OpGraph, KernelWorks] = WeakKeyDictionary()
 
 
 def works_of(graph: OpGraph) -> KernelWorks:
-    """The works of a graph; each run of an op that runs several times is one.
+    """The works of a graph.
 
     Notes
     -----
@@ -92,18 +109,21 @@ def _read(graph: OpGraph) -> KernelWorks:
     free = graph.view | graph.placeholder | ((flops == 0) & (accessed == 0))
     at = np.full(graph.n_ops, -1, dtype=np.int32)
     known: dict[Any, int] = {}
+    first: list[int] = []
     every: list[KernelWork] = []
     args = graph.args
     for op in np.flatnonzero(~free).tolist():
         kind, output = graph.kinds[op], graph.outputs[op]
         causal = args is not None and family_of(kind) == "attention" and _is_causal(args[op])
         key = (kind, output, int(flops[op]), int(accessed[op]), causal)
-        index = known.get(key)
+        index = known.get((key, int(graph.runs[op])))
         if index is None:
-            index = known[key] = len(every)
+            index = known[key, int(graph.runs[op])] = len(every)
             every.append(work_of(*key))
+            first.append(op)
         at[op] = index
-    return KernelWorks(tuple(every), at)
+    some = np.array(first, dtype=np.int64)
+    return KernelWorks(tuple(every), at, graph.runs[some], flops[some], accessed[some])
 
 
 def _is_causal(call: Any) -> bool:
