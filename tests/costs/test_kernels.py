@@ -113,6 +113,20 @@ def test_twice_the_work_takes_no_less(m, n, k, dtype, device):
         assert seconds(product(*larger, dtype), device) > 0.6 * once
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_a_quarter_of_the_rows_that_fill_a_device_takes_about_a_quarter(dtype):
+    # Else no plan on several devices comes near the bound "work over capacity".
+    generator = np.random.default_rng(5)
+    ratios = []
+    for _ in range(150):
+        m, n, k = (int(2**power) for power in generator.uniform((14, 5, 5), (21, 12, 12)))
+        device = generator.choice(["A100-SXM4-80GB", "H100-SXM5-80GB", "V100-PCIe-32GB"])
+        quarter, whole = (seconds(product(rows, n, k, dtype), device) for rows in (m, 4 * m))
+        ratios.append(4 * quarter / whole)
+    assert np.median(ratios) == pytest.approx(1.0, abs=0.03)
+    assert np.quantile(ratios, [0.1, 0.9]) == pytest.approx([1.0, 1.0], abs=0.2)
+
+
 @settings(max_examples=40, deadline=None)
 @given(sizes, sizes, sizes, st.sampled_from([2, 4, 8]), st.sampled_from("mnk"), devices)
 def test_a_part_is_priced_as_the_smaller_product_that_it_is(m, n, k, ways, along, device):
