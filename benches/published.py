@@ -89,12 +89,12 @@ def planned(row: Row, captures: Path) -> tuple[lm.Plan, float]:
     Raises
     ------
     LoadmasterError
-        It cannot be.
+        There is none.
     """
     assert row.model is not None
     cluster = cluster_of(row.gpus, row.hosts, row.network, row.tf32)
     method = "auto" if row.target else "single"
-    plan = lm.place(
+    return lm.place(
         graph(row.model, captures),
         cluster,
         method,
@@ -104,6 +104,7 @@ def planned(row: Row, captures: Path) -> tuple[lm.Plan, float]:
         runtime=row.runtime,
         **row.options,
     )
+
     update = update_seconds(plan)
     seconds = row.accumulation * (plan.makespan - update) + (update if row.updates else 0.0)
     return plan, seconds

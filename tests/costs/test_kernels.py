@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.base.errors import InputError
 from loadmaster.costs import PROVENANCES, estimate
+from loadmaster.costs.kernels import sustained
 from loadmaster.costs.kernels.cutting import cut
 from loadmaster.costs.kernels.families import FAMILIES
 from loadmaster.costs.kernels.kin import MEASURED, Figures, nearest
@@ -54,7 +55,8 @@ def seconds(graph, name):
 @pytest.mark.parametrize(
     ("device", "m", "n", "k", "dtype", "measured"),
     [
-        ("A100-SXM4-80GB", 2048, 8192, 1024, "bf16", 149.0e-6),
+        # In a long step, 1.17 times what it takes alone.
+        ("A100-SXM4-80GB", 2048, 8192, 1024, "bf16", 1.17 * 149.0e-6),
         ("H100-SXM5-80GB", 16, 8192, 8192, "bf16", 48.1e-6),
         ("B200-180GB", 8192, 12288, 4096, "bf16", 524.3e-6),
         # These have 40 to 50 us of the host in them, which is not the device's.
@@ -256,3 +258,14 @@ def test_costs_by_the_roofline_are_one_word_away():
     assert plan.makespan < lm.place(graph, cluster, "single").makespan
     with pytest.raises(InputError, match="roofline"):
         lm.place(graph, cluster, "single", costs="kernel")
+
+
+@given(dtype=st.sampled_from(["f16", "f32"]), family=st.sampled_from([*sustained.CLASSES, "norm"]))
+def test_kernels_under_load_take_a_factor_of_their_class(dtype, family):
+    for (device, of_dtype), factors in sustained.factors().items():
+        said = sustained.factor(device, "none", dtype, family)
+        of_class = sustained.CLASSES.get(family, "")
+        assert said == (factors.get(of_class, 1.0) if of_dtype == dtype else 1.0)
+        # A type without factors has those of the type whose kernels it has.
+        assert sustained.factor("none", device, dtype, family) == said
+        assert 0.3 < said < 3

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.costs.kernels import sustained
 from loadmaster.costs.kernels.cutting import cut
 from loadmaster.costs.kernels.kin import Figures, is_gpu
 from loadmaster.costs.kernels.tables import KernelTable, shipped
@@ -167,7 +168,10 @@ def _of_family(
     changed = (np.abs(share - 1) > 1e-9) | (np.abs(reads - 1) > 1e-9)
     if changed.any():
         part[changed] = cut(family, whole[changed], share[changed], reads[changed])
-    factor = np.array([work.factor for work in members])
+    load = sustained.factor(device_type.name, table.device, dtype, family)
+    # Clocks do not slow what waits for memory.
+    computes = flops / figures.peak >= accessed / figures.bandwidth
+    factor = np.array([work.factor for work in members]) * np.where(computes, load, 1.0)
     word = "kernels" if table.device == device_type.name else f"kernels of {table.device}"
     words = [KERNELS_OF_STEPS if work.implied else word for work in members]
     return factor * table.seconds(part, figures), words
