@@ -21,13 +21,18 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 from data import at
+from numpy.typing import NDArray
 from published import planned
 from published_rows import Row, rows
 from scipy.optimize import least_squares
 
 import loadmaster as lm
 from loadmaster.costs.kernels import sustained
+from loadmaster.costs.kernels.kin import Figures
 from loadmaster.costs.kernels.works import works_of
+from loadmaster.costs.peaks import peaks
+
+Floats = NDArray[np.float64]
 
 #: Where the factors are written.
 TABLE = Path(sustained.__file__).with_suffix(".toml")
@@ -41,17 +46,21 @@ LEAST = 9
 
 @dataclass(frozen=True)
 class Step:
-    """A row: seconds of its busiest device by class, without factors, and those of the rest."""
+    """A row: seconds of the ops of its busiest device by class, without factors, and the power that
+    the factor has in each; seconds of the rest.
+    """
 
     row: Row
     device: str
-    by_class: dict[str, float]
+    by_class: dict[str, tuple[Floats, Floats]]
     rest: float
     update: float
 
     def ratio(self, factors: dict[str, float]) -> float:
         """Predicted over measured."""
-        body = self.rest + sum(s * factors.get(k, 1.0) for k, s in self.by_class.items())
+        body = self.rest
+        for name, (seconds, power) in self.by_class.items():
+            body += float((seconds * factors.get(name, 1.0) ** power).sum())
         update = self.update if self.row.updates else 0.0
         return (self.row.accumulation * body + update) / self.row.measured
 
@@ -71,17 +80,21 @@ def step_of(row: Row, plan: lm.Plan) -> Step:
     of_op = works.of_op[problem.program.serves[ops]]
     updates = np.array([plan.program.graph.phases[op] == "o" for op in ops.tolist()])
     own = problem.program.own[ops]
-    device = plan.cluster.types[0].name
-    known = sustained.factors().get((device, "f16"), {})
-    by_class: dict[str, float] = {}
+    device = plan.cluster.types[0]
+    figures = Figures(float(peaks(["bf16"], device)[0]), device.memory_bandwidth)
+    graph = plan.program.graph
+    power = sustained.computing(graph.flops[ops], graph.bytes_accessed[ops], figures)
+    known = sustained.factors().get((device.name, "f16"), {})
+    by_class: dict[str, tuple[Floats, Floats]] = {}
     spent = 0.0
     for of_class in sorted(set(classes) - {""}):
         which = [i for i, name in enumerate(classes) if name == of_class]
-        total = float(seconds[busiest & ~updates & ~own & np.isin(of_op, which)].sum())
-        by_class[of_class] = total / known.get(of_class, 1.0)
-        spent += total
+        some = busiest & ~updates & ~own & np.isin(of_op, which)
+        alone = seconds[some] / known.get(of_class, 1.0) ** power[some]
+        by_class[of_class] = alone, power[some]
+        spent += float(seconds[some].sum())
     update = float(seconds[busiest & updates].sum())
-    return Step(row, device, by_class, max(plan.makespan - spent - update, 0.0), update)
+    return Step(row, device.name, by_class, max(plan.makespan - spent - update, 0.0), update)
 
 
 def fitted(steps: list[Step]) -> dict[str, float]:

@@ -32,6 +32,17 @@ def test_a_target_of_another_kind_has_its_reason_in_whole(advice):
     assert "inference" in advice.refused["vllm"] or "layers" in advice.refused["vllm"]
 
 
+def test_plans_are_of_the_runtime_that_was_asked_for(capsys):
+    command = "example:lenet --cluster 2xV100-NVLink --runtime compiled --targets ddp,pipelining"
+    main(["advise", *command.split(), "--json"])
+    said = json.loads(capsys.readouterr().out)
+    plan = lm.place("example:lenet", "2xV100-NVLink", target="ddp", runtime="compiled")
+    times = {choice["name"]: choice["plan"]["makespan"] for choice in said["choices"]}
+    assert times["ddp"] == pytest.approx(plan.makespan)
+    assert "leave out runtime 'compiled'" in said["refused"]["pipelining"]
+    assert all("--runtime=compiled" in choice["command"] for choice in said["choices"])
+
+
 def test_every_choice_has_its_command_in_whole(advice):
     said = str(advice)
     assert all(advice.command(choice) in said for choice in advice.choices)

@@ -83,6 +83,19 @@ def test_rows_are_what_place_finds():
     assert "infeasible" in str(seen)
 
 
+def test_the_cases_are_of_the_runtime_that_was_asked_for():
+    with ThreadPoolExecutor(1) as threads:
+        done = lm.sweep(
+            "example:lenet", "2xV100-NVLink", "single", runtime="graphs", executor=threads
+        )
+    plan = lm.place("example:lenet", "2xV100-NVLink", "single", runtime="graphs")
+    (row,) = done.rows
+    assert row.makespan == plan.makespan
+    assert json.loads(row.options) == {"runtime": "graphs"}
+    with pytest.raises(InputError, match="runtime"):
+        lm.sweep("example:lenet", "2xV100-NVLink", "single", runtime="eagre")
+
+
 def test_what_fails_is_a_row_with_its_error():
     methods = [("heft", {"rounds": 0}), "heft"]
     seen = lm.sweep(CHAIN, ms_mesh(2), methods, executor=ThreadPoolExecutor(1))

@@ -26,6 +26,7 @@ def add(commands: Any) -> None:
     options.add_graph(command)
     options.add_cluster(command)
     options.add_costs(command)
+    options.add_runtime(command)
     command.add_argument(
         "--targets",
         metavar="TARGET,...",
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     from loadmaster.rules.reserves import kept_by_default
     from loadmaster.tasks.advise import advise
 
-    targets, cluster = inputs.targets(arguments), inputs.cluster(arguments.cluster)
+    targets, cluster = inputs.targets(arguments), inputs.hosted_cluster(arguments)
     inputs.check_planners((), targets)
     if said := options.unsaid(arguments):
         note(said)

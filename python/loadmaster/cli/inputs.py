@@ -42,7 +42,7 @@ def graph(
     """The one graph of a command, or one of several, as its runtime has it; progress tells of a
     capture.
     """
-    plain = _graph(arguments, source or arguments.graph, progress)
+    plain = plain_graph(arguments, source or arguments.graph, progress)
     if getattr(arguments, "runtime", None) is None:
         return plain
     from loadmaster.costs.runtimes.priced import at_runtime
@@ -50,9 +50,10 @@ def graph(
     return at_runtime(plain, arguments.runtime)
 
 
-def _graph(
-    arguments: argparse.Namespace, source: str, progress: Callable[[str], None] | None
+def plain_graph(
+    arguments: argparse.Namespace, source: str, progress: Callable[[str], None] | None = None
 ) -> OpGraph:
+    """One of the graphs of a command, of which no runtime has fused ops."""
     from loadmaster.readers import read
 
     if is_spec(source):
@@ -153,15 +154,21 @@ def cluster(text: str) -> Cluster:
     return as_cluster(text)
 
 
+def hosted_cluster(arguments: argparse.Namespace) -> Cluster:
+    """The cluster, with the hosts of a runtime."""
+    whole = cluster(arguments.cluster)
+    if arguments.runtime is None:
+        return whole
+    from loadmaster.costs.runtimes.priced import on_hosts
+
+    return on_hosts(whole, arguments.runtime)
+
+
 def limited_cluster(arguments: argparse.Namespace) -> Cluster:
     """The cluster, with no more memory than ``--max-memory`` allows, and with the hosts of a
     runtime.
     """
-    whole = cluster(arguments.cluster)
-    if getattr(arguments, "runtime", None) is not None:
-        from loadmaster.costs.runtimes.priced import on_hosts
-
-        whole = on_hosts(whole, arguments.runtime)
+    whole = hosted_cluster(arguments)
     if arguments.max_memory is None:
         return whole
     from loadmaster.base.files import parse_json

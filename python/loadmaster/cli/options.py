@@ -211,13 +211,7 @@ def add_placing(command: argparse.ArgumentParser) -> None:
     add_graph(command)
     add_cluster(command)
     add_costs(command)
-    command.add_argument(
-        "--runtime",
-        choices=["eager", "compiled", "graphs"],
-        help="what runs ops: one kernel an op, kernels as torch.compile fuses them, or these "
-        "replayed as CUDA graphs; hosts launch them ahead of devices. Default: one kernel an op, "
-        "and devices wait for launches",
-    )
+    add_runtime(command)
     command.add_argument("--seed", type=int, default=0, help="of methods that draw; default: 0")
     add_objective(command)
     command.add_argument(
@@ -233,6 +227,17 @@ def add_placing(command: argparse.ArgumentParser) -> None:
         help='memory by device, as Hugging Face takes it: \'{"0": "10GiB", "cpu": "30GiB"}\'',
     )
     add_constraints(command)
+
+
+def add_runtime(command: argparse.ArgumentParser) -> None:
+    """Declares what runs ops."""
+    command.add_argument(
+        "--runtime",
+        choices=["eager", "compiled", "graphs"],
+        help="what runs ops: one kernel an op, kernels as torch.compile fuses them, or these "
+        "replayed as CUDA graphs; hosts launch them ahead of devices. Default: one kernel an op, "
+        "and devices wait for launches",
+    )
 
 
 def add_search(command: argparse.ArgumentParser) -> None:

@@ -60,6 +60,7 @@ def add(commands: Any) -> None:
         "PLAN.json",
         "a saved plan, from which cases of a graph with the same ops start (repeatable)",
     )
+    options.add_runtime(command)
     options.add_objective(command)
     options.add_constraints(command)
     options.add_chart(command, "steps a second over the number of devices")
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress(f"{done}/{total} {case}: {came}")
 
         progress("reading the graphs")
-        graphs = [inputs.graph(arguments, source) for source in arguments.graphs]
+        graphs = [inputs.plain_graph(arguments, source) for source in arguments.graphs]
         progress("the first case")
         seen = sweep(
             graphs,
@@ -101,6 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
             seeds=seeds,
             constraints=constraints,
             objective=arguments.objective,
+            runtime=arguments.runtime,
             warm_start=warm_start,
             executor=executor,
             workers=arguments.workers,

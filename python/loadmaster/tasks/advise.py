@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from loadmaster.base.errors import InfeasibleError, InputError
 from loadmaster.base.progress import Progress, of_case
 from loadmaster.base.quoting import command
+from loadmaster.costs.runtimes.priced import at_runtime, on_hosts
 from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
@@ -38,6 +39,7 @@ def advise(
     *,
     targets: Iterable[str] | None = None,
     constraints: Constraints | None = None,
+    runtime: str | None = None,
     progress: Progress | None = None,
 ) -> Advice:
     """Advice on a graph and a cluster: plans by ``auto`` and for targets, the fastest first.
@@ -53,6 +55,8 @@ def advise(
         those that run models of the framework that the graph is from.
     constraints : Constraints, optional
         Constraints that every plan must obey.
+    runtime : "eager", "compiled" or "graphs", optional
+        As for :func:`loadmaster.place`; a system that has another is refused.
     progress : callable, optional
         As for :func:`loadmaster.place`; stages stand behind the target and its number.
 
@@ -76,6 +80,8 @@ def advise(
     names = _tried(graph) if targets is None else list(targets)
     for name in names:
         target_of(name)  # Refuses an unknown one before any work.
+    if runtime is not None:
+        graph, cluster = at_runtime(graph, runtime), on_hosts(cluster, runtime)
     problem = Problem.make(graph, cluster, as_costs(costs, graph, cluster))
     rules = as_constraints(constraints)
     failed: InfeasibleError | None = None

@@ -45,6 +45,7 @@ from loadmaster.base.errors import InfeasibleError, InputError, LoadmasterError,
 from loadmaster.base.text import Printed, aligned, escaped, in_lines
 from loadmaster.base.units import counted, format_bytes, format_seconds
 from loadmaster.base.warnings import warn
+from loadmaster.costs.runtimes.priced import RUNTIMES
 from loadmaster.judge.objective import OBJECTIVES, Goal
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.graph import OpGraph
@@ -84,7 +85,7 @@ _UNGUARDED = (
 )
 
 #: Options that :func:`loadmaster.place` takes for any method.
-_OF_PLACE = ("time_limit", "on_oom", "refine", "objective")
+_OF_PLACE = ("time_limit", "on_oom", "refine", "objective", "runtime")
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,7 @@ def sweep(
     seeds: Iterable[int] = (0,),
     constraints: Constraints | None = None,
     objective: Goal = "step",
+    runtime: str | None = None,
     warm_start: Plan | Iterable[Plan] = (),
     executor: Executor | Callable[[], Executor] | None = None,
     workers: int | None = None,
@@ -209,8 +211,8 @@ def sweep(
         Each file is read once and sent to the workers, which need no access to it.
     clusters : Cluster, path of a TOML file or preset, or several
     methods : str or (str, mapping of options), or several
-        As for :func:`loadmaster.place`; ``time_limit``, ``on_oom``, ``refine`` and ``objective``
-        may be among the options.
+        As for :func:`loadmaster.place`; ``time_limit``, ``on_oom``, ``refine``, ``objective`` and
+        ``runtime`` may be among the options.
     targets : str or (str, mapping of options), or several
         Systems that are planned for, as for :func:`loadmaster.place`. The rows of one that is named
         ``ddp`` have the method ``"target ddp"``; those of a model that it does not take say so.
@@ -220,6 +222,8 @@ def sweep(
         error of that case, and its row says so.
     objective : "step" (default) or "throughput"
         As for :func:`loadmaster.place`; it stands among the options of each row.
+    runtime : "eager", "compiled" or "graphs", optional
+        The same.
     warm_start : Plan, or several
         Cases of a graph with the same ops start from this plan, as in :func:`loadmaster.place`; one
         plan per graph. Cases of other graphs have no plan to start from.
@@ -284,7 +288,10 @@ def sweep(
         if value is not None:
             checks.integer(name, value, least)
     checks.one_of("objective", objective, tuple(OBJECTIVES))
-    common = {} if objective == "step" else {"objective": objective}
+    common: dict[str, Any] = {} if objective == "step" else {"objective": objective}
+    if runtime is not None:
+        checks.one_of("runtime", runtime, RUNTIMES)
+        common["runtime"] = runtime
     chosen = _planners(methods, targets)
     chosen = [(planner, {**common, **options}) for planner, options in chosen]
     numbers = [checks.seed(seed) for seed in _several("seeds", seeds, int, np.integer)]

@@ -169,9 +169,8 @@ def _of_family(
     if changed.any():
         part[changed] = cut(family, whole[changed], share[changed], reads[changed])
     load = sustained.factor(device_type.name, table.device, dtype, family)
-    # Clocks do not slow what waits for memory.
-    computes = flops / figures.peak >= accessed / figures.bandwidth
-    factor = np.array([work.factor for work in members]) * np.where(computes, load, 1.0)
+    computes = sustained.computing(flops, accessed, figures)
+    factor = np.array([work.factor for work in members]) * load**computes
     word = "kernels" if table.device == device_type.name else f"kernels of {table.device}"
     words = [KERNELS_OF_STEPS if work.implied else word for work in members]
     return factor * table.seconds(part, figures), words

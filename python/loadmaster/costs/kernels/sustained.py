@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.costs.kernels.kin import Figures
+
+Floats = NDArray[np.float64]
+
 #: Classes of families that have factors.
 CLASSES = {
     "products": "products",
@@ -36,6 +43,20 @@ def factor(device: str, kin: str, dtype: str, family: str) -> float:
     known = factors()
     row = known.get((device, dtype)) or known.get((kin, dtype)) or {}
     return row.get(CLASSES.get(family, ""), 1.0)
+
+
+def computing(flops: Floats, accessed: Floats, figures: Figures) -> Floats:
+    """Seconds of computing by the data sheet, as a part of those of computing and of moving bytes.
+
+    It is the power of an op's factor: clocks slow what computes, not what waits for memory.
+
+    >>> figures = Figures(peak=2.0, bandwidth=1.0)
+    >>> computing(np.array([6.0, 0.0]), np.array([1.0, 1.0]), figures).tolist()
+    [0.75, 0.0]
+    """
+    computes, moves = flops / figures.peak, accessed / figures.bandwidth
+    share: Floats = computes / np.maximum(computes + moves, 1e-30)
+    return share
 
 
 @cache
