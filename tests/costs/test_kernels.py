@@ -55,8 +55,9 @@ def seconds(graph, name):
 @pytest.mark.parametrize(
     ("device", "m", "n", "k", "dtype", "measured"),
     [
-        # In a long step, 1.17 times what it takes alone.
-        ("A100-SXM4-80GB", 2048, 8192, 1024, "bf16", 1.17 * 149.0e-6),
+        # In a long step, 1.22 times what it takes alone.
+        ("A100-SXM4-80GB", 2048, 8192, 1024, "bf16", 1.22 * 149.0e-6),
+        # It waits for memory, which no clock slows.
         ("H100-SXM5-80GB", 16, 8192, 8192, "bf16", 48.1e-6),
         ("B200-180GB", 8192, 12288, 4096, "bf16", 524.3e-6),
         # These have 40 to 50 us of the host in them, which is not the device's.
@@ -266,6 +267,7 @@ def test_kernels_under_load_take_a_factor_of_their_class(dtype, family):
         said = sustained.factor(device, "none", dtype, family)
         of_class = sustained.CLASSES.get(family, "")
         assert said == (factors.get(of_class, 1.0) if of_dtype == dtype else 1.0)
-        # A type without factors has those of the type whose kernels it has.
-        assert sustained.factor("none", device, dtype, family) == said
-        assert 0.3 < said < 3
+        # A type without factors has those of the type whose kernels it has, in one generation.
+        assert sustained.factor(f"{device}-2", device, dtype, family) == said
+        assert sustained.factor("V100-PCIe-32GB", device, dtype, family) == 1.0
+        assert 0.25 < said < 3

@@ -47,6 +47,16 @@ def is_gpu(name: str) -> bool:
     return _generation(name) is not None
 
 
+def same_generation(name: str, other: str) -> bool:
+    """True if two device types are of one vendor and generation.
+
+    >>> same_generation("H200-SXM-141GB", "H100-SXM5-80GB"), same_generation("V100", "A100")
+    (True, False)
+    """
+    own = _generation(name)
+    return own is not None and own == _generation(other)
+
+
 def nearest(name: str, figures: Figures, measured: dict[str, Figures]) -> str | None:
     """The measured device type that is the most like one: of its chip, else of its vendor, and by
     generation, peak and bandwidth the nearest. None: there is none.

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.costs.kernels.kin import Figures
+from loadmaster.costs.kernels.kin import Figures, same_generation
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ CLASSES = {
 
 def factor(device: str, kin: str, dtype: str, family: str) -> float:
     """Time under load in times of the measured kernel's: of a device type, else of the kin whose
-    kernels it has; 1 where no step tells.
+    kernels it has, if that is of its generation; 1 where no step tells.
 
     >>> factor("H100-SXM5-80GB", "H100-SXM5-80GB", "f16", "context") > 1
     True
@@ -41,7 +41,9 @@ def factor(device: str, kin: str, dtype: str, family: str) -> float:
     1.0
     """
     known = factors()
-    row = known.get((device, dtype)) or known.get((kin, dtype)) or {}
+    row = known.get((device, dtype), {})
+    if not row and same_generation(device, kin):
+        row = known.get((kin, dtype), {})
     return row.get(CLASSES.get(family, ""), 1.0)
 
 
