@@ -112,8 +112,10 @@ devices = st.sampled_from(["A100-SXM4-80GB", "H100-SXM5-80GB", "L40S-48GB", "V10
 def test_twice_the_work_takes_no_less(m, n, k, dtype, device):
     once = seconds(product(m, n, k, dtype), device)
     assert once > 0
+    # Float32 was measured with the host's time, which hides how long short kernels take.
+    least = 0.6 if dtype == "bf16" or once > 1e-4 else 0.4
     for larger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
-        assert seconds(product(*larger, dtype), device) > 0.6 * once
+        assert seconds(product(*larger, dtype), device) > least * once
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])

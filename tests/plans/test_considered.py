@@ -219,9 +219,10 @@ def test_one_device_alone_leaves_nothing_out():
     assert "Not considered" not in str(plan)
 
 
-def test_kinds_of_a_training_stream_were_judged_by_one_step():
+@pytest.mark.parametrize("costs", [None, "roofline"])
+def test_kinds_of_a_training_stream_were_judged_by_one_step(costs):
     """Where the next step waits for updates, no seconds of other kinds are periods."""
-    plan = lm.place("example:lenet", "4xV100-PCIe", objective="throughput")
+    plan = lm.place("example:lenet", "4xV100-PCIe", objective="throughput", costs=costs)
     assert plan.offers == ()
     assert all(why.endswith("by one step's time") for _, why in plan.left_out)
     assert {kind for kind, _ in plan.left_out} | {kind_of(plan), "one device"} == set(REQUESTS)

@@ -376,7 +376,8 @@ def test_noise_begins_with_ranks_by_rule_and_only_gains(monkeypatch):
 
 
 def test_heft_cut_short_leaves_the_best_of_its_rounds():
-    problem = problem_of(example("inception-v3"), lm.Cluster.preset("4xV100-PCIe"))
+    graph, cluster = example("inception-v3"), lm.Cluster.preset("4xV100-PCIe")
+    problem = Problem.make(graph, cluster, roofline_costs(graph, cluster))
     seed = SEEDS["heft"]
     whole = heft.place(problem).schedule.makespan
     planting = Planting(Run(problem, Budget(1e3, None)))
@@ -537,7 +538,7 @@ def test_the_recipe_of_shards_is_written_down_where_they_are_the_best(
 ):
     write, written = shards.with_recipe, []
     monkeypatch.setattr(shards, "with_recipe", lambda *of: written.append(of) or write(*of))
-    plan = lm.place(example("lenet"), lm.Cluster.preset(cluster))
+    plan = lm.place(example("lenet"), lm.Cluster.preset(cluster), costs="roofline")
     best = min(plan.offers, key=lambda one: one.seconds)
     assert (best.request == REQUESTS[Kind.SHARDS]) == is_sharded
     assert is_sharded == (plan.recipe is not None) == bool(written)

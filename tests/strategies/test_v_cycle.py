@@ -129,7 +129,8 @@ def test_ops_kept_to_devices_never_share_a_group():
 
 @pytest.mark.parametrize("name", ["bert-large", "inception-v3"])
 def test_it_gets_further_than_without_coarse_graphs(name):
-    plan = lm.place(lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe"), "celeritas")
+    cluster = lm.Cluster.preset("4xV100-PCIe")
+    plan = lm.place(lm.read(f"example:{name}"), cluster, "celeritas", costs="roofline")
     problem = plan.problem
     before = judged(problem, Assignment(plan.assignment.devices, plan.assignment.priority))
     without, coarse = (

@@ -69,7 +69,8 @@ def test_axes_of_a_mesh_of_jax_have_the_names_that_are_asked_for(graph):
 def test_a_pipeline_may_have_any_number_of_stages():
     """Of seven devices not only seven and three have stages."""
     graph, seven = lm.read("example:lenet"), EIGHT.subset(list(range(7)))
-    plan = lm.place(graph, seven, "pipeline", devices_per_stage=1)
+    options = {"devices_per_stage": 1, "costs": "roofline"}
+    plan = lm.place(graph, seven, "pipeline", **options)
     for stages in range(2, 8):
-        asked = lm.place(graph, seven, "pipeline", devices_per_stage=1, stages=stages)
+        asked = lm.place(graph, seven, "pipeline", stages=stages, **options)
         assert plan.makespan <= asked.makespan, stages

@@ -258,7 +258,7 @@ def test_the_same_on_every_run():
 
 
 def test_a_plan_of_a_split_graph_is_kept_where_nothing_better_is_found():
-    plan = lm.place(lm.read("example:alexnet"), v100_mesh(2), "os-dpos")
+    plan = lm.place(lm.read("example:alexnet"), v100_mesh(2), "os-dpos", costs="roofline")
     assert not plan.program.is_plain
     seen = lm.what_if(plan, scale_link=4, effort=0.02)
     assert seen.prospects[1].plan.graph is plan.graph

@@ -14,6 +14,7 @@ from products import chain, mlp
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
+from loadmaster.costs.roofline import roofline_costs
 from loadmaster.dimensions.dimensions import Dimensions
 from loadmaster.dimensions.form import FLAT, OWNER, PARTIAL, REPLICATE
 from loadmaster.dimensions.words import label_of
@@ -36,7 +37,7 @@ def example(name: str) -> Dimensions:
 @cache
 def problem(name: str) -> Problem:
     graph, cluster = example(name).graph, lm.Cluster.preset(CLUSTER)
-    return Problem.make(graph, cluster, lm.costs.estimate(graph, cluster))
+    return Problem.make(graph, cluster, roofline_costs(graph, cluster))
 
 
 def judged(of: Problem, program: Program) -> Verdict:

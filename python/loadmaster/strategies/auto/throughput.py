@@ -39,7 +39,7 @@ from loadmaster.strategies.auto.seeds import SEEDS
 from loadmaster.strategies.auto.shards import shards, tensor_parallel
 from loadmaster.strategies.candidate import Best, Candidate
 from loadmaster.strategies.dropped import Refusals
-from loadmaster.strategies.kinds import Kind
+from loadmaster.strategies.kinds import Kind, kind_of
 from loadmaster.strategies.pipelines.larger_batches import larger_batch
 from loadmaster.strategies.pipelines.throughput import (
     balanced,
@@ -135,17 +135,18 @@ def of_step(problem: Problem, candidate: Candidate, run: Run) -> Candidate:
     not of a period.
     """
     chosen = _of_stream(problem, [candidate, *run.fitting]) if candidate.fits else candidate
-    best = min(candidate.offers, key=lambda one: one.seconds, default=None)
-    own = {Kind.ONE_DEVICE, None if best is None else best.kind}
-    others = dict.fromkeys(one.kind for one in candidate.offers if one.kind not in own)
-    seen = [(str(kind), "judged") for kind in others]
+    used = len(set(chosen.assignment.devices.tolist()))
+    own = {Kind.ONE_DEVICE, kind_of(chosen.problem.program, used)}
+    seen = [(str(kind), "judged") for kind in dict.fromkeys(one.kind for one in candidate.offers)]
     return replace(
         run.writes(chosen),
         space=candidate.space,
         bound=(split_bound if candidate.space == SPLIT_OPS else bound)(problem),
         offers=(),
         left_out=tuple(
-            (kind, f"{why}, by one step's time") for kind, why in seen + list(candidate.left_out)
+            (kind, f"{why}, by one step's time")
+            for kind, why in [*seen, *candidate.left_out]
+            if kind not in own
         ),
     )
 
