@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import loadmaster as lm
 from loadmaster.costs.runtimes import compiled, eager
 from loadmaster.costs.runtimes.one_kernel import ALONE, as_kernels
-from loadmaster.costs.runtimes.priced import at_runtime, on_hosts
+from loadmaster.costs.runtimes.priced import EAGER_OP, at_runtime, on_hosts
 from loadmaster.plans.summary import document
 
 KINDS = ("aten.relu.default", "aten.add.Tensor", "aten.sum.default", "aten.mm.default")
@@ -99,7 +99,8 @@ def test_an_optimizer_updates_many_tensors_by_a_kernel():
 
 def test_hosts_launch_ahead_and_graphs_cost_nothing():
     cluster = lm.Cluster.preset("8xH100-NVLink")
-    assert on_hosts(cluster, "eager").dispatch == on_hosts(cluster, "compiled").dispatch
+    assert on_hosts(cluster, "eager").dispatch.launch == EAGER_OP
+    assert on_hosts(cluster, "compiled").dispatch.launch == cluster.types[0].launch
     assert not on_hosts(cluster, "eager").dispatch.one_host
     free = on_hosts(cluster, "graphs")
     assert free.dispatch is None
@@ -114,7 +115,7 @@ def test_fewer_launches_and_fewer_bytes_take_no_longer(name):
         for runtime in ("eager", "compiled", "graphs")
     ]
     assert seconds == sorted(seconds, reverse=True)
-    assert seconds[0] < lm.place(name, one, "single").makespan
+    assert seconds[1] < lm.place(name, one, "single").makespan
 
 
 def test_what_a_plan_says_that_a_runtime_gains_is_what_it_gains(tmp_path):

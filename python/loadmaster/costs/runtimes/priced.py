@@ -16,6 +16,11 @@ RUNTIMES = {
     "graphs": "ops fused as torch.compile does, replayed as a CUDA graph: launches cost nothing",
 }
 
+#: Seconds that a host takes for an op of eager PyTorch: Python, dispatcher and launch. So long do
+#: published steps of ResNet-50 on 1 and 32 images take an op on V100 and T4, where devices wait for
+#: hosts (benches/published.py: 28 to 57 us).
+EAGER_OP = 40e-6
+
 #: Key of a graph's ``meta``: the runtime that it is priced for.
 RUNTIME = "runtime"
 
@@ -55,14 +60,17 @@ def on_hosts(cluster: Cluster, runtime: str) -> Cluster:
 
     >>> import loadmaster as lm
     >>> cluster = lm.Cluster.preset("8xH100-NVLink")
-    >>> on_hosts(cluster, "eager").dispatch.one_host, on_hosts(cluster, "graphs").dispatch
-    (False, None)
+    >>> on_hosts(cluster, "eager").dispatch.launch, on_hosts(cluster, "graphs").dispatch
+    (4e-05, None)
     """
     launch = max((t.launch for t in cluster.types), default=0.0)
     if cluster.dispatch is not None:
         return cluster.with_dispatch(None) if runtime == "graphs" else cluster
     if not launch:
         return cluster
+    if runtime == "graphs":
+        return cluster.with_dispatch(Dispatch(launch, one_host=False)).with_dispatch(None)
     source = "the launch of the device types, paid by a host for each device"
-    paid = cluster.with_dispatch(Dispatch(launch, one_host=False, source=source))
-    return paid.with_dispatch(None) if runtime == "graphs" else paid
+    if runtime == "eager":
+        launch, source = EAGER_OP, "published steps of eager PyTorch that hosts bind"
+    return cluster.with_dispatch(Dispatch(launch, one_host=False, source=source))
