@@ -57,7 +57,8 @@ def cut(family: str, sizes: Floats, share: Floats, accessed: Floats) -> Floats:
     apart = np.abs(np.log(ratio / np.maximum(accessed, 1e-9)))
     apart[(candidates < 1.0).any(axis=2)] = np.inf
     first = (apart <= apart.min(axis=0) + _SAME).argmax(axis=0)
-    return np.maximum(candidates[first, np.arange(len(sizes))], 1.0)
+    chosen: Floats = candidates[first, np.arange(len(sizes))]
+    return np.maximum(chosen, 1.0)
 
 
 def _candidates(sizes: Floats, share: Floats, columns: list[int]) -> Floats:

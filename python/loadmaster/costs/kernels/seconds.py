@@ -133,14 +133,13 @@ def _each(
             work = works.every[index]
             groups.setdefault((work.family, work.dtype), []).append(i)
     for (family, dtype), some in groups.items():
-        index = np.array([parts[i][0] for i in some])
-        runs = works.runs[index]
-        sizes = tuple(
-            np.array([parts[i][at] for i in some], dtype=np.float64) / runs for at in (1, 2)
-        )
-        whole = (works.flops[index].astype(np.float64), works.accessed[index].astype(np.float64))
-        members = [works.every[i] for i in index.tolist()]
-        seconds, words = _of_family(family, dtype, members, (sizes, whole), device_type)
+        which = np.array([parts[i][0] for i in some])
+        runs = works.runs[which]
+        flops, accessed = (np.array([parts[i][at] for i in some]) / runs for at in (1, 2))
+        whole = (works.flops[which].astype(np.float64), works.accessed[which].astype(np.float64))
+        members = [works.every[index] for index in which.tolist()]
+        sizes = ((flops, accessed), whole)
+        seconds, words = _of_family(family, dtype, members, sizes, device_type)
         pairs = zip((seconds * runs).tolist(), words, strict=True)
         for i, pair in zip(some, pairs, strict=True):
             result[i] = pair
@@ -151,7 +150,7 @@ def _of_family(
     family: str,
     dtype: str,
     members: list[KernelWork],
-    sizes: tuple[tuple[Floats, ...], tuple[Floats, ...]],
+    sizes: tuple[tuple[Floats, Floats], tuple[Floats, Floats]],
     device_type: DeviceType,
 ) -> tuple[Floats, list[str]]:
     """Seconds of one run of parts of one family, and where they come from."""
