@@ -62,7 +62,7 @@ def test_nothing_is_constrained_where_ops_follow_what_they_read():
     plan = lm.place(graph, cluster, target="jax", tp=1)
     structure = Structure.of(Dimensions.of(graph))
     labels = plan.layout.labels
-    assert read(lm.writers.jax(plan))["AXES"] == {"dp": 2}
+    assert read(lm.writers.jax(plan))["AXES"] == {"dp": 4}
     before = constrained(structure, labels)
     # An op that is whole where its input is cut does not follow.
     forward = [node for node in range(structure.n) if structure.stands_for[node] < 0]

@@ -259,7 +259,7 @@ def test_the_verdict_comes_before_the_picture(plans, tmp_path):
 
 
 def test_the_verdict_has_the_best_of_each_kind(tmp_path):
-    plan = planned("lenet", "2xV100-NVLink", "auto")
+    plan = planned("lenet", "2xV100-NVLink", "auto", costs="roofline")
     plan.report(tmp_path / "plan.html")
     said = dict(facts(plan))
     others = [row for row in considered(plan) if not row.is_plan and row.kind != "one device"]

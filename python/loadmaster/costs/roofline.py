@@ -24,7 +24,7 @@ from loadmaster.costs.kernels.seconds import KERNELS_OF_STEPS, has_kernels, whol
 from loadmaster.costs.peaks import peaks
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.clusters.devices import DeviceType
-from loadmaster.model.graph import ANY_TYPE, TIME_SOURCES, UNSIZED, OpGraph
+from loadmaster.model.graph import ANY_TYPE, ESTIMATED_BY, TIME_SOURCES, UNSIZED, OpGraph
 
 #: Sources of an op's time. "scaled": from another device type. "optimistic": unknown, and
 #: taken for 0, so that plans try the op. "bytes": from its bytes, at the speed of measured ops.
@@ -115,7 +115,7 @@ class Costs(Printed):
 
 def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     """Measured times where the graph has them for a device type, else those of kernels, else the
-    roofline.
+    roofline. Instances (:mod:`loadmaster.instances`) have the roofline.
 
     Raises
     ------
@@ -130,6 +130,8 @@ def estimate(graph: OpGraph, cluster: Cluster) -> Costs:
     >>> list(lm.costs.estimate(g, lm.Cluster.preset("4xV100-PCIe")).shares())[0]
     'kernels'
     """
+    if graph.meta.get(ESTIMATED_BY) == "roofline":
+        return roofline_costs(graph, cluster)
     return _estimated(graph, cluster, kernel_seconds)
 
 

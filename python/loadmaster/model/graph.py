@@ -49,6 +49,10 @@ TIME_SOURCES = "time_sources"
 #: the ``way`` to have them known.
 UNSIZED = "unsized"
 
+#: Key of ``meta``: "roofline" where ops without measured times keep those of data sheets, so that
+#: what is known of a benchmark's plans stays comparable.
+ESTIMATED_BY = "estimated_by"
+
 #: Key of ``meta``: how many kernels an op launches, by the names of those that launch several.
 LAUNCHES = "launches"
 

@@ -30,7 +30,7 @@ def bound_in_words(plan: Plan) -> str:
 
     >>> import loadmaster as lm
     >>> bound_in_words(lm.place("example:lenet", "2xV100-NVLink", target="graph"))
-    '1.13 ms (critical path with forced transfers, no launches)'
+    '974 us (critical path with forced transfers, no launches)'
     """
     counted = launches_in_words(plan.cluster)
     return f"{format_seconds(plan.lower_bound)} ({plan.bound_source}, {counted})"

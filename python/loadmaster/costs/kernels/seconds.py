@@ -104,7 +104,7 @@ def part_seconds(
 
 
 def _key(device_type: DeviceType) -> tuple[object, ...]:
-    """What the seconds of kernels depend on."""
+    """All of a device type that seconds of kernels follow from."""
     return device_type.name, device_type.memory_bandwidth, *sorted(device_type.peak.items())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from loadmaster.base.errors import InputError
 from loadmaster.base.text import meant
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import ESTIMATED_BY, OpGraph
 from loadmaster.readers import examples, opgraph
 from loadmaster.readers.instances.instance import Instance
 
@@ -55,7 +55,7 @@ def load(name: str) -> Instance:
         )
     return _with_known(
         f"models/{name}",
-        examples.load(model),
+        examples.load(model).with_columns({}, meta={ESTIMATED_BY: "roofline"}),
         Cluster.preset(preset),
         examples.EXAMPLES[model][1] + "; traced to operator level",
         "MIT OR Apache-2.0",
