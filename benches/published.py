@@ -94,7 +94,7 @@ def planned(row: Row, captures: Path) -> tuple[lm.Plan, float]:
     assert row.model is not None
     cluster = cluster_of(row.gpus, row.hosts, row.network, row.tf32)
     method = "auto" if row.target else "single"
-    return lm.place(
+    plan = lm.place(
         graph(row.model, captures),
         cluster,
         method,
@@ -104,7 +104,6 @@ def planned(row: Row, captures: Path) -> tuple[lm.Plan, float]:
         runtime=row.runtime,
         **row.options,
     )
-
     update = update_seconds(plan)
     seconds = row.accumulation * (plan.makespan - update) + (update if row.updates else 0.0)
     return plan, seconds
