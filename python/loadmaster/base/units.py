@@ -218,6 +218,16 @@ def format_seconds(seconds: float) -> str:
     raise AssertionError
 
 
+def format_ratio(ratio: float) -> str:
+    """A ratio with two decimals, or with four where two do not tell it from 1.
+
+    >>> format_ratio(1.504), format_ratio(1.0012), format_ratio(1.0)
+    ('1.50', '1.0012', '1.00')
+    """
+    fine = f"{ratio:.4f}"
+    return fine if f"{ratio:.2f}" == "1.00" and fine != "1.0000" else f"{ratio:.2f}"
+
+
 def changed(seconds: float, above: str, below: str, same: str) -> str:
     """A difference in a word: ``above`` zero, ``below`` it, or the ``same``.
 

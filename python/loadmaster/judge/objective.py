@@ -26,6 +26,9 @@ Goal = Literal["step", "throughput"]
 #: ticks.
 ROUNDING = 3e-6
 
+#: Share of a step that a plan of more parts gains at least: nobody would notice less.
+WORTH = 5e-4
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -62,12 +65,9 @@ class Objective:
         return b if self.rank(b.verdict) < self.rank(a.verdict) else a
 
     def plainer(self, plain: T, other: T) -> T:
-        """The first, a plan of fewer parts, unless the other is better by more than rounding."""
-        excess, seconds = self.rank(other.verdict)
-        is_as_good = (plain.verdict.excess, self.seconds(plain.verdict)) <= (
-            excess,
-            seconds * (1 + ROUNDING),
-        )
+        """The first, a plan of fewer parts, unless the other is better by more than ``WORTH``."""
+        excess, seconds = self.rank(plain.verdict)
+        is_as_good = (excess, seconds * (1 - WORTH)) <= self.rank(other.verdict)
         return plain if is_as_good else other
 
     def best(self, some: Iterable[T]) -> T:

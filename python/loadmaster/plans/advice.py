@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmaster.base.quoting import command
 from loadmaster.base.text import Printed, aligned, in_lines
-from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.base.units import format_bytes, format_ratio, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS, launches_in_words
 from loadmaster.plans.considered import considered
 from loadmaster.plans.kept_free import kept_in_words
@@ -106,7 +106,9 @@ class Advice(Printed):
     def _row(self, choice: Choice) -> tuple[str, ...]:
         """A line of the table; one device is at the prices of the plan's own system."""
         plan, single = choice.plan, choice.plan.single
-        ratio = f"{single / plan.as_run:.2f} x one device" if single else "one device cannot"
+        ratio = (
+            f"{format_ratio(single / plan.as_run)} x one device" if single else "one device cannot"
+        )
         fullest = max(
             zip(plan.memory.peak.tolist(), plan.cluster.memory, strict=True),
             key=lambda pair: pair[0] / max(pair[1], 1),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from loadmaster.base.text import Printed, aligned, in_lines
-from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.base.units import format_bytes, format_ratio, format_seconds
 from loadmaster.plans.as_run import rank
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.streams import stream_cells
@@ -49,7 +49,7 @@ def one_device(plans: Iterable[Plan]) -> float | None:
 
 def _step_cells(plan: Plan, single: float | None) -> tuple[str, str]:
     """The step time, and how many times as fast that is as the graph on one device."""
-    ratio = f"{single / plan.as_run:.2f} x" if single and plan.as_run else "none fits"
+    ratio = f"{format_ratio(single / plan.as_run)} x" if single and plan.as_run else "none fits"
     return format_seconds(plan.as_run), ratio
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmaster.base.quoting import command
 from loadmaster.base.text import aligned
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import counted, format_bytes, format_ratio, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.plans.gradients_held import is_short
 from loadmaster.plans.plan import Plan
@@ -186,7 +186,11 @@ def arguments_of(request: Request) -> str:
 def _cells(plan: Plan, row: Considered, is_first: bool) -> tuple[str, ...]:
     if row.seconds is None:
         return row.kind, "-", "", "", "found none that holds everything, in any order tried"
-    ratio = "" if row.ratio is None else f"{row.ratio:.2f} x{' one device' if is_first else ''}"
+    ratio = (
+        ""
+        if row.ratio is None
+        else f"{format_ratio(row.ratio)} x{' one device' if is_first else ''}"
+    )
     fits = "fits" if row.fits else "DOES NOT FIT"
     if row.peak is not None and row.memory is not None:
         fits += f", {format_bytes(row.peak)} of {format_bytes(row.memory)}"

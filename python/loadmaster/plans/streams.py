@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.base.units import counted, format_bytes, format_seconds
+from loadmaster.base.units import counted, format_bytes, format_ratio, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS
 from loadmaster.judge.loads import Loads
 from loadmaster.plans.considered import head
@@ -39,7 +39,9 @@ def stream_facts(plan: Plan) -> list[tuple[str, str]]:
     """Period, latency, batches in flight and what limits the period, as names and values."""
     against = ""
     if plan.single and plan.period:
-        against = f", {plan.single / plan.period:.2f} x as often as one device finishes one"
+        against = (
+            f", {format_ratio(plan.single / plan.period)} x as often as one device finishes one"
+        )
     return [
         ("period", f"a batch every {format_seconds(plan.period)}: {rate_in_words(plan)}{against}"),
         ("latency", f"{format_seconds(plan.latency)} from a batch's first op to its last"),

@@ -21,7 +21,7 @@ Loadmaster's own. Its stages, each in a file of its own:
 
 A search that ends early leaves the rest of the effort to searches from other seeds. What is found
 is simulated before it counts, so the plan is never worse than the best strategy tried, nor than one
-device.
+device; but one of several devices gains at least 0.05 % over one device, or gives way to it.
 
 How far to go is *counted*, not measured: ``effort`` is seconds of a reference machine
 (:mod:`loadmaster.base.effort`), shared out to the stages by what they visit or simulate
@@ -149,7 +149,7 @@ def place(
     if may_split:
         candidate = _of_all_spaces(run, warm_start)
     else:
-        candidate = _of_whole_ops(run, warm_start)
+        candidate, _ = _beside_one_device(placed, _of_whole_ops(run, warm_start), [])
         candidate = replace(candidate, left_out=where_whole(placed, split))
     if run.ended:
         candidate = candidate.interrupted() if run.is_interrupted else candidate.noted(run.ended)
@@ -177,9 +177,6 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 run.progress(offer.what, Incumbent(offer.seconds, run.least))
                 best = candidate
         if best is not None and best.fits and objective.reaches(best.verdict, run.bound):
-            if alone := _one_device(run.problem):
-                best = objective.plainer(alone, best)
-                offers.insert(0 if best is alone else len(offers), whole_offer(alone))
             run.ended = _cut(run.budget)
         else:
             to_beat = math.inf
@@ -187,11 +184,8 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
                 run.progress = _telling_of_better(objective, best.verdict, run.progress)
                 to_beat = objective.limit(best.verdict)
             whole = _of_whole_ops(run, warm_start, to_beat)
-            offer = whole_offer(whole)
-            is_alone = offer.kind is Kind.ONE_DEVICE
-            better = objective.plainer if is_alone else objective.better
-            best = whole if best is None else better(whole, best)
-            offers.insert(0 if is_alone and best is whole else len(offers), offer)
+            best = whole if best is None else objective.better(whole, best)
+            offers.append(whole_offer(whole))
     except InfeasibleError as error:
         if best is None:
             if not run.lacking:
@@ -208,6 +202,7 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
             raise
         run.interrupt()
     assert best is not None
+    best, offers = _beside_one_device(run.problem, best, offers)
     best = run.writes(best)
     if best.problem.program.recipe is None and can_be_sharded(run.problem):
         best = best.noted(*without_rule(run.problem))
@@ -220,14 +215,20 @@ def _of_all_spaces(run: Run, warm_start: Assignment | None) -> Candidate:
     )
 
 
-def _one_device(problem: Problem) -> Candidate | None:
-    """The plan of one device, if it holds all ops. It is asked for where no placement of whole ops
-    can be shorter than a plan that is there, so that none is searched for.
+def _beside_one_device(
+    problem: Problem, best: Candidate, offers: list[Best]
+) -> tuple[Candidate, list[Best]]:
+    """The best plan, and what is offered, that of one device among it. A plan of several devices
+    that gains next to nothing over one gives way to it, and is offered no longer.
     """
     try:
-        return single.place(problem)
+        alone = best if best.kind is Kind.ONE_DEVICE else single.place(problem)
     except InfeasibleError:
-        return None
+        return best, offers
+    own, others = whole_offer(alone), [one for one in offers if one.kind is not Kind.ONE_DEVICE]
+    if problem.objective.plainer(alone, best) is not alone:
+        return best, [*others, own]
+    return alone, [own, *(one for one in others if one.seconds >= own.seconds)]
 
 
 def _of_split_ops(run: Run) -> Iterator[tuple[Candidate, Best]]:

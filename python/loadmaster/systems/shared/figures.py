@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from loadmaster.base.quoting import Code, lines
 from loadmaster.base.text import escaped
-from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.base.units import format_bytes, format_ratio, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.words import bound_in_words, no_placement, parallelism_in_words, title
 
@@ -46,7 +46,8 @@ def figures(plan: Plan, more: Iterable[str] = ()) -> Code:
 
 def sentences(plan: Plan, more: Iterable[str] = ()) -> list[str]:
     """The figures of :func:`figures`, a sentence or two each."""
-    gain = f"{plan.single / plan.makespan:.2f} x as fast as" if plan.single else "not possible on"
+    ratio = format_ratio(plan.single / plan.makespan) if plan.single else ""
+    gain = f"{ratio} x as fast as" if ratio else "not possible on"
     peaks: dict[int, list[str]] = {}
     for device, peak in zip(plan.cluster.devices, plan.memory.peak.tolist(), strict=True):
         if peak:

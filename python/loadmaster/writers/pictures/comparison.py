@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadmaster.base.drawing import DPI, INK, MUTED, check_suffix, style, time_ticks, write
 from loadmaster.base.errors import InputError
-from loadmaster.base.units import counted, format_seconds
+from loadmaster.base.units import counted, format_ratio, format_seconds
 from loadmaster.plans.comparison import Comparison, one_device
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.words import title
@@ -110,6 +110,6 @@ def _note(plan: Plan, single: float | None) -> str:
     took = plan.objective.seconds(plan.verdict)
     said = [format_seconds(took)]
     if single and took and plan.objective.goal == "step":
-        said.append(f"{single / took:.2f} x one device")
+        said.append(f"{format_ratio(single / took)} x one device")
     said.append(f"at most {plan.gap:.0%} better" if plan.fits else "DOES NOT FIT")
     return ", ".join(said)

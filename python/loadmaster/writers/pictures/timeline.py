@@ -25,7 +25,7 @@ from loadmaster.base.drawing import (
     write,
 )
 from loadmaster.base.errors import InputError
-from loadmaster.base.units import format_bytes, format_seconds
+from loadmaster.base.units import format_bytes, format_ratio, format_seconds
 from loadmaster.plans.plan import Plan
 from loadmaster.writers.pictures.bars import Floats, Pixels, joined, merged, shades
 from loadmaster.writers.pictures.lanes import Link, View, lanes_of, links_of
@@ -342,7 +342,7 @@ def _facts(plan: Plan) -> str:
     if plan.single is None:
         facts.append("no single device was found to hold it")
     elif plan.makespan:
-        facts.append(f"{plan.single / plan.makespan:.2f} x as fast as one device")
+        facts.append(f"{format_ratio(plan.single / plan.makespan)} x as fast as one device")
     facts.append(f"lower bound {format_seconds(plan.lower_bound)}")
     overflow = plan.memory.overflow
     if overflow is not None:

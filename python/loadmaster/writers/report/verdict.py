@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.base.units import format_seconds
+from loadmaster.base.units import format_ratio, format_seconds
 from loadmaster.plans import commands
 from loadmaster.plans.considered import considered, not_considered
 from loadmaster.plans.kept_free import asked, kept_in_words
@@ -37,7 +37,7 @@ def _sentence(plan: Plan) -> str:
         period = f"a batch every {format_seconds(plan.period)}"
         said = f"<b>{text(period)}</b>, {text(rate_in_words(plan))}"
     elif plan.single is not None and plan.makespan:
-        said += f", <b>{plan.single / plan.makespan:.2f} x</b> as fast as one device"
+        said += f", <b>{format_ratio(plan.single / plan.makespan)} x</b> as fast as one device"
     elif plan.single is None:
         said += ". No one device was found to hold everything"
     fits = (plan.predicted if plan.memory.is_predicted else plan).fits
@@ -109,7 +109,7 @@ def _one_device(plan: Plan) -> str:
     if plan.single is None:
         return "none found that holds everything, in any order tried"
     ratio = plan.single / plan.makespan if plan.makespan else 1.0
-    return f"{format_seconds(plan.single)}: the plan is {ratio:.2f} x as fast"
+    return f"{format_seconds(plan.single)}: the plan is {format_ratio(ratio)} x as fast"
 
 
 def _memory(plan: Plan) -> str:
