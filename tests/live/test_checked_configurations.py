@@ -35,8 +35,9 @@ def planned(target, **options):
     [
         ("accelerate", {"engine": "ddp", "replicas": 2}, "start 2 processes (ddp)"),
         ("deepspeed", {"replicas": 2, "stage": 2}, "stage 2 of ZeRO, batch of 8 on 2 processes"),
+        ("jax", {"tp": 2}, "JAX lays"),
     ],
-    ids=["accelerate", "deepspeed"],
+    ids=["accelerate", "deepspeed", "jax"],
 )
 def test_the_system_reads_what_the_plan_has(tmp_path, target, options, says):
     plan = planned(target, **options)
@@ -50,6 +51,25 @@ def test_what_a_parser_refuses_is_an_error_with_its_words(tmp_path):
     path.write_text(path.read_text() + "number_of_wings: 2\n")
     with pytest.raises(lm.InputError, match=r"accelerate refuses .*number_of_wings"):
         SYSTEMS["accelerate"].check(plan, path)
+
+
+def test_jax_refuses_parts_that_are_not_whole(tmp_path):
+    plan, path = planned("jax", tp=2), tmp_path / "file.py"
+    plan.export("jax", path, check=False)
+    sizes, three = "AXES = {'tp': 2}", "AXES = {'tp': 3}"
+    text = path.read_text().replace(sizes, three).replace("DEVICES = [0, 1]", "DEVICES = [0, 1, 2]")
+    assert three in text
+    path.write_text(text)
+    with pytest.raises(lm.InputError, match=r"JAX refuses .*IndivisibleError"):
+        SYSTEMS["jax"].check(plan, path)
+
+
+def test_a_system_without_a_check_reads_its_files_itself(tmp_path):
+    plan = lm.place("example:mixtral", lm.Cluster.preset("8xMI300X"), target="sglang", tp=8)
+    plan.export(path=tmp_path / "file.yaml")
+    assert str(SYSTEMS["sglang"].check(plan, tmp_path / "file.yaml")) == (
+        "not checked: nothing checks files for sglang: sglang reads them when it starts"
+    )
 
 
 def test_a_device_map_is_one_of_the_model(tmp_path):

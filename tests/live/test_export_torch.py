@@ -5,9 +5,6 @@ Needs torch and accelerate, with CUDA libraries some 6 GB: without them these te
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import itertools
 from importlib import resources
 
 import pytest
@@ -194,32 +191,17 @@ def test_megatron_reads_the_layout(graph):
 
 def test_megatron_takes_the_flags():
     """Its own configurations check that sizes go with each other."""
-    module = "megatron.core.transformer.transformer_config"
-    config = pytest.importorskip(module, reason="needs megatron-core")
-    reducer = importlib.import_module("megatron.core.distributed.distributed_data_parallel_config")
+    pytest.importorskip("megatron.core", reason="needs megatron-core")
+    from loadmaster.systems.megatron.check import configuration
+
     options = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 2, "virtual": 2, "recompute": True}
     plan = lm.place(
         lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink"), target="megatron",
         **options,
     )  # fmt: skip
-    values = {}
-    words = [*flags(lm.writers.megatron(plan)), "--"]
-    for word, after in itertools.pairwise(words):
-        if word.startswith("--"):
-            name = word[2:].replace("-", "_")
-            values[name] = True if after.startswith("--") else after
-    batch = values.pop("micro_batch_size"), values.pop("global_batch_size")
-    assert batch == ("2", "8")
-    values["bucket_size"] = values.pop("ddp_bucket_size")
-    each = values.pop("num_layers_per_virtual_pipeline_stage", None)
-    if each is not None:
-        values["virtual_pipeline_model_parallel_size"] = 24 // int(each) // 2
-    values = {k: int(v) if str(v).isdecimal() else v for k, v in values.items()}
-    takes = {field.name for field in dataclasses.fields(reducer.DistributedDataParallelConfig)}
-    reducer.DistributedDataParallelConfig(**{k: v for k, v in values.items() if k in takes})
-    rest = {k: v for k, v in values.items() if k not in takes}
-    made = config.TransformerConfig(
-        hidden_size=1024, num_attention_heads=16, pipeline_dtype=torch.float32, **rest
-    )
+    words = flags(lm.writers.megatron(plan))
+    made = configuration(words)
     assert made.tensor_model_parallel_size == made.pipeline_model_parallel_size == 2
     assert made.recompute_granularity == "full"
+    with pytest.raises(TypeError, match="no_such_flag"):
+        configuration([*words, "--no-such-flag", "1"])

@@ -201,7 +201,8 @@ class System:
             The system refuses it.
         """
         if not self.checker:
-            return Checked(False, f"nothing checks files for {self.name}")
+            reads = f": {self.packages[0]} reads them when it starts" if self.packages else ""
+            return Checked(False, f"nothing checks files for {self.name}{reads}")
         if self.version is None:
             return Checked(False, f"{' or '.join(self.packages)} is not installed")
         outcome: Checked = imported(self.checker)(plan, path, model)

@@ -24,5 +24,6 @@ SYSTEMS = (
             "loadmaster.systems.jax.write:jax", "JAX: mesh and PartitionSpec per array (Python)"
         ),
         packages=("jax",),
+        checker="loadmaster.systems.jax.check:checked",
     ),
 )

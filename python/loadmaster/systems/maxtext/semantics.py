@@ -40,5 +40,6 @@ SYSTEMS = (
             "loadmaster.systems.maxtext.flax:flax", "Flax: mesh and logical axis rules (Python)"
         ),
         packages=("flax",),
+        checker="loadmaster.systems.maxtext.check:checked",
     ),
 )

@@ -28,5 +28,6 @@ SYSTEMS = (
             "loadmaster.systems.megatron.write:megatron", "Megatron-LM flags (shell script)"
         ),
         packages=("megatron-core",),
+        checker="loadmaster.systems.megatron.check:checked",
     ),
 )
