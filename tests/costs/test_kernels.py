@@ -1,5 +1,7 @@
 """Times of ops from measured kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -273,3 +275,22 @@ def test_kernels_under_load_take_a_factor_of_their_class(dtype, family):
         assert sustained.factor(f"{device}-2", device, dtype, family) == said
         assert sustained.factor("V100-PCIe-32GB", device, dtype, family) == 1.0
         assert 0.25 < said < 3
+
+
+def test_tf32_takes_the_kernels_of_16_bits_with_twice_the_bytes():
+    plain = of("A100-SXM4-80GB")
+    tensor = replace(plain, peak={**plain.peak, "f32": 156e12})
+    large, tall = product(8192, 8192, 8192, "f32"), product(65536, 64, 64, "f32")
+    slow = {graph: whole_seconds(graph, plain).seconds[0] for graph in (large, tall)}
+    fast = {graph: whole_seconds(graph, tensor).seconds[0] for graph in (large, tall)}
+    assert fast[large] == pytest.approx(2 * seconds(product(8192, 8192, 8192), plain.name), rel=0.1)
+    assert fast[large] < slow[large] / 3
+    # It waits for memory, which no tensor core speeds up.
+    assert fast[tall] > 4 * 65536 * 128 / plain.memory_bandwidth
+    conv = one_op("aten.convolution.default", "f32[32,128,56,56]", *convolved(32, 64, 128, 56))
+    assert whole_seconds(conv, tensor).seconds[0] < whole_seconds(conv, plain).seconds[0]
+
+
+def convolved(n, c, o, s):
+    """FLOPs and bytes of a convolution of 3 x 3 in float32."""
+    return 18 * n * c * o * s * s, 4 * (n * s * s * (c + o) + 9 * c * o)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.costs.kernels import sustained
+from loadmaster.costs.kernels import sustained, tf32
 from loadmaster.costs.kernels.cutting import cut
 from loadmaster.costs.kernels.kin import Figures, is_gpu
 from loadmaster.costs.kernels.tables import KernelTable, shipped
@@ -156,18 +156,24 @@ def _of_family(
     """Seconds of one run of parts of one family, and where they come from."""
     (flops, accessed), (whole_flops, whole_accessed) = sizes
     figures = _figures(dtype, device_type)
-    table = _table(family, dtype, device_type) if family else None
+    whole = np.array([work.sizes for work in members])
+    table_dtype = dtype
+    if dtype == "f32" and family in tf32.FAMILIES and tf32.runs_tf32(device_type):
+        family, whole = tf32.as_products(family, whole)
+        table_dtype = "f16"
+    table = _table(family, table_dtype, device_type) if family else None
     if table is None:
         moved = accessed / (figures.bandwidth * _sustained(device_type))
         return np.maximum(flops / figures.peak, moved), ["roofline"] * len(members)
-    whole = np.array([work.sizes for work in members])
+    if table_dtype != dtype:
+        table = replace(table, dtype=dtype)
     share = np.divide(flops, whole_flops, out=np.ones(len(flops)), where=whole_flops > 0)
     reads = np.divide(accessed, whole_accessed, out=share.copy(), where=whole_accessed > 0)
     part = whole.copy()
     changed = (np.abs(share - 1) > 1e-9) | (np.abs(reads - 1) > 1e-9)
     if changed.any():
         part[changed] = cut(family, whole[changed], share[changed], reads[changed])
-    load = sustained.factor(device_type.name, table.device, dtype, family)
+    load = sustained.factor(device_type.name, table.device, table_dtype, family)
     computes = sustained.computing(flops, accessed, figures)
     factor = np.array([work.factor for work in members]) * load**computes
     word = "kernels" if table.device == device_type.name else f"kernels of {table.device}"
