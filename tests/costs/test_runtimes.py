@@ -11,6 +11,7 @@ import loadmaster as lm
 from loadmaster.costs.runtimes import compiled, eager
 from loadmaster.costs.runtimes.one_kernel import ALONE, as_kernels
 from loadmaster.costs.runtimes.priced import EAGER_OP, at_runtime, on_hosts
+from loadmaster.model.graph import FUSED_UPDATES
 from loadmaster.plans.summary import document
 
 KINDS = ("aten.relu.default", "aten.add.Tensor", "aten.sum.default", "aten.mm.default")
@@ -140,3 +141,29 @@ def test_a_system_refuses_a_runtime_that_it_has_not():
         lm.place("example:lenet", "8xH100-NVLink", target="ddp", runtime="graphs")
     with pytest.raises(lm.InputError, match="runtime"):
         lm.place("example:lenet", "8xH100-NVLink", runtime="fast")
+
+
+@given(sizes=st.lists(st.integers(1, 64), min_size=1, max_size=70))
+@settings(max_examples=20, deadline=None)
+def test_a_fused_update_reads_and_writes_each_tensor_once(sizes):
+    # A parameter, its gradient and its momentum; the update decays the one and moves the other.
+    names, kinds, outputs, touched, src, dst = [], [], [], [], [], []
+    for i, size in enumerate(sizes):
+        p, g, m, decayed, moved = (5 * i + j for j in range(5))
+        names += [f"{word}{i}" for word in ("p", "g", "m", "decayed", "moved")]
+        kinds += ["parameter", "input", "buffer", "aten.lerp_.Scalar", "aten.add_.Tensor"]
+        outputs += [f"f32[{size}]"] * 5
+        touched += [0, 0, 0, 12 * size, 12 * size]
+        src, dst = [*src, g, m, p, decayed], [*dst, decayed, decayed, moved, moved]
+    columns = {"name": names, "kind": kinds, "output": outputs, "bytes_accessed": touched}
+    columns |= {"phase": ["", "", "", "o", "o"] * len(sizes)}
+    columns |= {"output_bytes": [4 * size for size in sizes for _ in range(5)]}
+    edges = {"src": src, "dst": dst, "bytes": [4 * sizes[op // 5] for op in src]}
+    plain, fused = (lm.OpGraph(columns, edges, meta={FUSED_UPDATES: f}) for f in (False, True))
+    before, after = at_runtime(plain, "eager"), at_runtime(fused, "eager")
+    assert before.bytes_accessed.sum() == 24 * sum(sizes)
+    # The momentum that the update reads is in registers, and what it leaves is written.
+    assert after.bytes_accessed.sum() < before.bytes_accessed.sum()
+    kernels = -(-len(sizes) // eager.FOREACH)
+    assert before.launches[before.updates].sum() == 2 * kernels
+    assert after.launches[after.updates].sum() == kernels

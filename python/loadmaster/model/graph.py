@@ -53,6 +53,9 @@ UNSIZED = "unsized"
 #: what is known of a benchmark's plans stays comparable.
 ESTIMATED_BY = "estimated_by"
 
+#: Key of ``meta``: True where one kernel does all of a parameter's update (``fused=True``).
+FUSED_UPDATES = "fused_updates"
+
 #: Key of ``meta``: how many kernels an op launches, by the names of those that launch several.
 LAUNCHES = "launches"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.base.disjoint_sets import DisjointSets
 from loadmaster.costs.runtimes.one_kernel import ALONE, makers
 from loadmaster.model.graph import LAUNCHES, OpGraph
+from loadmaster.model.shapes import parse_output
 
 #: Tensors that one kernel of a ``foreach`` optimizer updates (multi_tensor_apply).
 FOREACH = 64
@@ -38,6 +42,27 @@ def kernels_of(graph: OpGraph) -> NDArray[np.int64]:
         first = np.unique(kernel[maker[graph.src[edges]]], return_index=True)[1]
         kernel[reader[first]] = kernel[maker[graph.src[edges[first]]]]
     return kernel
+
+
+def updates_of(graph: OpGraph) -> NDArray[np.int64]:
+    """The kernel of each op of a fused optimizer, int64 [n_ops]: all ops of a parameter's update
+    that have as many elements are one.
+
+    >>> import loadmaster as lm
+    >>> ops = {"name": ["p", "sqrt", "add", "q"], "kind": ["input", "sqrt", "add", "add"]}
+    >>> ops |= {"phase": ["", "o", "o", "o"], "output": ["f32[4]", "f32[4]", "f32[4]", "f32[4]"]}
+    >>> graph = lm.OpGraph(ops, {"src": [0, 1, 0], "dst": [1, 2, 3], "bytes": [16, 16, 16]})
+    >>> updates_of(graph).tolist()
+    [-1, 2, 2, 3]
+    """
+    maker = makers(graph)
+    elements = [sum(math.prod(shape or ()) for _, shape in parse_output(o)) for o in graph.outputs]
+    updates = graph.updates & ~graph.view & ~graph.placeholder
+    sets: DisjointSets[int] = DisjointSets()
+    for source, op in zip(maker[graph.src].tolist(), graph.dst.tolist(), strict=True):
+        if updates[source] and updates[op] and elements[source] == elements[op]:
+            sets[sets.find(source)] = sets.find(op)
+    return np.array([sets.find(op) if updates[op] else ALONE for op in range(graph.n_ops)])
 
 
 def foreach(graph: OpGraph) -> OpGraph:

@@ -6,7 +6,7 @@ from loadmaster.base import checks
 from loadmaster.costs.runtimes import compiled, eager
 from loadmaster.costs.runtimes.one_kernel import as_kernels
 from loadmaster.model.cluster import Cluster
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import FUSED_UPDATES, OpGraph
 from loadmaster.model.runtime import Dispatch
 
 #: Runtimes by name, and what each does.
@@ -52,6 +52,8 @@ def at_runtime(graph: OpGraph, runtime: str) -> OpGraph:
     checks.one_of("runtime", runtime, tuple(RUNTIMES))
     rules = eager if runtime == "eager" else compiled
     kernels = as_kernels(graph, rules.kernels_of(graph))
+    if graph.meta.get(FUSED_UPDATES):
+        kernels = as_kernels(kernels, eager.updates_of(kernels))
     return eager.foreach(kernels).with_columns({}, meta={RUNTIME: runtime})
 
 

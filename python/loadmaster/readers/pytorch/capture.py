@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.base.errors import InputError, importing
 from loadmaster.base.warnings import warn
-from loadmaster.model.graph import OpGraph
+from loadmaster.model.graph import FUSED_UPDATES, OpGraph
 from loadmaster.model.module_classes import CLASSES, by_pattern
 from loadmaster.readers.pytorch.aten_graph import AtenGraph
 
@@ -166,6 +166,8 @@ def recorded(
             with on_fakes(optimizer, step.fakes) as updated:
                 step.update(updated)
             meta["optimizer"] = type(updated).__name__
+            if updated.defaults.get("fused"):
+                meta[FUSED_UPDATES] = True
     notes += graph.notes()
     warn(*notes)
     meta |= {
