@@ -19,6 +19,8 @@ whole ops. Traced graphs are placed by methods that split ops, as they are and a
 arguments of their calls (``NAME with arguments``). The cases of ``tests/targets.toml`` are placed
 for their targets (``targets/MODEL``).
 
+Times of ops are those of data sheets (``costs="roofline"``), whatever a version takes by default.
+
 ``graphs`` captures the models of these cases with PyTorch and saves them. Both builds then plan the
 very same graphs, and ``run`` needs no PyTorch. Without saved graphs ``run`` leaves these cases out.
 
@@ -45,6 +47,7 @@ import argparse
 import csv
 import gzip
 import hashlib
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -502,7 +505,14 @@ def planned(case: Case) -> Row:
         options["target"] = case.method.removeprefix(TARGET)
     else:
         options["method"] = case.method
+    options |= what_costs()
     return row_of(case, lambda: lm.place(model, cluster, **options))
+
+
+def what_costs() -> dict[str, str]:
+    """Times by data sheets, which all versions have; those of kernels change with their tables."""
+    known = importlib.util.find_spec("loadmaster.costs.kernels") is not None
+    return {"costs": "roofline"} if known else {}
 
 
 def row_of(case: Case, place: Callable[[], lm.Plan]) -> Row:

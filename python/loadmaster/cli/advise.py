@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
             cluster,
             inputs.costs(arguments, graph, cluster),
             targets=targets or None,
-            constraints=kept_by_default(cluster),
+            constraints=kept_by_default(cluster, arguments.runtime),
             progress=progress,
         )
     flags = tuple(options.words_of(arguments, but=("cluster", "targets", "json")))
