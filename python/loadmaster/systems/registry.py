@@ -8,7 +8,7 @@ for the system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -146,8 +146,8 @@ class Checked:
 
     is_done: bool
     words: str
-    collectives: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    planned: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    collectives: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    planned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     differs: str = ""
 
     def __str__(self) -> str:

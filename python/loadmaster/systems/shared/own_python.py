@@ -70,7 +70,8 @@ def checked_apart(system: str, path: str | os.PathLike[str], place: str, *more: 
             f"{system} refuses what was written to {os.fspath(path)}: {says['error']} "
             "(--no-check leaves this out)"
         )
-    return Checked(True, **says)
+    ran = says.pop("collectives", {})
+    return Checked(True, **says, collectives={kind: tuple(each) for kind, each in ran.items()})
 
 
 def _answer(place: str, arguments: list[Any]) -> dict[str, Any]:
