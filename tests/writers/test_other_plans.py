@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from written import constants
 
 import loadmaster as lm
 from loadmaster.base.errors import InputError
@@ -55,6 +56,22 @@ def test_units_of_modules_are_not_single_parameters(target):
     graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
     plan = lm.place(graph, cluster, target="simplefsdp", replicas=2)
     with pytest.raises(InputError, match="parameters are gathered one by one"):
+        export(plan, target)
+
+
+def test_units_are_gathered_ahead_in_the_order_in_which_they_run():
+    graph, cluster = lm.read("example:gpt3-330m"), lm.Cluster.preset("8xH100-NVLink")
+    file = export(lm.place(graph, cluster, target="fsdp", replicas=2))
+    assert [*constants(file)["UNITS"]] == [f"h.{layer}" for layer in range(24)]
+    assert "unit.set_modules_to_forward_prefetch(units[at + 1 : at + 3])" in file
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "fsdp"])
+def test_one_stage_that_accumulates_is_no_pipeline(target):
+    sizes = {"tp": 1, "dp": 2, "pp": 1, "micro_batches": 2}
+    cluster = lm.Cluster.preset("8xH100-NVLink").subset(range(2))
+    plan = lm.place(lm.read("example:gpt3-330m"), cluster, target="megatron", **sizes)
+    with pytest.raises(InputError, match="accumulates gradients over 2 micro-batches"):
         export(plan, target)
 
 

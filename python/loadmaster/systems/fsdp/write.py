@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from loadmaster.base.files import write_bytes
-from loadmaster.base.quoting import json_text, python_file
+from loadmaster.base.quoting import Code, json_text, python_file
 from loadmaster.model.graph import PARAMETER
 from loadmaster.model.patterns import innermost
 from loadmaster.model.shapes import parse_output
@@ -59,8 +59,9 @@ def parallelize(model, device):
     options = {{"mesh": mesh{but}}}
     for path, again in UNITS.items():
         fully_shard(model.get_submodule(path), reshard_after_forward=again, **options)
-    torch.manual_seed(torch.initial_seed() + place())  # Each has a dropout of its own.
-    return fully_shard(model, reshard_after_forward=False, **options)
+    fully_shard(model, reshard_after_forward=False, **options)
+{ahead}    torch.manual_seed(torch.initial_seed() + place())  # Each has a dropout of its own.
+    return model
 
 
 {backward}
@@ -74,6 +75,14 @@ def parallelize(model, device):
 {checkpoints}
 
 {main}'''
+
+_AHEAD = """\
+    # Units gather the two that run after them, in the backward pass the two before them.
+    units = [model, *map(model.get_submodule, UNITS)]
+    for at, unit in enumerate(units):
+        unit.set_modules_to_forward_prefetch(units[at + 1 : at + 3])
+        unit.set_modules_to_backward_prefetch(units[max(at - 2, 1) : at][::-1])
+"""
 
 _IMPORTS = (
     "from torch.distributed.device_mesh import init_device_mesh",
@@ -118,13 +127,16 @@ def fsdp(plan: Plan, path: str | os.PathLike[str] | None = None, *, root: str = 
     parallelism = parallelism_in(plan, NAME)
     assert plan.recipe is not None
     devices = plan.recipe.mesh.on(plan.cluster).tolist()
-    modules = wrapped_modules(plan, _units(plan, root), lambda path: below_root(path, root))
+    units = _units(plan, root)
+    ahead = _in_turn(units)
+    modules = wrapped_modules(plan, units, lambda path: below_root(path, root))
     file = python_file(
         _HEAD + USAGE + _REST,
         run=command(plan, devices),
-        figures=figures(plan, _more(plan)),
+        figures=figures(plan, _more(plan, ahead=ahead)),
         mesh=mesh_of(parallelism),
         kept=kept(plan),
+        ahead=Code(_AHEAD if ahead else ""),
         optimizer=optimizer_of(plan),
         **modules.parts,
         **backward_of(plan, after=modules.after, parts=True),
@@ -176,14 +188,37 @@ def shards(plan: Plan, *, root: str = "") -> dict[str, Any]:
 
 
 def _units(plan: Plan, root: str) -> dict[str, bool]:
-    """Modules that are wrapped, inner ones first, and whether they are gathered again."""
-    units = wrapped(plan.graph, words_of_units(plan))
-    return {below_root(path, root): again for path, again in units.items()}
+    """Modules that are wrapped, inner ones first and in the order in which they run, and whether
+    they are gathered again.
+    """
+    graph = plan.graph
+    first: dict[str, int] = {}
+    for op, module in enumerate(graph.modules):
+        if graph.phases[op] == "f" and not graph.placeholder[op]:
+            first.setdefault(module, op)
+    units = wrapped(graph, words_of_units(plan))
+    begins = {
+        path: min(
+            (op for module, op in first.items() if f"{module}.".startswith(f"{path}.")), default=0
+        )
+        for path in units
+    }
+    order = sorted(units, key=lambda path: (-path.count("."), begins[path]))
+    return {below_root(path, root): units[path] for path in order}
 
 
-def _more(plan: Plan) -> Iterator[str]:
-    """Lines on what FSDP2 does otherwise than the recipe."""
+def _in_turn(units: Mapping[str, bool]) -> bool:
+    """True if there are several units, none of which is in another: these run one after another."""
+    return len(units) > 1 and not any(
+        path != other and path.startswith(f"{other}.") for path in units for other in units
+    )
+
+
+def _more(plan: Plan, *, ahead: bool) -> Iterator[str]:
+    """Lines on what FSDP2 does otherwise than the recipe, and on what is gathered ahead."""
     assert plan.recipe is not None
+    if ahead:
+        yield "A unit is gathered from when the second one before it begins, in the plan and here."
     if not plan.recipe.units:
         yield (
             "The plan gathers parameters in buckets by size; fully_shard gathers them by module, "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from loadmaster.base.errors import InputError
+from loadmaster.model.recipe import Recipe
 from loadmaster.plans import commands
 from loadmaster.plans.plan import Plan
 from loadmaster.systems.registry import is_planned_for
@@ -13,6 +14,16 @@ from loadmaster.systems.shared.names import NAMED
 
 #: A sentence that stands alone, or one with the things that it is true of, in words.
 Reason: TypeAlias = "str | tuple[str, Sequence[str]]"
+
+
+def staged(recipe: Recipe) -> Iterator[Reason]:
+    """The reason against micro-batches, for files that do not have them."""
+    if recipe.micro is None:
+        return
+    if any(recipe.stages.values()):
+        yield "it is a pipeline of stages"
+    else:
+        yield f"it accumulates gradients over {recipe.micro.n} micro-batches, which no file says"
 
 
 def refusal(plan: Plan, name: str, reasons: Iterable[Reason]) -> InputError:

@@ -16,7 +16,7 @@ from loadmaster.plans.specs import recipe_in_words
 from loadmaster.strategies.sharding.units import RECIPE, unit_patterns
 from loadmaster.systems.shared.names import listed
 from loadmaster.systems.shared.processes import several_families
-from loadmaster.systems.shared.refusal import Reason, refusal
+from loadmaster.systems.shared.refusal import Reason, refusal, staged
 from loadmaster.systems.shared.uniform_meshes import PARTS, REPLICAS
 from loadmaster.transforms.layout import Layout
 from loadmaster.transforms.shares import only_gradients
@@ -92,8 +92,7 @@ def in_the_way(plan: Plan) -> Iterator[Reason]:
         yield "parameters are not sharded"
         return
     yield from several_families(plan, recipe.mesh.on(plan.cluster).tolist())
-    if recipe.micro is not None:
-        yield "it is a pipeline of stages"
+    yield from staged(recipe)
     yield from one_by_one(plan)
     if layout is None:
         return

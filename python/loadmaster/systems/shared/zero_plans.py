@@ -11,7 +11,7 @@ from loadmaster.model.graph import PARAMETER
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.specs import recipe_in_words
 from loadmaster.systems.shared.processes import no_replicas, several_families
-from loadmaster.systems.shared.refusal import Reason
+from loadmaster.systems.shared.refusal import Reason, staged
 
 
 def in_the_way(plan: Plan) -> Iterator[Reason]:
@@ -24,8 +24,7 @@ def in_the_way(plan: Plan) -> Iterator[Reason]:
             yield "gradients are summed by parameter servers"
         return
     yield from several_families(plan, recipe.mesh.on(plan.cluster).tolist())
-    if recipe.micro is not None:
-        yield "it is a pipeline of stages"
+    yield from staged(recipe)
     if layout is None:
         return
     known = (layout.labels == 0) | layout.is_batch | (layout.labels == FLAT)
