@@ -25,11 +25,19 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.too_slow],
 )
 #: A few of these examples: ``pytest --hypothesis-profile=quick``.
 settings.register_profile("quick", settings.get_profile("loadmaster"), max_examples=5)
+#: More of them, others in every run: ``.ci/nightly``.
+settings.register_profile(
+    "nightly",
+    settings.get_profile("loadmaster"),
+    derandomize=False,
+    max_examples=200,
+    print_blob=True,
+)
 #: Other examples in every run; those that fail are kept and tried again first.
 settings.register_profile(
     "explore",

@@ -109,7 +109,7 @@ sizes = st.integers(4, 14).map(lambda power: 2**power)
 devices = st.sampled_from(["A100-SXM4-80GB", "H100-SXM5-80GB", "L40S-48GB", "V100-PCIe-32GB"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sizes, sizes, sizes, st.sampled_from(["bf16", "f32"]), devices)
 def test_twice_the_work_takes_no_less(m, n, k, dtype, device):
     once = seconds(product(m, n, k, dtype), device)
@@ -134,7 +134,7 @@ def test_a_quarter_of_the_rows_that_fill_a_device_takes_about_a_quarter(dtype):
     assert np.quantile(ratios, [0.1, 0.9]) == pytest.approx([1.0, 1.0], abs=0.2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sizes, sizes, sizes, st.sampled_from([2, 4, 8]), st.sampled_from("mnk"), devices)
 def test_a_part_is_priced_as_the_smaller_product_that_it_is(m, n, k, ways, along, device):
     whole = product(m, n, k)

@@ -40,7 +40,7 @@ def drawn_graphs(draw):
 
 
 @given(graph=drawn_graphs())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_kernels_read_and_write_what_crosses_their_edge(graph):
     kernel = compiled.kernels_of(graph)
     fused = as_kernels(graph, kernel)
@@ -59,7 +59,7 @@ def test_kernels_read_and_write_what_crosses_their_edge(graph):
 
 
 @given(graph=drawn_graphs())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_no_kernel_waits_for_itself(graph):
     kernel = compiled.kernels_of(graph)
     place = np.where(kernel == ALONE, np.arange(graph.n_ops) + graph.n_ops, kernel)

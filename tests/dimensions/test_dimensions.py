@@ -413,7 +413,7 @@ def a_view(draw, calls: Calls, at: T, value: np.ndarray) -> tuple[T, np.ndarray]
     return calls.call("expand.default", one, list(wide), out=wide), new
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.data())
 def test_parts_of_an_argument_are_parts_of_its_root_through_any_views(data):
     shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), min_size=1, max_size=3))

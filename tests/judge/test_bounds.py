@@ -111,7 +111,7 @@ def test_the_bound_is_the_largest_of_its_parts(any_example):
 
 
 @given(data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_no_placement_in_any_order_beats_the_bound(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters())

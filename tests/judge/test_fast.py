@@ -108,7 +108,7 @@ def test_m_topo_is_first_in_first_out():
 
 
 @given(graph=plain_graphs(max_ops=8), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_breakpoints_cut_the_least(graph, data):
     """Every way to cut the order tried: none within the limits costs less."""
     k = len(graph.tensor_bytes)
@@ -161,7 +161,7 @@ def test_breakpoints_cut_the_least(graph, data):
     max_ops=st.integers(2, 120),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_breakpoints_of_long_orders_match_the_plain_recurrence(n, max_ops, seed):
     """S(j) = min over i of S(i) + cost(i, j), scanned, with windows of many blocks."""
     random = np.random.default_rng(seed)
@@ -271,7 +271,7 @@ def is_acyclic(n: int, pairs) -> bool:
 
 
 @given(graph=plain_graphs(max_ops=9), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_contraction_keeps_what_flows_between_groups(graph, data):
     raw = data.draw(st.lists(st.integers(0, graph.n - 1), min_size=graph.n, max_size=graph.n))
     number = {g: i for i, g in enumerate(dict.fromkeys(raw))}
@@ -398,7 +398,7 @@ PLACERS = {
 
 @pytest.mark.parametrize("name", PLACERS)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_placers_obey_memory_and_colocation(name, data):
     cluster = data.draw(clusters())
     graph = data.draw(plain_graphs())

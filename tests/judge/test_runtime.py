@@ -34,7 +34,7 @@ def launched(cluster: lm.Cluster, launch: int, one_host: bool = True) -> lm.Clus
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_chains_are_whole_and_bounds_hold(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters(runtime=True))
@@ -219,7 +219,7 @@ def step_of_replicas(graph: lm.OpGraph, cluster: lm.Cluster, one_host: bool) -> 
 
 
 @given(graph=op_graphs(max_ops=8), cluster=clusters(runtime=True, max_devices=3))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_auto_is_never_slower_than_one_device(graph, cluster):
     plan = lm.place(graph, cluster, "auto", split="none", effort=0.1)
     assert plan.single is None or plan.makespan <= plan.single * (1 + 1e-9)

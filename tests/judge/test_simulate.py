@@ -30,7 +30,7 @@ from loadmaster.model.graph import PLACEHOLDERS
 
 
 @given(data=st.data())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_every_schedule_is_the_reference_schedule(data):
     """Starts, finishes, transfers and peaks: every policy, order of links, kind of cluster."""
     cluster = data.draw(clusters(runtime=True))
@@ -125,7 +125,7 @@ def shown_by(graph: lm.OpGraph) -> list[int]:
 
 
 @given(data=st.data())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_laws_of_every_schedule(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters())

@@ -201,7 +201,7 @@ def test_every_listed_name_is_of_the_types_that_list_it(link):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_name_that_is_not_listed_is_a_type(data):
     """Not the beginning of one, not one with more behind it, not a neighbour's number."""
     name = data.draw(st.sampled_from(LISTED))

@@ -64,7 +64,7 @@ def changed(graph: OpGraph, part: str, column: str, values) -> dict:
     return document
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(op_graphs(), st.data())
 def test_columns_of_numbers_are_replaced_as_in_a_graph_recomputed(graph, data):
     sizes = st.lists(st.integers(0, 2**40), min_size=graph.n_ops, max_size=graph.n_ops)
@@ -477,7 +477,7 @@ def test_to_networkx_without_networkx_names_the_extra(monkeypatch):
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_no_bytes_make_the_reader_fail_otherwise(tmp_path_factory, data):
     """Whatever a file holds, reading it gives a graph or a LoadmasterError that names the file."""
     path = tmp_path_factory.mktemp("any") / "any.json"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from folders import BENCHES
-
-import loadmaster
+from sources import trees
 
 HEAVY = (
     "torch",
@@ -99,11 +98,10 @@ def test_the_face_is_what_it_says():
 
 def test_nobody_below_imports_from_the_face():
     """`import-linter` holds the floors, but cannot tell the face from the extension behind it."""
-    package = Path(loadmaster.__file__).parent
     found = [
-        f"{path.relative_to(package)}:{node.lineno}"
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{file}:{node.lineno}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
         if (isinstance(node, ast.ImportFrom) and node.module == "loadmaster")
         or (isinstance(node, ast.Import) and any(a.name == "loadmaster" for a in node.names))
     ]

@@ -7,12 +7,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 
-import loadmaster
-
-PACKAGE = Path(loadmaster.__file__).parent
+from sources import PACKAGE, trees
 
 #: Words that begin a question, or a clause that leaves the reader to guess the noun.
 QUESTIONS = {"What", "Whether", "How", "Which", "Where"}
@@ -35,13 +32,6 @@ OF_RESULTS = {
 }
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def trees() -> dict[str, ast.Module]:
-    """Every file of the package, parsed."""
-    files = sorted(PACKAGE.rglob("*.py"))
-    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in files}
 
 
 def test_docstrings_begin_with_the_noun_or_the_verb():

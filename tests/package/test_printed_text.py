@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from sources import trees
 
-import loadmaster
 from loadmaster.strategies.kinds import Kind
-
-PACKAGE = Path(loadmaster.__file__).parent
 
 #: Names of variables and attributes that hold a text for people, or several.
 PRINTED = {"bound_source", "ended", "limit", "made_by", "note", "notes", "reason", "warning", "why"}
@@ -99,8 +96,7 @@ def test_what_looks_into_no_text_is_free(source):
 
 def test_no_printed_text_steers_the_program():
     wrong = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        file, tree = str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"))
+    for file, tree in trees().items():
         for line, name in steering(tree):
             if name in PRINTED and (file, name) not in CODES:
                 wrong.append(f"{file}:{line}: {name}")
@@ -111,9 +107,10 @@ def test_no_printed_text_steers_the_program():
 def test_no_strategy_holds_arguments_of_the_command_line():
     """It holds a method and its options; commands are made of these where they are printed."""
     wrong = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value}"
-        for path in sorted((PACKAGE / "strategies").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{file}:{node.lineno}: {node.value}"
+        for file, tree in trees().items()
+        if file.startswith("strategies/")
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.match(r"\s*--[a-z]", node.value)

@@ -34,7 +34,7 @@ def in_order_of_torch(graph):
 
 
 @given(st.lists(st.integers(1, 200), min_size=2, max_size=8), st.integers(1, 300))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_peak_is_that_of_a_step_whose_updates_wait(widths, batch):
     graph, cluster = linears(widths, batch), v100_mesh(1)
     plan = lm.place(graph, cluster, "single")

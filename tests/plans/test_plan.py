@@ -79,7 +79,7 @@ def test_a_loaded_plan_simulates_to_the_same_schedule(tmp_path, alexnet, name):
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_drawn_plans_survive(tmp_path_factory, data):
     graph, cluster = data.draw(op_graphs()), data.draw(clusters())
     method = data.draw(st.sampled_from(["celeritas", "m-topo", "round-robin", "single"]))

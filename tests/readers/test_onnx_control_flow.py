@@ -79,7 +79,7 @@ def summed(graph):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(LAYERS, st.booleans(), st.integers(1, 3))
 def test_a_branch_costs_what_its_ops_cost_flat(kinds, as_constants, depth):
     x = info("x", [4, 8])

@@ -88,7 +88,7 @@ def recorded(model, x, drops):
     return [*events, RUN], arrays
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.sampled_from(["Relu", "MatMul", "Add", "rows", "Sigmoid"]), min_size=1, max_size=4),
     st.lists(st.booleans(), min_size=1, max_size=3),

@@ -697,7 +697,7 @@ LOCATIONS = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_locations_of_any_form_stand_anywhere(data):
     first, *parts = PLACES_OF_LOCATIONS.split("~")
@@ -1144,7 +1144,7 @@ def mutated(text: str, random_: random.Random) -> str:
 
 @pytest.mark.parametrize("form", PROGRAMS)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_damaged_text_is_read_or_refused(form, seed):
     parse = {"stablehlo": stablehlo.from_text, "hlo": hlo_text.from_text}
     text = mutated(PROGRAMS[form], random.Random(seed))
@@ -1168,7 +1168,7 @@ def test_damaged_artifacts_are_read_or_refused(name, seed):
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_damaged_traces_are_read_or_refused(seed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trace")
     text, trace = folder / "f.hlo.txt", folder / "t.json"

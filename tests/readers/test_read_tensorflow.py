@@ -612,7 +612,7 @@ def test_what_has_no_shape_is_counted(tmp_path):
     assert graph.meta["batch"] == 7
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(("Relu", "MatMul", "Identity")), min_size=1), st.data())
 def test_most_ops_without_shapes_are_refused_with_the_way(tmp_path_factory, kinds, data):
     """More than half of the ops that work; any fewer are read with a warning that says the same."""

@@ -585,7 +585,7 @@ FUZZED = everything()
 PLACES = list(places(FUZZED))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(range(-1, len(JUNK)))),
                 min_size=1, max_size=3))  # fmt: skip
 def test_documents_with_anything_in_them(tmp_path_factory, changes):

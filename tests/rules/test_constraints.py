@@ -147,7 +147,7 @@ def test_bert_with_whole_layers_in_contiguous_stages(method):
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_constrained_problem_has_the_schedules_of_the_users_own(data):
     """Placeholders keep their homes, whatever sets are joined and types split."""
     graph, cluster = data.draw(op_graphs()), data.draw(clusters())
@@ -192,7 +192,7 @@ def _numbered(sets: np.ndarray) -> list[int]:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_placement_becomes_contiguous(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters())
@@ -267,7 +267,7 @@ def test_the_nearest_contiguous_placement_by_hand(given_, nearest):
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_the_cut_is_the_best_of_all(data):
     """Beside all ways to give knots of one order stages that never fall."""
     n, k = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))

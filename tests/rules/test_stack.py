@@ -49,7 +49,7 @@ class Drawn:
 SHAPES = ["one", "two towers", "encoder and decoder", "vision before", "heads behind"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     shape=st.sampled_from(SHAPES),
     n=st.integers(2, 4),

@@ -657,7 +657,7 @@ def test_lists_come_first_where_transfers_are_cheap():
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_what_is_gathered_sends_less_and_takes_no_longer(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters())
@@ -711,7 +711,7 @@ def test_updates_go_to_where_their_gradients_are_unless_that_takes_longer():
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_parts_are_of_even_weight_and_the_same_every_time(data):
     n = data.draw(st.integers(2, 60))
     pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] != p[1])

@@ -238,7 +238,7 @@ def test_a_time_limit_keeps_the_first_replicas():
 # -- bounds by space -------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(1, 2000), min_size=2, max_size=4),
     st.integers(2, 64),

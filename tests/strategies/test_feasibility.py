@@ -162,7 +162,7 @@ def some_assignment_fits(problem: Problem) -> bool:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_what_some_assignment_fits_is_placed(data):
     graph = data.draw(op_graphs(max_ops=7))
     cluster = data.draw(clusters(max_devices=3))

@@ -22,6 +22,8 @@ from loadmaster.systems.shared.sharded_grids import ShardedGrids
 
 CLUSTER = "8xV100-NVLink"
 
+nightly = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def graph():
@@ -97,10 +99,10 @@ def test_updates_wait_for_all_sums_of_their_rank(grid):
     [
         {"tp": 1, "pp": 1, "dp": 8},
         {"tp": 2, "pp": 1, "dp": 4},
-        {"tp": 8, "pp": 1},
+        pytest.param({"tp": 8, "pp": 1}, marks=nightly),
         {"tp": 1, "pp": 4, "dp": 2, "micro_batches": 4, "virtual": 2},
-        {"tp": 2, "pp": 4, "dp": 1, "micro_batches": 8, "virtual": 1},
-        {"tp": 1, "pp": 8, "micro_batches": 8, "virtual": 1},
+        pytest.param({"tp": 2, "pp": 4, "dp": 1, "micro_batches": 8, "virtual": 1}, marks=nightly),
+        pytest.param({"tp": 1, "pp": 8, "micro_batches": 8, "virtual": 1}, marks=nightly),
     ],
 )
 def test_nothing_that_is_asked_for_is_better_than_what_is_planned(graph, free, options):

@@ -70,7 +70,7 @@ def test_what_is_recomputed_is_in_the_representative_twice():
 # -- the order of ops --------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(nets, st.integers(0, 3))
 def test_what_is_found_inside_is_never_worse_on_any_number_of_threads(net, seed):
     widths, batch, way, n_slow = net
@@ -87,7 +87,7 @@ def test_what_is_found_inside_is_never_worse_on_any_number_of_threads(net, seed)
         assert one.problem.verdict(one.assignment).step_time == one.verdict.step_time
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(nets)
 def test_one_of_equal_replicas_stands_for_all(net):
     widths, batch, _, _ = net
@@ -156,7 +156,7 @@ def test_auto_has_parameter_servers_where_they_are_best():
     assert plan.makespan <= servers.makespan
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(1, 3000), min_size=2, max_size=5),
     st.integers(4, 64),

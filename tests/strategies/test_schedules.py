@@ -267,7 +267,7 @@ def times(draw):
     return StageTimes.of(forward, backward, weight, send=send, send_back=send)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(times(), st.integers(1, 10), st.one_of(st.none(), st.integers(1, 6)))
 def test_what_is_searched_for_is_never_worse_than_what_has_a_name(times, m, limit):
     p = len(times)

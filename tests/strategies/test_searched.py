@@ -109,7 +109,7 @@ def test_where_there_is_no_choice_one_step_will_do(method):
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_groups_hold_colocated_ops_together_and_heed_types(data):
     graph = data.draw(op_graphs())
     problem = problem_of(graph, data.draw(clusters()))

@@ -9,6 +9,7 @@ from loadmaster.model.parallelism import Parallelism
 
 TRAINED = ("example:gpt3-330m", "8xH100-NVLink")
 SERVED = ("example:mixtral", "8xMI300X")
+nightly = pytest.mark.nightly
 GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4}
 
 
@@ -18,9 +19,9 @@ GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4}
         (TRAINED, "ddp", {"replicas": 4, "optimizer": "replicated"}, "DDP over 4"),
         (TRAINED, "ddp", {"optimizer": "sharded"}, "ZeRO-1 over 8"),
         (TRAINED, "fsdp", {"shard_size": 4}, "HSDP 2 x 4"),
-        (TRAINED, "fsdp", {"recompute": True, "shard_size": 8},
-         "FSDP over 8, full recomputation of 24 modules"),
-        (TRAINED, "deepspeed", {"stage": 1}, "ZeRO-1 over 8"),
+        pytest.param(TRAINED, "fsdp", {"recompute": True, "shard_size": 8},
+                     "FSDP over 8, full recomputation of 24 modules", marks=nightly),
+        pytest.param(TRAINED, "deepspeed", {"stage": 1}, "ZeRO-1 over 8", marks=nightly),
         (TRAINED, "deepspeed", {"stage": 2}, "ZeRO-2 over 8"),
         (TRAINED, "dtensor", {"tp": 2, "shard": 4}, "TP 2 x FSDP 4"),
         (TRAINED, "megatron", {**GRID, "virtual": 1, "recompute": "core_attn,layernorm"},
@@ -33,7 +34,7 @@ GRID = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4}
         (TRAINED, "torchtitan", {"pp": 4, "shard": 1, "schedule": "zb-v", "micro_batches": 4},
          "PP 4 x DP 2, zero bubble in a V, 2 virtual stages per device, 4 micro-batches"),
         (SERVED, "vllm", {"tp": 4, "expert_parallel": True}, "TP 4, EP 4 within TP"),
-        (SERVED, "vllm", {"tp": 2, "pp": 4}, "TP 2 x PP 4"),
+        pytest.param(SERVED, "vllm", {"tp": 2, "pp": 4}, "TP 2 x PP 4", marks=nightly),
         (SERVED, "vllm", {"tp": 1, "pp": 4}, "PP 4"),
         (SERVED, "sglang", {"tp": 4, "pp": 2, "expert_parallel": False}, "TP 4 x PP 2"),
         (SERVED, "tensorrt-llm", {"tp": 2, "expert_parallel": True}, "TP 2, EP 2 within TP"),

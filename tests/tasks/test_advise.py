@@ -124,7 +124,7 @@ def test_plans_side_by_side_are_held_against_one_device():
     assert f"{single / found.plans['target graph'].makespan:.2f} x" in rows["target graph"]
 
 
-@pytest.mark.parametrize("name", ["alexnet", "gpt3-330m"])
+@pytest.mark.parametrize("name", ["alexnet", pytest.param("gpt3-330m", marks=pytest.mark.nightly)])
 def test_every_choice_is_the_plan_that_its_command_makes(name):
     """What one plan leaves known of the graph changes no other."""
     graph, cluster = lm.read(f"example:{name}"), lm.Cluster.preset("4xV100-PCIe")

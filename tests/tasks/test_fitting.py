@@ -203,7 +203,7 @@ def test_a_footprint_by_hand():
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_footprints_add_up_to_the_peaks(data):
     graph, cluster = data.draw(op_graphs()), data.draw(clusters())
     plan = lm.place(graph, cluster, "random", seed=data.draw(st.integers(0, 9)))

@@ -88,7 +88,7 @@ def test_a_name_of_a_faster_type_that_is_taken_is_refused():
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_larger_cluster_routes_the_old_pairs_as_before(data):
     cluster = data.draw(clusters())
     if cluster.n_devices == 1:
@@ -107,7 +107,7 @@ def test_a_larger_cluster_routes_the_old_pairs_as_before(data):
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_auto_is_never_worse_than_the_plan_it_starts_from(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters())
@@ -118,7 +118,7 @@ def test_auto_is_never_worse_than_the_plan_it_starts_from(data):
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_start_on_fewer_devices_obeys_all_rules(data):
     graph = data.draw(op_graphs())
     cluster = data.draw(clusters())

@@ -99,7 +99,7 @@ def drawn_cluster(random: Random) -> lm.Cluster:
     return lm.Cluster(devices, links, types)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(SEEDS, st.sampled_from(MESHES))
 def test_programs_of_any_labels_are_graphs_that_a_user_could_give(seed, mesh):
     dimensions = Dimensions.of(drawn_graph(Random(seed)))
@@ -109,7 +109,7 @@ def test_programs_of_any_labels_are_graphs_that_a_user_could_give(seed, mesh):
     assert again.is_same(running)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_a_plan_is_found_or_does_not_fit(seed):
     random = Random(seed)

@@ -55,11 +55,31 @@ def cases():
     """The row, model, number of processes, and words of the refusal where there is one."""
     for row in ROWS:
         for model, words in row.get("refused", {}).items():
-            yield pytest.param(row, model, 2, words, id=f"{named(row)}-{model}")
+            yield case(row, model, 2, words)
         for model in (*row.get("equal", ()), *row.get("read", ())):
-            yield pytest.param(row, model, 2, None, id=f"{named(row)}-{model}")
+            yield case(row, model, 2, None)
         for model in row.get("four", ()):
-            yield pytest.param(row, model, 4, None, id=f"{named(row)}-{model}-four")
+            yield case(row, model, 4, None)
+
+
+#: Models that take least, by target; the LSTM and the graph network, which most refuse, by others.
+QUICK = {
+    "device-map": PUBLIC,
+    "onnx": ("unet", "graph_network"),
+    "torchtitan": ("qwen3", "graph_network"),
+    **dict.fromkeys(("pipelining", "ddp", "fsdp", "dtensor"), ("lstm", "unet", "graph_network")),
+    # Their engines take long to import, or are not in continuous integration.
+    **dict.fromkeys(("deepspeed", "lightning", "ray"), ("graph_network",)),
+}
+
+
+def case(row, model, k, words):
+    """A case, which runs in the night but where it is quick: each target and each model is."""
+    quick = QUICK.get(row["target"], ("lstm", "graph_network"))
+    is_quick = model in quick and (k == 2 or (model == "lstm" and "unet" in quick))
+    marks = () if is_quick else pytest.mark.nightly
+    more = "-four" if k == 4 else ""
+    return pytest.param(row, model, k, words, id=f"{named(row)}-{model}{more}", marks=marks)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=named)

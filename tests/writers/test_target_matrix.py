@@ -30,6 +30,9 @@ KEYS = {
     "memory": False, "runs": False, "refused": False,
 }  # fmt: skip
 
+#: Models whose like runs in each run: a convolutional net, a decoder.
+LARGER = ("mobilenet", "tiny-llama")
+
 
 def named(case):
     more = [*(["train"] if case.get("train") else []), *case.get("memory", {}).values()]
@@ -58,7 +61,13 @@ def runner(case):
     return "runs_" + case["target"].replace("-", "_")
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+def at_night(case):
+    """A case, which runs in the night where its like runs in each run."""
+    is_larger = case["model"] in LARGER and "runs" in case
+    return pytest.param(case, id=named(case), marks=pytest.mark.nightly if is_larger else ())
+
+
+@pytest.mark.parametrize("case", map(at_night, CASES))
 def test_what_is_placed_for_a_target_exports_to_it(case, tmp_path):
     given, graph = models_of(case)
     cluster, options = lm.Cluster.preset(case["cluster"]), case.get("options", {})
