@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 import torch.distributed as dist
 from gloo_steps import assert_same, functions, on_processes, whole_step
@@ -92,11 +90,11 @@ def in_one_process(written, module, batch, loss_of=None):
     file, cpu = functions(written), torch.device("cpu")
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     calls, result, tensors = file["_recorded"](module, batch, loss_of)
-    parts = [*file["_cut"](calls, result), ((), ())]
-    stages = []
-    for (own, reads), (_, later) in itertools.pairwise(parts):
-        sends, last = {one: tensors[one].dtype for one in later}, None if later else result
-        stages.append(file["_Stage"](module, own, reads, sends, last, cpu))
+    parts = file["_cut"](calls, result, tensors)
+    module.kept, stages = {}, []
+    for part, reads in zip(parts, [*(later.reads for later in parts[1:]), ()], strict=True):
+        sends, last = {one: tensors[one].dtype for one in reads}, None if reads else result
+        stages.append(file["_Stage"](module, part, sends, last, cpu))
     module.micro_batches, outputs = file["_micro_batches"](batch), []
     for number in range(file["MICRO_BATCHES"]):
         sent = ()

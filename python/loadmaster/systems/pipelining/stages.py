@@ -224,11 +224,22 @@ def _micro_batches(batch):
     return [_changed(batch, lambda one: rows(one, number)) for number in range(MICRO_BATCHES)]
 
 
-def _cut(calls, result):
-    """Of each stage its calls, and what it is sent.
+class Part(NamedTuple):
+    """Of a stage its calls, the values that it is sent, those that an earlier stage of its process
+    has kept for it, and those that it keeps for a later one.
+    """
+
+    calls: list
+    reads: list
+    takes: list
+    keeps: list
+
+
+def _cut(calls, result, tensors):
+    """The parts of the stages.
 
     Calls that depend on inputs alone, such as those that make a mask, are in each stage that needs
-    one of them. What skips a stage is sent through it.
+    one of them. What skips a stage is sent through it, unless a stage of the same process has it.
     """
     begins = []
     for path, side in SPLIT_SPEC.items():
@@ -240,16 +251,48 @@ def _cut(calls, result):
     for call in calls:
         if call.function and all(getattr(one, "call", None) in of_inputs for one in call.reads):
             of_inputs.add(call.number)
-    stages, later = [], set(_parts(result, Value))
+    parts, needs = [], [set() for _ in range(STAGES)]
+    for call in calls:
+        if call.number not in of_inputs:
+            needs[stage_of[call.number]] |= {x for x in call.reads if isinstance(x, Value)}
+    needs[-1] |= set(_parts(result, Value))
+    own = [[c for c in calls if stage_of[c.number] == s] for s in range(STAGES)]
+    for stage, needed in enumerate(needs):
+        own[stage] = [c for c in own[stage] if c.number not in of_inputs]
+        if any(-1 < one.call and one.call in of_inputs for one in needed):
+            own[stage] = [c for c in calls if c.number in of_inputs or c in own[stage]]
+    keeps = [set() for _ in range(STAGES)]
     for stage in reversed(range(STAGES)):
-        own = [c for c in calls if stage_of[c.number] == stage and c.number not in of_inputs]
-        later |= {one for call in own for one in call.reads if isinstance(one, Value)}
-        if any(-1 < one.call and one.call in of_inputs for one in later):
-            own = [c for c in calls if c.number in of_inputs or c in own]
-        sent = {one for one in later if one.call not in of_inputs and stage_of[one.call] < stage}
-        stages.insert(0, (own, sorted(sent)))
-        later = sent
-    return stages
+        outer = {x for x in needs[stage] if x.call not in of_inputs and stage_of[x.call] < stage}
+        takes = set()
+        for one in outer:
+            others = range(stage - PROCESSES, stage_of[one.call] - 1, -PROCESSES)
+            has = [n for n in others if one in needs[n] or stage_of[one.call] == n]
+            # Gradients of what is kept come with those of what the stage makes and sends.
+            comes = has and any(
+                stage_of[x.call] == has[0] and tensors[x].requires_grad for x in needs[has[0] + 1]
+            )
+            if has and HANDS_OVER and (comes or not tensors[one].requires_grad):
+                takes.add(one)
+                keeps[has[0]].add(one)
+            else:
+                needs[stage - 1].add(one)
+        reads = sorted(outer - takes)
+        parts.insert(0, Part(own[stage], reads, sorted(takes), sorted(keeps[stage])))
+    return parts
+
+
+class _Handed(torch.autograd.Function):
+    """A tensor as it is. Its gradient comes with those of what a later stage took."""
+
+    @staticmethod
+    def forward(ctx, tensor, copies, *kept):
+        ctx.copies = copies
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, *(copy.grad for copy in ctx.copies)
 
 
 class _Stage(nn.Module):
@@ -257,10 +300,10 @@ class _Stage(nn.Module):
     tensor in its dtype.
     """
 
-    def __init__(self, model, calls, reads, sends, result, device):
+    def __init__(self, model, part, sends, result, device):
         super().__init__()
-        self.__dict__.update(model=model, device=device)
-        self.calls, self.reads, self.sends, self.result = calls, reads, sends, result
+        self.__dict__.update(model=model, device=device, part=part)
+        self.calls, self.reads, self.sends, self.result = part.calls, part.reads, sends, result
         self.weights = []
 
     def parameters(self, recurse=True):
@@ -270,6 +313,8 @@ class _Stage(nn.Module):
         inputs = _parts(self.model.micro_batches[int(micro_batch)], torch.Tensor)
         values = {Value(-1, number): x.to(self.device) for number, x in enumerate(inputs)}
         values.update(zip(self.reads, received))
+        for one in self.part.takes:
+            values[one] = self.model.kept.pop((int(micro_batch), one))
         for tensor in received:
             if tensor.requires_grad:  # Gradients are messages too, one element after another.
                 tensor.register_hook(torch.Tensor.contiguous)
@@ -285,7 +330,18 @@ class _Stage(nn.Module):
         if self.result is not None:
             return self.filled(self.result, values)
         sent = {one: values[one].to(dtype) for one, dtype in self.sends.items()}
-        return tuple(_message(tensor, one in self.reads) for one, tensor in sent.items())
+        messages = [_message(tensor, one in self.reads) for one, tensor in sent.items()]
+        return tuple(self.kept(int(micro_batch), values, messages))
+
+    def kept(self, micro_batch, values, messages):
+        """Messages, of which one brings the gradients of what is kept for a later stage."""
+        kept = [values[one] for one in self.part.keeps]
+        copies = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in kept]
+        self.model.kept |= {(micro_batch, one): x for one, x in zip(self.part.keeps, copies)}
+        if any(tensor.requires_grad for tensor in kept):
+            at = [tensor.requires_grad for tensor in messages].index(True)
+            messages[at] = _Handed.apply(messages[at], copies, *kept)
+        return messages
 
     def run(self, calls, values):
         """What calls put out."""

@@ -65,6 +65,9 @@ SPLIT_SPEC = {{{spec}}}
 #: Rank r has the stages {of_rank}.
 STAGES = {stages}
 
+#: If a stage hands tensors to a later one of its process: not where weights' gradients come later.
+HANDS_OVER = {hands_over}
+
 
 {start}
 
@@ -74,11 +77,12 @@ def parallelize(model, device, batch, loss_of=None):
     ``batch`` is of all samples: its sizes count. Without a loss the model is evaluated.
     """
 {kept}{recorded}
-    rank, parts, stages = dist.get_rank(), [*_cut(calls, result), ((), ())], {{}}
+    rank, parts, stages = dist.get_rank(), _cut(calls, result, tensors), {{}}
+    model.kept = {{}}
     for index in {indices}:
-        (own, reads), (_, later) = parts[index : index + 2]
+        later = parts[index + 1].reads if index + 1 < STAGES else ()
         sends = {{value: tensors[value].dtype for value in later}}
-        stages[index] = _Stage(model, own, reads, sends, None if sends else result, device)
+        stages[index] = _Stage(model, parts[index], sends, None if sends else result, device)
     _drop_others(model, stages.values())
     model.to(device).stage_device = device
 
@@ -280,6 +284,7 @@ def _written(staged: _Staged) -> Code:
         spec=Code(spec and f"{spec}\n"),
         of_rank=Code(f"r and {n - 1} - r" if in_v else f"r, r + {ranks}, ..."),
         stages=n,
+        hands_over=staged.schedule not in ZERO_BUBBLE,
         indices=Code("(rank, STAGES - 1 - rank)" if in_v else "range(rank, STAGES, PROCESSES)"),
         schedule=Code(schedule),
         which=Code("pipeline" if staged.schedule in MULTI else "pipeline[0]"),
