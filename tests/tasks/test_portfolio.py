@@ -59,6 +59,6 @@ def test_no_other_planner_is_tried_where_the_user_narrows_the_plans_down():
         problem.model,
         problem.cluster,
         costs=problem.costs,
-        constraints=lm.Constraints(reserve={"A": 1}),
+        constraints=lm.Constraints(contiguous=True),
     )
     assert not any("were tried, too" in note for plan in (whole, pinned) for note in plan.notes)

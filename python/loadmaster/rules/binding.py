@@ -17,7 +17,7 @@ Contiguous stages need more than these three rules: see :mod:`loadmaster.rules.s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from loadmaster.base.units import format_bytes
 from loadmaster.costs import Costs
 from loadmaster.judge.problem import Problem
 from loadmaster.model.cluster import Cluster
+from loadmaster.model.clusters.devices import DeviceType
 from loadmaster.model.graph import ANY_TYPE
 from loadmaster.rules.constraints import Constraints, selected
 from loadmaster.rules.matching import Names
@@ -88,25 +89,17 @@ class Binding:
         if not self.rules and not self.modules and not self.reserved.any():
             return self.original
         original, cluster = self.original, self.original.cluster
+        if self._keeps_ops:
+            names = [device.type for device in cluster.devices]
+            return replace(original, cluster=self._with_room(names, cluster.types))
         classes = self._classes
         firsts = np.unique(classes, return_index=True)[1]
         of_type = np.array(cluster.device_types)[firsts]
         names = _class_names(cluster, classes, firsts)
-        devices = [
-            replace(d, type=names[c], memory=d.memory - int(reserved))
-            for d, c, reserved in zip(cluster.devices, classes, self.reserved, strict=True)
-        ]
         types = [
             replace(cluster.types[k], name=name) for k, name in zip(of_type, names, strict=True)
         ]
-        derived = Cluster(
-            devices,
-            cluster.wiring,
-            types,
-            name=cluster.name,
-            collectives=cluster.collectives,
-            dispatch=cluster.dispatch,
-        )
+        derived = self._with_room([names[c] for c in classes], types)
         costs = Costs(original.costs.time[:, of_type], tuple(names), original.costs.provenance)
         time = {ANY_TYPE: original.model.time[ANY_TYPE]} if ANY_TYPE in original.model.time else {}
         for k, name in zip(of_type, names, strict=True):
@@ -122,6 +115,24 @@ class Binding:
             model, derived, costs, seed=original.seed, best_effort=original.best_effort
         )
         return replace(derived_problem, objective=original.objective)
+
+    def _with_room(self, names: Sequence[str], types: Sequence[DeviceType]) -> Cluster:
+        """The cluster with the memory that a plan may use, its devices of types of these names."""
+        cluster = self.original.cluster
+        rows = zip(cluster.devices, names, self.room, strict=True)
+        return Cluster(
+            [replace(device, type=name, memory=room) for device, name, room in rows],
+            cluster.wiring,
+            types,
+            name=cluster.name,
+            collectives=cluster.collectives,
+            dispatch=cluster.dispatch,
+        )
+
+    @property
+    def _keeps_ops(self) -> bool:
+        """True if at most memory is kept free, and ops stay as they are."""
+        return not self.rules and not self.modules
 
     @cached_property
     def _classes(self) -> NDArray[np.intp]:
@@ -178,6 +189,8 @@ class Binding:
         if placed is self.problem or self.problem is self.original:
             return self.original if placed is self.problem else placed
         original = self.original
+        if self._keeps_ops:
+            return replace(placed, cluster=original.cluster)
         own = [t.name for t in original.cluster.types]
         firsts = np.unique(self._classes, return_index=True)[1]
         types = [own[original.cluster.device_types[first]] for first in firsts]
