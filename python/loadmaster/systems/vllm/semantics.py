@@ -27,6 +27,5 @@ SYSTEMS = (
         "loadmaster.systems.vllm.plan:vllm",
         WrittenForm("loadmaster.systems.vllm.write:vllm", "vLLM sizes, for --config (YAML)"),
         packages=("vllm",),
-        checker="loadmaster.systems.vllm.check:checked",
     ),
 )
