@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from loadmaster.costs.measuring_collectives import measure_collectives
     from loadmaster.costs.measuring_device import DeviceCosts, measure_device
     from loadmaster.costs.measuring_links import measure_links
+    from loadmaster.costs.observed import Observed
     from loadmaster.judge.bounds import Bound
     from loadmaster.judge.coarsening import Coarse, coarsen
     from loadmaster.judge.simulation import Simulation, simulate
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from loadmaster.tasks.fit import Fit, fit
     from loadmaster.tasks.leaderboard import Leaderboard, leaderboard
     from loadmaster.tasks.measuring_plan import measuring_plan
+    from loadmaster.tasks.observe import observe
     from loadmaster.tasks.order import optimise_order
     from loadmaster.tasks.place import place
     from loadmaster.tasks.sweep import Sweep, sweep
@@ -103,6 +105,7 @@ __all__ = [
     "Measured",
     "Mesh",
     "MissingExtraError",
+    "Observed",
     "OpGraph",
     "Parallelism",
     "Plan",
@@ -141,6 +144,7 @@ __all__ = [
     "measure_ops",
     "measure_sessions",
     "measuring_plan",
+    "observe",
     "optimise_order",
     "place",
     "presets",
@@ -175,6 +179,7 @@ _HOMES = {
     "costs.measuring_collectives": ("measure_collectives",),
     "costs.measuring_device": ("DeviceCosts", "measure_device"),
     "costs.measuring_links": ("measure_links",),
+    "costs.observed": ("Observed",),
     "judge.bounds": ("Bound",),
     "judge.coarsening": ("Coarse", "coarsen"),
     "judge.simulation": ("Simulation", "simulate"),
@@ -213,6 +218,7 @@ _HOMES = {
     "tasks.fit": ("Fit", "fit"),
     "tasks.leaderboard": ("Leaderboard", "leaderboard"),
     "tasks.measuring_plan": ("measuring_plan",),
+    "tasks.observe": ("observe",),
     "tasks.order": ("optimise_order",),
     "tasks.compare": ("compare",),
     "tasks.place": ("place",),

@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
     if arguments.json:
         plans = {method: document(plan) for method, plan in comparison.plans.items()}
-        show_json({"plans": plans, "failures": comparison.failures})
+        unsure = comparison.not_told_apart
+        show_json({"plans": plans, "failures": comparison.failures, "not_told_apart": unsure})
     else:
         put(comparison)
     say_where(

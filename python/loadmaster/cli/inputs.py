@@ -43,6 +43,11 @@ def graph(
     capture.
     """
     plain = plain_graph(arguments, source or arguments.graph, progress)
+    if getattr(arguments, "costs", None) is not None:
+        from loadmaster.costs.observed import Observed, is_observed
+
+        if arguments.costs != "roofline" and is_observed(arguments.costs):
+            plain = Observed.load(arguments.costs).on(plain)
     if getattr(arguments, "runtime", None) is None:
         return plain
     from loadmaster.costs.runtimes.priced import at_runtime
@@ -191,10 +196,15 @@ def costs(arguments: argparse.Namespace, graph: OpGraph, cluster: Cluster) -> Co
             raise InputError("--explore is for --costs: without them nothing is known or unknown")
         return None
     from loadmaster.costs import CostModel
+    from loadmaster.costs.observed import Observed, is_observed
     from loadmaster.costs.roofline import roofline_costs
 
     if arguments.costs == "roofline":
         return roofline_costs(graph, cluster)
+    if is_observed(arguments.costs):
+        if arguments.explore:
+            raise InputError("--explore is for costs that were learnt op by op")
+        return Observed.load(arguments.costs).costs(graph, cluster)
     model = CostModel.load(arguments.costs)
     note(str(model.join(graph)).replace("\n", "; "))
     return model.costs(graph, cluster, explore=arguments.explore)

@@ -197,7 +197,7 @@ def add_costs(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--costs",
         metavar="COSTS.json",
-        help="times of ops, as calibrate wrote them; roofline: by data sheets, without kernels",
+        help="times of ops, or an observed step, as calibrate wrote them; roofline: by data sheets",
     )
     command.add_argument(
         "--explore",

@@ -10,6 +10,8 @@ from loadmaster.base.quoting import command
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_bytes, format_ratio, format_seconds
 from loadmaster.judge.bounds import WHOLE_OPS, launches_in_words
+from loadmaster.plans import ranges
+from loadmaster.plans.apart import in_words
 from loadmaster.plans.considered import considered
 from loadmaster.plans.kept_free import kept_in_words
 from loadmaster.plans.plan import Plan
@@ -58,6 +60,8 @@ class Advice(Printed):
         As the command line takes them, for the commands: names or paths, or words for them.
     flags : tuple of str
         Arguments of the command line that are those of each command too.
+    unsure : int
+        How many of the first choices cannot be told apart by their times.
     """
 
     choices: tuple[Choice, ...]
@@ -65,10 +69,11 @@ class Advice(Printed):
     graph: str
     cluster: str
     flags: tuple[str, ...] = ()
+    unsure: int = 1
 
     @property
     def best(self) -> Plan:
-        """The fastest plan that fits."""
+        """The fastest plan that fits, or the simplest of those that cannot be told apart."""
         return self.choices[0].plan
 
     def command(self, choice: Choice) -> str:
@@ -83,6 +88,7 @@ class Advice(Printed):
                 {"name": one.name, "command": self.command(one), "plan": document(one.plan)}
                 for one in self.choices
             ],
+            "not_told_apart": [one.name for one in self.choices[: self.unsure]],
             "refused": dict(self.refused),
         }
 
@@ -95,6 +101,8 @@ class Advice(Printed):
             [
                 f"{title(best)}: {step}{f', batch {batch}' if batch else ''}",
                 *(f"  {line}" for line in aligned(rows)),
+                *in_words([one.name for one in self.choices[: self.unsure]]),
+                *([f"Range of the first: {words}."] if (words := ranges.in_words(best)) else []),
                 f"{no_placement(best).capitalize()} can be more than {best.gap:.1%} faster than "
                 f"the first ({best.bound_source}, {launches_in_words(best.cluster)}).",
                 *self._left_out(),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from loadmaster.base.text import Printed, aligned, in_lines
 from loadmaster.base.units import format_bytes, format_ratio, format_seconds
-from loadmaster.plans.as_run import rank
+from loadmaster.plans.apart import in_order, in_words
 from loadmaster.plans.plan import Plan
 from loadmaster.plans.streams import stream_cells
 
@@ -33,8 +34,20 @@ class Comparison(Printed):
 
     @property
     def best_first(self) -> list[tuple[str, Plan]]:
-        """Methods and their plans, the best first by what they were made for."""
-        return sorted(self.plans.items(), key=lambda row: rank(row[1]))
+        """Methods and their plans, the best first by what they were made for; the simplest of those
+        that cannot be told apart stand first.
+        """
+        return self._in_order[0]
+
+    @property
+    def not_told_apart(self) -> list[str]:
+        """Methods of the first plans, whose times do not tell them apart; one, if they do."""
+        rows, unsure = self._in_order
+        return [method for method, _ in rows[:unsure]]
+
+    @cached_property
+    def _in_order(self) -> tuple[list[tuple[str, Plan]], int]:
+        return in_order(list(self.plans.items()), lambda row: row[1])
 
 
 def one_device(plans: Iterable[Plan]) -> float | None:
@@ -79,6 +92,6 @@ def comparison_table(comparison: Comparison) -> str:
                 format_seconds(plan.planning_seconds),
             )
         )
-    lines = aligned(rows)
+    lines = [*aligned(rows), *in_words(comparison.not_told_apart)]
     lines += [f"{method}: {why}" for method, why in comparison.failures.items()]
     return in_lines(lines)

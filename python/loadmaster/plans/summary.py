@@ -12,7 +12,7 @@ from loadmaster.judge.problem import parallelism
 from loadmaster.judge.simulation import Simulation
 from loadmaster.model.cluster import Cluster
 from loadmaster.model.program import Program
-from loadmaster.plans import gradients_held, runtimes
+from loadmaster.plans import gradients_held, ranges, runtimes
 from loadmaster.plans.considered import considered, head, not_considered
 from loadmaster.plans.kept_free import asked, kept_in_words
 from loadmaster.plans.plan import Plan
@@ -54,7 +54,9 @@ def verdict(plan: Plan) -> str | None:
 def summary(plan: Plan) -> str:
     """Step time, the best of each kind of plans, the bound, devices, bytes moved."""
     if plan.objective.goal == "throughput":
-        return in_lines([*stream_lines(plan), *_said(plan)])
+        words = ranges.in_words(plan)
+        known = [f"range        {words}"] if words else []
+        return in_lines([*stream_lines(plan), *known, *_said(plan)])
     under = "" if asked(plan).is_empty else "under the constraints "
     op_by_op = f" ({format_seconds(plan.makespan)} op by op)" if plan.as_run > plan.makespan else ""
     lines = [
@@ -65,6 +67,7 @@ def summary(plan: Plan) -> str:
         *([] if plan.recipe is None else [f"recipe       {recipe_in_words(plan)}"]),
         f"lower bound  {bound_in_words(plan)}: "
         f"{no_placement(plan)} {under}can be more than {plan.gap:.1%} faster",
+        *([f"range        {words}"] if (words := ranges.in_words(plan)) else []),
         *_what_happened(plan.schedule, plan.cluster, plan.program),
     ]
     return in_lines([*lines, *_said(plan)])
@@ -257,6 +260,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "considered": [row.to_document() for row in considered(plan)],
         "not_considered": not_considered(plan),
         "gap": plan.gap,
+        "ranges": ranges.document(plan),
         **stream_document(plan),
         "parallelism": parallelism(plan.problem.graph, plan.problem.op_time),
         "planning_seconds": plan.planning_seconds,

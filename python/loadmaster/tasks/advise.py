@@ -13,7 +13,7 @@ from loadmaster.judge.problem import Problem
 from loadmaster.judge.simulation import CostsLike, as_costs
 from loadmaster.model.graph import OpGraph
 from loadmaster.plans.advice import Advice, Choice
-from loadmaster.plans.as_run import rank
+from loadmaster.plans.apart import in_order
 from loadmaster.plans.planner import Planner
 from loadmaster.rules.constraints import Constraints, as_constraints
 from loadmaster.strategies.registry import DEFAULT
@@ -106,8 +106,8 @@ def advise(
     if not choices:
         assert failed is not None
         raise failed
-    choices.sort(key=lambda one: rank(one.plan))
-    return Advice(tuple(choices), refused, *named)
+    choices, unsure = in_order(choices, lambda one: one.plan)
+    return Advice(tuple(choices), refused, *named, unsure=unsure)
 
 
 def _named(argument: object, word: str) -> str:

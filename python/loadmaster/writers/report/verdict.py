@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmaster.base.units import format_ratio, format_seconds
-from loadmaster.plans import commands
+from loadmaster.plans import commands, ranges
 from loadmaster.plans.considered import considered, not_considered
 from loadmaster.plans.kept_free import asked, kept_in_words
 from loadmaster.plans.plan import Plan
@@ -70,6 +70,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("memory", _memory(plan)),
         ("moved", moved(plan.schedule)),
         ("constraints", "" if asked(plan).is_empty else str(asked(plan))),
+        ("range", ranges.in_words(plan)),
         ("reserve", kept_in_words(plan)),
         ("verdict", verdict(plan) or ""),
     ]
