@@ -62,10 +62,9 @@ def default_reserve(cluster: Cluster, runtime: str | None = None) -> dict[str, R
 
     Examples
     --------
-    >>> for name, reserve in default_reserve(Cluster.preset("8xH100-NVLink")).items():
-    ...     print(name, reserve)  # doctest: +NORMALIZE_WHITESPACE
-    H100-SXM5-80GB 4.77 GiB: 922 MiB less than its name says, 512 MiB context, 1 GiB communicators,
-    2.37 GiB (3%) wasted by an allocator
+    >>> reserve = default_reserve(Cluster.preset("8xH100-NVLink"))["H100-SXM5-80GB"]
+    >>> [taker for taker, _ in reserve.parts][:3], round(reserve.bytes / 2**30, 1)
+    (['less than its name says', 'context', 'communicators'], 4.8)
     """
     table = _table()
     memory: dict[str, list[int]] = {}
