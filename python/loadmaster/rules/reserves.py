@@ -27,7 +27,7 @@ class Reserve:
     Examples
     --------
     >>> print(Reserve((("context", 2**29), ("waste", 2**30))))
-    1.5 GiB: 512 MiB context, 1 GiB waste
+    1.50 GiB: 512 MiB context, 1 GiB waste
     """
 
     parts: tuple[tuple[str, int], ...]
