@@ -32,6 +32,9 @@ from loadmaster.systems.registry import SYSTEMS, planned_for
 #: times what one would need.
 SHORT = 4.0
 
+#: A plan is let be that fills no device's memory beyond this share: memory does not shape it.
+ROOMY = 0.5
+
 #: A plan is let be that is over the bound of all plans by no more than this share of its step.
 NEAR = 0.05
 
@@ -42,11 +45,15 @@ SEARCHES = frozenset(
 
 
 def may_gain(problem: Problem, plan: Candidate | None) -> bool:
-    """True if memory is short, and a plan of ``auto`` is not near the bound; None: it has none."""
+    """True if memory is short, and a plan of ``auto`` neither is near the bound nor leaves all
+    devices half empty; None: it has no plan.
+    """
     if plan is not None:
         least = split_bound(problem).seconds
         is_near = problem.objective.seconds(plan.verdict) * (1 - NEAR) <= least
-        if plan.is_interrupted or is_near:
+        room = np.array(problem.cluster.memory, dtype=np.float64)
+        is_roomy = bool((plan.verdict.peak <= ROOMY * room).all())
+        if plan.is_interrupted or is_near or is_roomy:
             return False
     return is_short(problem)
 
