@@ -73,12 +73,17 @@ def test_what_two_plans_share_tells_nothing_of_their_order(seed):
         for e in (one, other)
     ]
     assert is_order_sure(*both) == is_order_sure(one, other)
-    # Without spreads any difference is sure; one that is nothing but spread is not.
+    # Without spreads a difference above the noise is sure; one that is nothing but spread is not.
     exact = [
         replace(e, spreads=dict.fromkeys(e.spreads, 0.0), own=0.0, shared=0.0) for e in (one, other)
     ]
     assert is_order_sure(*exact)
-    alone = replace(one, seconds=one.seconds | {"norms": one.seconds["norms"] + 1e-3})
+    plain = replace(exact[0], biases=dict.fromkeys(exact[0].biases, 0.0))
+    for share, is_sure in ((0.01, False), (0.05, True)):
+        norms = plain.seconds["norms"] + share * plain.step
+        longer = replace(plain, seconds=plain.seconds | {"norms": norms})
+        assert is_order_sure(plain, longer) == is_sure
+    alone = replace(one, seconds=one.seconds | {"norms": one.seconds["norms"] + 1.0})
     wild = [replace(e, spreads=dict.fromkeys(e.spreads, 1.5)) for e in (one, alone)]
     assert not is_order_sure(*wild)
     assert is_order_sure(
