@@ -94,8 +94,10 @@ class Surface:
     def _nearest(self, points: Floats) -> tuple[NDArray[np.int64], Floats]:
         """The nearest sites of each point and their distances; of equally near ones the first."""
         n = len(self._sites)
-        key = points @ self._across
-        key += self._own
+        # Sums by hand: a product of matrices would wake threads of BLAS for less than it costs.
+        key = np.repeat(self._own[None, :], len(points), axis=0)
+        for column, across in zip(points.T, self._across, strict=True):
+            key += column[:, None] * across
         count = min(NEAREST, n)
         key.partition(count - 1, axis=1)
         key = np.sort(key[:, :count], axis=1)
