@@ -9,6 +9,7 @@ import pytest
 
 import loadmaster as lm
 from loadmaster.cli import main
+from loadmaster.costs.observed import Observed
 from loadmaster.plans.apart import in_order
 from loadmaster.plans.ranges import Errors, errors_of, is_order_sure, ranges_of
 from loadmaster.plans.time_classes import ESTIMATED, seconds_by_class
@@ -158,3 +159,30 @@ def test_what_cannot_be_observed_is_refused(words, says, plans, tmp_path, capsys
     assert says in capsys.readouterr().err
     with pytest.raises(lm.InputError, match="is not an observed step"):
         lm.Observed.load("plan.json")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [3, {}, {"known": 1, "factors": "x"}, {"factors": {"norms": -1, "<b>": 2, "launches": "y"}}],
+)
+def test_a_graph_that_says_nonsense_of_what_was_observed_has_ranges_still(said):
+    graph = lm.read("example:lenet").with_columns({}, meta={"observed": said})
+    low, high = ranges_of(lm.place(graph, CLUSTER, "single")).step
+    assert 0 < low < high
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("known", {"norms": -1}, "known of norms"),
+        ("factors", {"norms": 0}, "factor of norms"),
+        ("predicted", "long", "predicted"),
+    ],
+)
+def test_a_file_of_an_observed_step_with_a_figure_out_of_range_is_refused(
+    plans, tmp_path, name, value, words
+):
+    document = observe(plans["single"], 1e-3).to_document() | {name: value}
+    (tmp_path / "seen.json").write_text(json.dumps(document))
+    with pytest.raises(lm.InputError, match=words):
+        Observed.load(tmp_path / "seen.json")

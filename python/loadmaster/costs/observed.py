@@ -103,6 +103,10 @@ class Observed(Printed):
             one = cls(**fields | {"types": tuple(map(str, fields["types"]))})
             for name, factor in one.factors.items():
                 checks.positive(f"{source}: factor of {name}", factor)
+            for name, part in one.known.items():
+                checks.not_negative(f"{source}: known of {name}", part)
+            for name in ("seconds", "predicted"):
+                checks.positive(f"{source}: {name}", fields[name])
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{source} is no observed step: {error}") from error
         return one

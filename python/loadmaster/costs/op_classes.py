@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from loadmaster.costs.kernels.kinds import family_of
 from loadmaster.model.graph import OpGraph
 
-#: Classes of ops by parts of their kinds' names; the first that fits counts, else POINTWISE.
-_PARTS = {
-    "attention": ("attention", "flash"),
-    "convolutions": ("conv",),
-    "products": ("mm", "matmul", "linear", "gemm", "dot", "einsum", "lstm", "gru"),
-    "norms": ("norm", "softmax", "loss"),
-}
-POINTWISE, OPTIMIZER = "pointwise", "optimizer"
+ATTENTION, CONVOLUTIONS, PRODUCTS = "attention", "convolutions", "products"
+NORMS, POINTWISE, OPTIMIZER = "norms", "pointwise", "optimizer"
 
 #: Classes of ops that compute.
-OF_OPS = (*_PARTS, POINTWISE, OPTIMIZER)
+OF_OPS = (ATTENTION, CONVOLUTIONS, PRODUCTS, NORMS, POINTWISE, OPTIMIZER)
+
+#: Classes of families of kernels; all others move bytes.
+_OF_FAMILY = {
+    "attention": ATTENTION,
+    "convolutions": CONVOLUTIONS,
+    "products": PRODUCTS,
+    **dict.fromkeys(("norm", "softmax", "batch norm"), NORMS),
+}
+
+
+#: Parts of names of recurrent cells, which are products for the most part.
+_RECURRENT = ("lstm", "gru", "rnn")
 
 
 def class_of_kind(kind: str) -> str:
@@ -23,8 +30,9 @@ def class_of_kind(kind: str) -> str:
     >>> [class_of_kind(kind) for kind in ("aten.addmm", "MatMul", "aten.native_layer_norm", "Add")]
     ['products', 'products', 'norms', 'pointwise']
     """
-    name = kind.lower()
-    return next((c for c, parts in _PARTS.items() if any(p in name for p in parts)), POINTWISE)
+    if any(part in kind.lower() for part in _RECURRENT):
+        return PRODUCTS
+    return _OF_FAMILY.get(family_of(kind), POINTWISE)
 
 
 def classes_of(graph: OpGraph) -> list[str]:

@@ -100,8 +100,9 @@ def errors_of(plan: Plan) -> Errors | None:
     observed = plan.graph.meta.get(META)
     known: Mapping[str, float] = {}
     if isinstance(observed, Mapping):
-        known = observed["known"]
-        beside = {name: math.log(factor) for name, factor in observed["factors"].items()}
+        known = _positive(observed.get("known"), {*biases, ALL})
+        factors = _positive(observed.get("factors"), set(biases))
+        beside = {name: math.log(factor) for name, factor in factors.items()}
         biases = biases | dict.fromkeys(OF_OPS, 0.0) | beside
     return Errors(
         seconds, biases, spreads, known, sum(seconds.values()), table["own"], table["shared"]
@@ -161,7 +162,7 @@ def in_words(plan: Plan) -> str:
     """The ranges for a person; empty where no such steps were measured."""
     ranges = ranges_of(plan)
     if ranges is not None:
-        return f"{ranges} in four of five cases; bound and gap are of the given times"
+        return f"{ranges} (four of five published steps lie so); bound and gap are of given times"
     return "none: times were measured" if plan.observed is None and _is_known(plan) else ""
 
 
@@ -196,6 +197,16 @@ def is_order_sure(one: Errors | None, other: Errors | None) -> bool:
     own = one.own**2 * sum(difference**2 for difference in estimated.values())
     noise = NOISE * min(one.step, other.step)
     return apart**2 >= one.open(estimated) + own + noise**2
+
+
+def _positive(values: object, names: set[str]) -> dict[str, float]:
+    """The positive numbers of these names among values that a graph's file says."""
+    rows = values.items() if isinstance(values, Mapping) else ()
+    return {
+        name: float(value)
+        for name, value in rows
+        if name in names and isinstance(value, int | float) and 0 < value < math.inf
+    }
 
 
 def _is_known(plan: Plan) -> bool:

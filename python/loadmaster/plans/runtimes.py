@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.costs.program import program_costs
-from loadmaster.costs.roofline import PROVENANCES, Costs, estimate
+from loadmaster.costs.roofline import (
+    PROVENANCES,
+    Costs,
+    estimate,
+    is_of_kernels,
+    roofline_costs,
+)
 from loadmaster.costs.runtimes.priced import RUNTIMES, at_runtime, on_hosts, runtime_of
 from loadmaster.judge.problem import Problem
 from loadmaster.model.cluster import Cluster
@@ -23,7 +29,7 @@ _KNOWN = [PROVENANCES.index(word) for word in ("measured", "regressed", "given",
 
 
 def gains(plan: Plan) -> dict[str, float]:
-    """The step of a plan in eager mode over what it is by other runtimes, by their names.
+    """The step of a plan, as it says it, over what it is by other runtimes, by their names.
 
     The same ops run on the same devices in the same order. Each takes its kernels' time, multiplied
     by that of the user's op in the runtime over what it is now; what the program adds is priced
@@ -39,8 +45,8 @@ def gains(plan: Plan) -> dict[str, float]:
     is_torch = str(plan.graph.meta.get("framework", "")).startswith("torch")
     if is_known or not is_torch or runtime_of(plan.graph) is not None:
         return {}
-    seconds = {name: _seconds(plan, name, before) for name in RUNTIMES}
-    return {name: seconds["eager"] / each for name, each in seconds.items() if name != "eager"}
+    names = [name for name in RUNTIMES if name != "eager"]
+    return {name: plan.makespan / _seconds(plan, name, before) for name in names}
 
 
 def _seconds(plan: Plan, runtime: str, before: Costs) -> float:
@@ -48,7 +54,8 @@ def _seconds(plan: Plan, runtime: str, before: Costs) -> float:
     problem = plan.problem
     source = at_runtime(plan.graph, runtime)
     cluster = on_hosts(plan.cluster, runtime)
-    after = estimate(source, cluster)
+    by_kernels = is_of_kernels(before.provenance).any()
+    after = estimate(source, cluster) if by_kernels else roofline_costs(source, cluster)
     kernels = _without_launches(before.time, plan.graph, plan.cluster)
     ratio = np.divide(after.time, kernels, out=np.ones_like(kernels), where=kernels > 0)
     time = _without_launches(problem.costs.time, problem.model, plan.cluster)
@@ -71,9 +78,7 @@ def _without_launches(
 
 
 def in_words(plan: Plan) -> str:
-    """The runtime of a plan, or what others gain over eager mode, as options of a command; empty:
-    neither.
-    """
+    """The runtime of a plan, or what others gain, as options of a command; empty: neither."""
     runtime = runtime_of(plan.graph)
     if runtime is not None:
         return f"{runtime}: {RUNTIMES[runtime]}"

@@ -71,6 +71,7 @@ def on_hosts(cluster: Cluster, runtime: str) -> Cluster:
     if not launch:
         return cluster
     if runtime == "graphs":
+        # Types lose their launch to a host, and then there is none.
         return cluster.with_dispatch(Dispatch(launch, one_host=False)).with_dispatch(None)
     source = "the launch of the device types, paid by a host for each device"
     if runtime == "eager":
